@@ -1,4 +1,4 @@
-"""Write `src/palimpsest/sessions/sync.py`: `Memory` and `Session`, out of `AsyncMemory` and `AsyncSession`.
+"""Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py` and `working_sync.py`.
 
     python tools/make_sync.py [--check]
 
@@ -17,22 +17,31 @@ import difflib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-TARGET = SOURCE / "palimpsest" / "sessions" / "sync.py"
+FOLDER = SOURCE / "palimpsest" / "sessions"
 
 FACES = {
     "AsyncSession": ("palimpsest.sessions.session", "Session"),
     "AsyncMemory": ("palimpsest.sessions.memory", "Memory"),
+    "AsyncWorkingMemory": ("palimpsest.sessions.working", "WorkingMemory"),
 }
 """Each asynchronous class: where it is, and the name of its face."""
 
-RETURNS = {"AbstractAsyncContextManager": "AbstractContextManager", "AsyncSession": "Session", "AsyncMemory": "Memory"}
+TARGETS = {"sync": ["AsyncSession", "AsyncMemory"], "working_sync": ["AsyncWorkingMemory"]}
+"""The modules that are written, and whose faces each has: apart is what few programs load."""
+
+RETURNS = {
+    "AbstractAsyncContextManager": "AbstractContextManager",
+    "AsyncSession": "Session",
+    "AsyncMemory": "Memory",
+    "AsyncWorkingMemory": "WorkingMemory",
+}
 """What a verb of the face returns in the place of what the asynchronous one does; `Self` is the face."""
 
 WORDS = {
@@ -48,6 +57,7 @@ A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
     "which `async with` does by itself, and the first verb": "which `open` does by itself",
     "`async with ": "`with ",
     "AsyncMemory": "Memory",
+    "AsyncWorkingMemory": "WorkingMemory",
 }
 """Words of docstrings that only fit an asynchronous class, in this order, and what a face says in their place."""
 
@@ -76,9 +86,20 @@ MEMBERS = {
         """Who owns this memory's sessions."""
         return self._core.tenant
 ''',
+    "WorkingMemory": """\
+    def __init__(self, core: AsyncWorkingMemory) -> None:
+        self._core = core
+""",
 }
 
+WORKING = """\
+        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+
+        return WorkingMemory(self._core.{})
+"""
+
 BODIES = {
+    ("Memory", "working"): WORKING.format("working(scope, history=history, value_bytes=value_bytes)"),
     ("Memory", "open"): """\
         given = {**options, "circuit_breaker": circuit_breaker}
         core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given, sweep_every)
@@ -96,8 +117,13 @@ HOMES = {
 }
 """Where names come from that the faces need, and the asynchronous classes do not."""
 
+APART = {
+    face: f"palimpsest.sessions.{target}" for target, cores in TARGETS.items() for _, face in map(FACES.get, cores)
+}
+"""Where each face is."""
+
 HEAD = '''\
-"""`Memory` and `Session`: the synchronous faces of `AsyncMemory` and `AsyncSession`."""
+"""{faces}: the synchronous faces of {cores}."""
 
 # Written by `python tools/make_sync.py`. Not to be edited: edit the asynchronous classes, and run that again.
 
@@ -232,15 +258,17 @@ def _told(module: Module, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFuncti
     return told
 
 
-def imports(faces: str) -> str:
-    """Return the import statements for the faces. What the cores import for type checkers alone stays so."""
+def imports(faces: str, cores: Sequence[str]) -> str:
+    """Return the import statements for the faces. What the cores import for type checkers alone stays so, and so does
+    a face of another module."""
     names = [node for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.Name | ast.arg)]
-    bound = {node.arg for node in names if isinstance(node, ast.arg)} | {face for _, face in FACES.values()}
+    bound = {node.arg for node in names if isinstance(node, ast.arg)} | {FACES[core][1] for core in cores}
     bound |= {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     used = {node.id for node in names if isinstance(node, ast.Name)} - bound - set(dir(builtins)) | {"TYPE_CHECKING"}
-    known, typed = {name: {f"from {home} import {name}"} for name, home in HOMES.items()}, set(used) - set(HOMES)
-    for core, (home, _) in FACES.items():
-        for module, _ in family(load(home), core):
+    known = {name: {f"from {home} import {name}"} for name, home in {**APART, **HOMES}.items()}
+    typed = set(used) - set(HOMES)
+    for core in cores:
+        for module, _ in family(load(FACES[core][0]), core):
             for name, statement in module.imports.items():
                 known.setdefault(name, set()).add(statement)
             typed -= set(module.imports) - module.typed
@@ -252,12 +280,14 @@ def imports(faces: str) -> str:
     return f"{runtime}\nif TYPE_CHECKING:\n{indent(for_types, '    ')}\n"
 
 
-def rendered() -> str:
-    """Return the file's text, with its imports in order, and formatted."""
-    faces = "\n\n".join(face(core) for core in FACES)
-    text = f"{HEAD}{imports(faces)}\n{faces}"
+def rendered(target: Path, cores: Sequence[str]) -> str:
+    """Return the text of a module, with its imports in order, and formatted."""
+    faces = "\n\n".join(face(core) for core in cores)
+    named = " and ".join(f"`{FACES[core][1]}`" for core in reversed(cores))
+    head = HEAD.format(faces=named, cores=" and ".join(f"`{core}`" for core in reversed(cores)))
+    text = f"{head}{imports(faces, cores)}\n{faces}"
     for command in (["check", "--select", "I", "--fix-only"], ["format"]):
-        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(TARGET), "-"]
+        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(target), "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, check=True, encoding="utf-8").stdout  # noqa: S603
     return text
 
@@ -266,16 +296,20 @@ def main() -> None:
     """Write the file, or compare it."""
     parser = argparse.ArgumentParser(description="Write the synchronous faces of the asynchronous classes.")
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where the file is another one")
-    parser.add_argument("--into", type=Path, default=TARGET)
+    parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the modules")
     options = parser.parse_args()
-    text = rendered()
-    if not options.check:
-        options.into.write_text(text, encoding="utf-8")
-        return
-    there = options.into.read_text(encoding="utf-8")
-    names = (str(options.into), "what `python tools/make_sync.py` writes")
-    sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), text.splitlines(True), *names))
-    sys.exit(there != text)
+    differs = False
+    for name, cores in TARGETS.items():
+        target = options.into / f"{name}.py"
+        text = rendered(target, cores)
+        if not options.check:
+            target.write_text(text, encoding="utf-8")
+            continue
+        there = target.read_text(encoding="utf-8")
+        names = (str(target), "what `python tools/make_sync.py` writes")
+        sys.stdout.writelines(difflib.unified_diff(there.splitlines(True), text.splitlines(True), *names))
+        differs |= there != text
+    sys.exit(differs)
 
 
 if __name__ == "__main__":

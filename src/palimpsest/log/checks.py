@@ -141,7 +141,8 @@ def _is_switch(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_share(value: object) -> bool:
+def is_share(value: object) -> bool:
+    """Whether a value is a number from 0 to 1."""
     return is_number(value) and 0 <= value <= 1
 
 
@@ -153,7 +154,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("id", "not text", lambda value: isinstance(value, str)),
     ("name", "not text", _is_text_or_none),
     ("call_id", "not text", _is_text_or_none),
-    ("importance", "not a number between 0 and 1", lambda value: value is None or _is_share(value)),
+    ("importance", "not a number between 0 and 1", lambda value: value is None or is_share(value)),
     ("expires_at", "not a datetime", lambda value: value is None or isinstance(value, datetime)),
     ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
     ("damaged", "for stores alone to say", lambda value: value is False),

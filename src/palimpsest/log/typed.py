@@ -8,7 +8,7 @@ mapping that has a key like these is written as pairs, so no value can pass for 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -38,11 +38,25 @@ def to_json(value: object, where: str) -> str:
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value that `to_json` wrote, with its types; JSON of others is taken as it is. Raises ValueError."""
+    """The value that `to_json` wrote, with its types; JSON of others is taken as it is. Raises ValueError.
+
+    Where there is another text in the place of a date or the like, such as what a policy has written there, it is that.
+    """
     try:
         return _whole(loads(text))
     except (ArithmeticError, TypeError, RecursionError) as cause:
         raise ValueError(f"a value is not written as it should be ({type(cause).__name__})") from cause
+
+
+def bytes_in(value: object) -> Iterator[bytes]:
+    """The bytes that a value holds, at any depth."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, dict):
+        yield from bytes_in(list(value.values()))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from bytes_in(one)
 
 
 def _plain(value: object, where: str, depth: int) -> Any:
@@ -102,6 +116,11 @@ def _whole(value: Any) -> Any:
         ((key, held),) = value.items()
         if key in _READ:
             return _READ[key](held)
+        if key in _READ_TEXTS and isinstance(held, str):
+            try:
+                return _READ_TEXTS[key](held)
+            except (ValueError, ArithmeticError):
+                return held  # a policy has put something else in its place
     return {key: _whole(one) for key, one in value.items()}
 
 
@@ -122,12 +141,15 @@ _TEXTS: dict[type, tuple[str, Callable[[Any], str]]] = {
 }
 """Types that are written as a text, each with its key."""
 
-_READ: dict[str, Callable[[Any], Any]] = {
+_READ_TEXTS: dict[str, Callable[[str], Any]] = {
     "$datetime": datetime.fromisoformat,
     "$date": date.fromisoformat,
     "$bytes": _bytes,
     "$decimal": Decimal,
     "$uuid": UUID,
+}
+
+_READ: dict[str, Callable[[Any], Any]] = {
     "$tuple": lambda held: tuple(map(_whole, held)),
     "$set": lambda held: set(map(_whole, held)),
     "$frozenset": lambda held: frozenset(map(_whole, held)),

@@ -19,7 +19,7 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.listing import Order, SessionPage, listed
-from palimpsest.sessions.options import ABOUT, GivenOptions, Options, check_id
+from palimpsest.sessions.options import ABOUT, HISTORY, VALUE_BYTES, GivenOptions, Options, check_id
 from palimpsest.sessions.owned import OwnedSession
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
     from palimpsest.sessions.options import SessionOptions
+    from palimpsest.sessions.working import AsyncWorkingMemory
     from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.opening import GivenBreaker
@@ -56,6 +57,7 @@ Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
 """What may not be kept: a preset's name, a policy, as a mapping or an object, or what applies one."""
 
 DEFAULT_TENANT = "default"
+DEFAULT_SCOPE = "default"
 OnConflict: TypeAlias = Literal["error", "replace", "merge"]
 """What an import does where the session is there already."""
 
@@ -258,6 +260,34 @@ class AsyncMemory:
         if given.about is None or given.about.user is None:
             return AsyncSession(SessionScope(self._scope, given))
         return OwnedSession(SessionScope(self._scope, given))
+
+    def working(
+        self, scope: str = DEFAULT_SCOPE, *, history: int = HISTORY, value_bytes: int = VALUE_BYTES
+    ) -> AsyncWorkingMemory:
+        """Return the working memory of a scope: values that an agent keeps under keys. Nothing is read or written yet.
+
+        Raises ConfigError for what is no scope.
+
+        Args:
+            scope: an id, or a path of ids such as "user/ann"; "default" by default. What is in "user/ann", and beneath
+                it, goes with the user "ann" in `forget`, and what is in "session/7" with that session.
+            history: how many older values of each fact are kept; 5 by default.
+            value_bytes: the most bytes of JSON that a value may have, and the older values of a fact together; 65,536
+                by default.
+        """
+        from palimpsest.sessions.working import AsyncWorkingMemory  # only for who has one
+
+        return AsyncWorkingMemory(self._scope, scope, history=history, value_bytes=value_bytes)
+
+    async def scopes(self, prefix: str = "") -> list[str]:
+        """Return the scopes of working memories that have facts, by code points.
+
+        Args:
+            prefix: only scopes that begin so, such as "user/".
+        """
+        from palimpsest.sessions.scopes import scopes  # the same
+
+        return await scopes(self.store, self.tenant, prefix)
 
     async def sessions(
         self,

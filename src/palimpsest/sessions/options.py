@@ -310,6 +310,12 @@ def _selection(name: str, value: object, allowed: tuple[L, ...]) -> L:
     raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
 
 
+HISTORY = 5
+"""Older values of a fact that are kept, unless the program says otherwise."""
+VALUE_BYTES = 64 * 1024
+"""Bytes of JSON that the value of a fact may have, unless the program says otherwise."""
+
+
 def check_id(text: object, where: str) -> None:
     """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
     if not isinstance(text, str) or not is_id(text):

@@ -21,8 +21,8 @@ from palimpsest.runtime.runner import Inline, drive, within
 from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.listing import Order, SessionPage
-from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
-from palimpsest.sessions.options import Options
+from palimpsest.sessions.memory import DEFAULT_SCOPE, DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, Options
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.turns import TurnEnd
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.sessions.verifying import Verification
+    from palimpsest.sessions.working_sync import WorkingMemory
     from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.opening import GivenBreaker
@@ -916,6 +917,32 @@ class Memory:
                 it. None: for ever.
         """
         return Session(self._core.session(session_id, **options))
+
+    def working(
+        self, scope: str = DEFAULT_SCOPE, *, history: int = HISTORY, value_bytes: int = VALUE_BYTES
+    ) -> WorkingMemory:
+        """Return the working memory of a scope: values that an agent keeps under keys. Nothing is read or written yet.
+
+        Raises ConfigError for what is no scope.
+
+        Args:
+            scope: an id, or a path of ids such as "user/ann"; "default" by default. What is in "user/ann", and beneath
+                it, goes with the user "ann" in `forget`, and what is in "session/7" with that session.
+            history: how many older values of each fact are kept; 5 by default.
+            value_bytes: the most bytes of JSON that a value may have, and the older values of a fact together; 65,536
+                by default.
+        """
+        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+
+        return WorkingMemory(self._core.working(scope, history=history, value_bytes=value_bytes))
+
+    def scopes(self, prefix: str = "") -> list[str]:
+        """Return the scopes of working memories that have facts, by code points.
+
+        Args:
+            prefix: only scopes that begin so, such as "user/".
+        """
+        return drive(self._core.scopes(prefix))
 
     def sessions(
         self,

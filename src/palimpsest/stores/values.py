@@ -96,13 +96,14 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Put(NamedTuple):
-    """A value that is to be stored under a key: when it expires (microseconds since 1970; None: never), and which
-    version it must have before (0: none; None: any)."""
+    """A value that is to be stored under a key: when it expires (microseconds since 1970; None: never), which version
+    it must have before (0: none; None: any), and whether no byte of the old one may be left after `scrub`."""
 
     key: str
     value: bytes
     expires: int | None = None
     expect: int | None = None
+    destroys: bool = False
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,9 +66,12 @@ class Items:
         return about, Item(key=place.name, value=value, version=about.version, expires=about.expires)
 
     async def get(self, tenant: str, namespace: str, key: str) -> Item | None:
-        place = place_of(tenant, namespace, key)
-        live = self._live(place, await self._look(place))
-        return None if live is None else live[1]
+        return (await self.several(tenant, namespace, [key]))[0]
+
+    async def several(self, tenant: str, namespace: str, keys: Sequence[str]) -> list[Item | None]:
+        places = [place_of(tenant, namespace, key) for key in keys]
+        found = map(self._live, places, await self._heads(places))
+        return [None if live is None else live[1] for live in found]
 
     async def put(self, tenant: str, namespace: str, puts: Sequence[Put]) -> list[Item]:
         places = [place_of(tenant, namespace, put.key) for put in puts]
@@ -94,7 +97,8 @@ class Items:
                 number += 1
             about = About(version + 1, live[0].order if live is not None else number, put.expires)
             hot = head.hot if head is not None else None
-            steps.append(Step(place, hot, stamped(encoded(about)), stamped(put.value), put.expires))
+            cells = stamped(encoded(about)), stamped(put.value)
+            steps.append(Step(place, hot, *cells, expires=put.expires, destroys=put.destroys))
             items.append(Item(key=put.key, value=put.value, version=about.version, expires=put.expires))
         if number != self._number(counter, heads[-1]):
             last = heads[-1]
@@ -229,6 +233,10 @@ class SideData:
     async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
         """Return the item, or None where there is none or it has expired."""
         return await self._look(lambda: self._items.get(tenant, namespace, key))
+
+    async def get_items(self, tenant: str, namespace: str, keys: Sequence[str]) -> list[Item | None]:
+        """Return the items of several keys as they are at one moment, in the order of these; None as in `get_item`."""
+        return await self._look(lambda: self._items.several(tenant, namespace, keys)) if keys else []
 
     async def put_item(
         self,

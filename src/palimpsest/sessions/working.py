@@ -1,0 +1,367 @@
+"""`AsyncWorkingMemory`: what an agent keeps under keys. `palimpsest.sessions.sync.WorkingMemory` has the same verbs.
+
+A scope is a namespace of items, a fact is one item of it, so a change is one step of the store; one that read an old
+value is written only where nobody was first, and else made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.log import values
+from palimpsest.log.checks import is_share
+from palimpsest.log.facts import Fact, Stored, changed, fact_of, rendered
+from palimpsest.log.late import dumps, loads
+from palimpsest.log.typed import bytes_in, from_json, to_json
+from palimpsest.privacy.gate import Gate, guarded
+from palimpsest.sessions.counting import counter_of
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id
+from palimpsest.sessions.scopes import WORKING
+from palimpsest.stores import Item, Put, Store
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.counter import TokenCounter
+
+TOGETHER = 256
+"""Facts that are changed in one step at most."""
+
+
+class Home(Protocol):
+    """What the facts of a scope are kept by: a memory, or a session."""
+
+    @property
+    def tenant(self) -> str:
+        """Whose facts they are."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """Where they are kept."""
+        ...
+
+    @property
+    def gate(self) -> Gate:
+        """What may be kept."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """Microseconds since 1970."""
+        ...
+
+
+class FactPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some facts of a scope; `next` is `after` for the page behind (None: there is none)."""
+
+    facts: tuple[Fact, ...]
+    next: str | None = None
+
+
+@guarded
+class AsyncWorkingMemory:
+    """Facts under keys that an agent sets, changes and reads: its scratchpad. Made by `AsyncMemory.working`.
+
+    Each scope has facts of its own. They are kept in the memory's store, so other processes see them at once.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        name: str,
+        *,
+        history: int = HISTORY,
+        value_bytes: int = VALUE_BYTES,
+        readonly: bool = False,
+    ) -> None:
+        check_scope(name)
+        values.whole("history", history)
+        values.whole("value_bytes", value_bytes, 1)
+        values.switch("readonly", readonly)
+        self._home, self._gate, self._name = home, home.gate, name
+        self._history, self._most_bytes, self._readonly = history, value_bytes, readonly
+        self._gate.refuse([name], "scope", "; give users and sessions ids that say nothing of them")
+
+    @property
+    def scope_id(self) -> str:
+        """The scope's name."""
+        return self._name
+
+    @property
+    def is_readonly(self) -> bool:
+        """Whether this object only reads."""
+        return self._readonly
+
+    def readonly(self) -> AsyncWorkingMemory:
+        """Return the same scope for who may read it and change nothing, such as a sub-agent."""
+        return AsyncWorkingMemory(self._home, self._name, readonly=True)
+
+    # --- changing
+
+    async def set(
+        self,
+        key: str,
+        value: Any,
+        *,
+        importance: float = 0.5,
+        ttl: timedelta | float | str | None = None,
+        version: int | None = None,
+    ) -> Fact:
+        """Keep a value under a key, and return the fact. One that is there keeps its place, and its old value becomes
+        history.
+
+        It is one step: where it raises, the old value stays. Raises ConfigError, naming the key, for a value that would
+        not come back as it is, or is too large; Conflict where the fact has another `version`; PrivacyRefused.
+
+        Args:
+            key: 1 to 256 characters, none of them a control character.
+            value: None, a truth value, a number, text, bytes, date, datetime, Decimal, UUID, or lists, tuples, sets and
+                mappings of them. It comes back with its type.
+            importance: from 0 to 1, 0.5 by default: the least important facts are left out of a prompt first.
+            ttl: how long it is seen: a timedelta, seconds, or text such as "30m"; None: for ever.
+            version: the version that it must have, 0 where there must be none; None: any.
+        """
+        return (await self._set({key: value}, importance, ttl, version))[0]
+
+    async def set_many(
+        self, facts: Mapping[str, Any], *, importance: float = 0.5, ttl: timedelta | float | str | None = None
+    ) -> list[Fact]:
+        """Keep several values, each under its key, in one step: all of them, or where it raises none.
+
+        Args:
+            facts: values by key, at most 256.
+            importance: from 0 to 1, of each.
+            ttl: how long they are seen, as in `set`; None: for ever.
+        """
+        if not isinstance(facts, Mapping) or len(facts) > TOGETHER:
+            raise ConfigError("facts", type(facts).__name__, f"a mapping of at most {TOGETHER} keys to values")
+        return await self._set(facts, importance, ttl, None)
+
+    async def _set(
+        self, facts: Mapping[str, Any], importance: float, ttl: timedelta | float | str | None, version: int | None
+    ) -> list[Fact]:
+        self._may_write()
+        if not is_share(importance):
+            raise ConfigError("importance", importance, "a number from 0 to 1")
+        values.whole("version", version, none=True)
+        texts = {key: self._admitted(key, value) for key, value in facts.items()}
+        length = values.microseconds("ttl", ttl) if ttl is not None else None
+        while True:
+            now = self._home.clock()
+            expires = now + length if length is not None else None
+            olds = await self._home.store.get_items(self._home.tenant, self._namespace, list(texts))
+            puts = [
+                self._put(key, text, old, float(importance), now, expires)
+                for (key, text), old in zip(texts.items(), olds, strict=True)
+            ]
+            if version is not None:
+                self._check_version(puts[0].key, olds[0], version)
+            try:
+                items = await self._home.store.put_items(self._home.tenant, self._namespace, puts)
+            except Conflict:
+                continue  # somebody was first
+            return [self._fact(item) for item in items]
+
+    def _put(self, key: str, text: str, old: Item | None, importance: float, now: int, expires: int | None) -> Put:
+        """What makes a fact of this value, where it is as it was seen."""
+        was = None if old is None else self._stored(old)
+        stored = changed(was, text, importance, now, self._history, self._most_bytes)
+        return Put(key, stored.to_bytes(), expires, 0 if old is None else old.version)
+
+    async def delete(self, key: str, *, version: int | None = None) -> bool:
+        """Take a fact away, with its history, and return whether there was one.
+
+        Raises Conflict where the fact has another `version`.
+
+        Args:
+            key: its key.
+            version: the version that it must have; None: any.
+        """
+        self._may_write()
+        check_id(key, "key")
+        values.whole("version", version, none=True)
+        while (item := await self._item(key)) is not None:
+            if version is not None:
+                self._check_version(key, item, version)
+            try:
+                return await self._home.store.delete_item(
+                    self._home.tenant, self._namespace, key, expect=item.version, destroys=True
+                )
+            except Conflict:
+                continue  # somebody was first
+        if version:
+            self._check_version(key, None, version)
+        return False
+
+    def _check_version(self, key: str, item: Item | None, version: int) -> None:
+        there = 0 if item is None else self._stored(item).version
+        if there != version:
+            raise Conflict(f"fact {key!r} of {self._name!r}", f"has version {there}, not {version}: read it again")
+
+    async def clear(self) -> int:
+        """Take all facts of the scope away, and return how many there were. Scopes beneath it stay."""
+        self._may_write()
+        gone = await self._home.store.clear_items(self._home.tenant, self._namespace)
+        return sum(gone.values())
+
+    # --- reading
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return the value under a key, or `default`. It is a copy: changing it changes nothing that is stored.
+
+        Args:
+            key: its key.
+            default: what is returned where there is no such fact.
+        """
+        item = await self._item(key)
+        return default if item is None else self._value(item)
+
+    async def fact(self, key: str) -> Fact | None:
+        """Return the whole fact under a key: value, version, importance, times and history; None where there is none.
+
+        Args:
+            key: its key.
+        """
+        item = await self._item(key)
+        return None if item is None else self._fact(item)
+
+    async def has(self, key: str) -> bool:
+        """Return whether there is a fact under a key; None is a value, too.
+
+        Args:
+            key: its key.
+        """
+        return await self._item(key) is not None
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys, in the order in which they came first.
+
+        Args:
+            prefix: only keys that begin so.
+        """
+        return [item.key for item in await self._items(prefix)]
+
+    async def items(self, prefix: str = "") -> list[tuple[str, Any]]:
+        """Return keys with their values, in the order in which the keys came first.
+
+        Args:
+            prefix: only keys that begin so.
+        """
+        return [(item.key, self._value(item)) for item in await self._items(prefix)]
+
+    async def to_dict(self, prefix: str = "") -> dict[str, Any]:
+        """Return the values by key, in the order in which the keys came first.
+
+        Args:
+            prefix: only keys that begin so.
+        """
+        return dict(await self.items(prefix))
+
+    async def facts(self, prefix: str = "") -> list[Fact]:
+        """Return the whole facts, in the order in which their keys came first.
+
+        Args:
+            prefix: only keys that begin so.
+        """
+        return [self._fact(item) for item in await self._items(prefix)]
+
+    async def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> FactPage:
+        """Return a page of facts, in an order of the store's own that stays: for scopes with many.
+
+        Args:
+            prefix: only keys that begin so.
+            after: the `next` of the page before; "": the first page.
+            limit: the most facts of a page.
+        """
+        values.whole("limit", limit, 1)
+        if after:
+            check_id(after, "after")
+        store, tenant = self._home.store, self._home.tenant
+        items, more = await store.page_items(tenant, self._namespace, prefix=prefix, after=after, limit=limit)
+        return FactPage(facts=tuple(self._fact(item) for item in items), next=more)
+
+    async def to_context_string(
+        self,
+        max_tokens: int | None = None,
+        *,
+        prefix: str = "",
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
+    ) -> str:
+        """Return the facts as a text for a prompt: a heading, then `- key: value` in the order in which the keys came;
+        "" without facts. Line breaks are escaped, so a value cannot look like another fact.
+
+        With `max_tokens` the least important facts, of these the oldest, are left out, and their number is told.
+
+        Args:
+            max_tokens: the most tokens of the text; None: no limit.
+            prefix: only keys that begin so.
+            counter: what counts tokens, as for a session; None: an encoding that fits most models.
+        """
+        values.whole("max_tokens", max_tokens, none=True)
+        count = counter_of(counter, None).count if max_tokens is not None else len
+        return rendered(await self.facts(prefix), max_tokens, count)
+
+    # --- what is stored
+
+    @property
+    def _namespace(self) -> str:
+        return WORKING + self._name
+
+    def _may_write(self) -> None:
+        if self._readonly:
+            raise ConfigError("readonly", True, f"False, for who changes the working memory {self._name!r}")
+
+    def _admitted(self, key: str, value: Any) -> str:
+        """The value as JSON, as it may be stored under a key."""
+        check_id(key, "key")
+        self._gate.refuse([key], "key")
+        text = to_json(value, f"the value of {key!r}")
+        if self._gate.redactor is not None:
+            self._gate.refuse([one.decode(errors="replace") for one in bytes_in(value)], f"the bytes of {key!r}")
+            text = dumps(self._gate.value({key: loads(text)})[key], separators=(",", ":"))
+        if len(text) > self._most_bytes:
+            allowed = f"at most {self._most_bytes} bytes of JSON (value_bytes): keep a name or a summary of it here"
+            raise ConfigError(f"the value of {key!r}", f"{len(text)} bytes", allowed)
+        return text
+
+    async def _item(self, key: str) -> Item | None:
+        check_id(key, "key")
+        return await self._home.store.get_item(self._home.tenant, self._namespace, key)
+
+    async def _items(self, prefix: str) -> list[Item]:
+        if not isinstance(prefix, str):
+            raise ConfigError("prefix", type(prefix).__name__, "text that keys begin with")
+        return await self._home.store.list_items(self._home.tenant, self._namespace, prefix=prefix)
+
+    def _stored(self, item: Item) -> Stored:
+        try:
+            return Stored.of(item.value)
+        except ValueError as cause:
+            raise self._corrupt(item, cause) from cause
+
+    def _value(self, item: Item) -> Any:
+        try:
+            return from_json(self._stored(item).value)
+        except ValueError as cause:
+            raise self._corrupt(item, cause) from cause
+
+    def _fact(self, item: Item) -> Fact:
+        try:
+            return fact_of(item.key, self._stored(item), item.expires)
+        except ValueError as cause:
+            raise self._corrupt(item, cause) from cause
+
+    def _corrupt(self, item: Item, cause: Exception) -> StoreCorrupt:
+        told = f"the fact {item.key!r} of the working memory {self._name!r} cannot be read ({type(cause).__name__})"
+        return StoreCorrupt(self._home.store.url, told)
+
+
+def check_scope(name: object) -> None:
+    """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
+    check_id(name, "scope")
+    if not all(str(name).split("/")):
+        raise ConfigError("scope", name, "an id, or a path of ids such as 'user/ann', with no empty part")
