@@ -116,7 +116,7 @@ class Findings:
                     self._take(message, self._redactor.afresh().entries(message, self._pseudonyms))
                 except PrivacyRefused as fault:
                     first, last = message[0].seq, message[-1].seq
-                    self._refuse(f"entry {first}" if first == last else f"entries {first} to {last}", fault)
+                    self.refuse(f"entry {first}" if first == last else f"entries {first} to {last}", fault)
 
     def _take(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
         for was, verdict in zip(entries, verdicts, strict=True):
@@ -136,9 +136,9 @@ class Findings:
         made = _summary(record)
         where = made.id if made is not None else f"record {record.revision}"
         try:
-            now = cleaned_record(record, partial(self._clean, where))
+            now = cleaned_record(record, partial(self.clean, where))
         except PrivacyRefused as fault:
-            self._refuse(where if made is None else f"summary {where}", fault)
+            self.refuse(where if made is None else f"summary {where}", fault)
             return
         if now != record:
             self.records[record.revision] = record, now
@@ -147,21 +147,22 @@ class Findings:
         """Look at the conditions of the cuts that are in use, and at what is said of the session."""
         if head.about is not None:
             try:
-                said = cleaned_about(head.about, partial(self._clean, "about"))
+                said = cleaned_about(head.about, partial(self.clean, "about"))
             except PrivacyRefused as fault:
-                self._refuse("about", fault)
+                self.refuse("about", fault)
             else:
                 self.about = (head.about, said) if said != head.about else None
         for view, cut in head.views.items():
             try:
-                now = cleaned_cut(cut, partial(self._clean, f"view {view}"))
+                now = cleaned_cut(cut, partial(self.clean, f"view {view}"))
             except PrivacyRefused as fault:
-                self._refuse(f"view {view}", fault)
+                self.refuse(f"view {view}", fault)
                 continue
             if now != cut:
                 self.views[view] = cut, now
 
-    def _clean(self, where: str, text: str, place: str) -> str:
+    def clean(self, where: str, text: str, place: str) -> str:
+        """Return a text without what is private, and note what that was."""
         now, findings, self._pseudonyms = self._redactor.afresh().checked(text, place, self._pseudonyms)
         if now != text:
             self._note(where, findings, lambda _: (text, now))
@@ -177,7 +178,8 @@ class Findings:
             shown = _around(*texts(place))
             self.samples.setdefault((kind, place), []).append(Sample(self._session, where, kind, place, shown))
 
-    def _refuse(self, place: str, fault: PrivacyRefused) -> None:
+    def refuse(self, place: str, fault: PrivacyRefused) -> None:
+        """Note what could not be checked."""
         self.refused.append(Unchecked(self._session, place, f"{fault.rule} could not be applied ({fault.kind})"))
 
 

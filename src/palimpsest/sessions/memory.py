@@ -401,13 +401,15 @@ class AsyncMemory:
         )
 
     async def delete_session(self, session_id: str) -> bool:
-        """Destroy the session with everything that belongs to it and return whether there was one.
+        """Destroy the session with everything that belongs to it, its working memory too, and return whether there was
+        one.
 
         Args:
             session_id: the session's id.
         """
         check_id(session_id, "session")
         async with self._scope.drop_derived(key := self._scope.key(session_id)):
+            await self._scope.drop_facts(key)
             there = await self.store.delete(key)
         self._scope.let_go(key)
         await self.store.scrub(whole=False)
@@ -426,12 +428,13 @@ class AsyncMemory:
     ) -> Erased:
         """Destroy for good all that belongs to one of these, in every session and branch, and say what that was.
 
-        `session` goes with every copy of its entries in branches. `tenant`, which must be this memory's own, goes with
-        all sessions and items. What `matches` a text, or a `Query`, goes as `erase` has it. Of a `user` (an id) go
-        the sessions that are theirs, as with `session`. In other sessions goes what messages of that `name`, or with
-        that `user_id` in their metadata, said, with the whole interactions that they began; one in which nothing else
-        is left is deleted. Where nothing names the user, `unknown` of the result says so. Summaries are
-        made anew from what is left, without a model, or withdrawn.
+        `session` goes with every copy of its entries in branches, and with its working memory ("session/ID"). `tenant`,
+        which must be this memory's own, goes with all sessions and items. What `matches` a text, or a `Query`, goes as
+        `erase` has it, with the facts of working memories that have the text. Of a `user` (an id) go the sessions that
+        are theirs, as with `session`, and their working memory ("user/ID"). In other sessions goes what messages of
+        that `name`, or with that `user_id` in their metadata, said, with the whole interactions that they began; one in
+        which nothing else is left is deleted. Where nothing names the user, `unknown` of the result says so. Summaries
+        are made anew from what is left, without a model, or withdrawn.
 
         Interrupted, the same again goes on with what is left. Sessions that come into being meanwhile are found.
         `progress` is called with the number of sessions done, and of all. `dry_run` changes nothing. Raises ConfigError
@@ -508,7 +511,8 @@ class AsyncMemory:
         """Find what a policy would have redacted in what is stored already, and with `apply` redact it there.
 
         `privacy` is what `open` takes; without it, it is this memory's own. Looked at are all sessions of the tenant,
-        or `session`: entries, rewound and archived ones, too, summaries of every version, records, names of contexts.
+        or `session`: entries, rewound and archived ones, too, summaries of every version, records, names of contexts,
+        facts of working memories.
         Up to `sample` findings are shown as they would be. `progress` is called with the sessions done and all.
 
         With `apply` entries and summaries are rewritten in place, and entries of types that the policy withholds are

@@ -155,8 +155,16 @@ class MemoryScope:
         """Destroy a session if its time is over, and what was made from it before; return whether it was."""
         async with self.drop_derived(key):
             ended = await self.store.end(key)
+        if ended:
+            await self.drop_facts(key)
         self.let_go(key)
         return ended
+
+    async def drop_facts(self, key: SessionKey) -> None:
+        """Destroy the working memory of a session that is no more."""
+        from palimpsest.sessions.scopes import drop_scopes  # only where a session goes
+
+        await drop_scopes(self.store, key.tenant, "session", key.session)
 
     def let_go(self, key: SessionKey) -> None:
         """Forget what is withheld of a session in the memory's store."""

@@ -16,8 +16,8 @@ from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.checks import is_share
 from palimpsest.log.facts import Fact, Stored, changed, fact_of, rendered
-from palimpsest.log.late import dumps, loads
-from palimpsest.log.typed import bytes_in, from_json, to_json
+from palimpsest.log.typed import from_json, to_json
+from palimpsest.privacy.facts import cleaned_value
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.sessions.counting import counter_of
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id
@@ -321,8 +321,7 @@ class AsyncWorkingMemory:
         self._gate.refuse([key], "key")
         text = to_json(value, f"the value of {key!r}")
         if self._gate.redactor is not None:
-            self._gate.refuse([one.decode(errors="replace") for one in bytes_in(value)], f"the bytes of {key!r}")
-            text = dumps(self._gate.value({key: loads(text)})[key], separators=(",", ":"))
+            text = cleaned_value(key, text, self._gate.text, self._gate.value)
         if len(text) > self._most_bytes:
             allowed = f"at most {self._most_bytes} bytes of JSON (value_bytes): keep a name or a summary of it here"
             raise ConfigError(f"the value of {key!r}", f"{len(text)} bytes", allowed)

@@ -19,12 +19,14 @@ from palimpsest.log.head import Head
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
+from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
+from palimpsest.sessions.scopes import drop_scopes
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.overlay import Overlay
 from palimpsest.stores.paging import sessions_of
@@ -78,14 +80,22 @@ async def forget(
         done = await forgetting.session(session)
     elif query is not None:
         done = await forgetting.matching(query, user)
-        if user is not None and not done:
-            done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
     else:
         done = await forgetting.everything()
+    done += Erased(items=await _facts(scope, user, query, dry_run=dry_run))
+    if user is not None and not done:
+        done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
     if dry_run:
         return done + Erased(dry_run=True)
     await end_those_over(scope)  # in which nobody finds anything
     return done + Erased(remains=(await scope.store.scrub(whole=False)).remains)
+
+
+async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> dict[str, int]:
+    """Destroy the facts of a user, or those that a query means; return how many by namespace."""
+    if user is not None:
+        return await drop_scopes(scope.store, scope.tenant, "user", user, dry_run=dry_run)
+    return await forget_facts(scope, query, dry_run=dry_run) if query is not None else {}
 
 
 def _is_new(info: SessionInfo, seen: Head | None) -> bool:
@@ -133,6 +143,7 @@ class FamilyEraser:
         done, lost = Erased(), Lost()
         if everywhere:
             done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
+        done += await self._without_facts(name)
         for last in range(PASSES):
             head = await self._store.head(self._scope.key(name))
             if head is None:
@@ -152,10 +163,15 @@ class FamilyEraser:
                 break
             if not any(record.detail.get(MARK) is True for record in await self._store.records(self._scope.key(name))):
                 break
+            facts = await self._without_facts(name)
             done = await self._deleted(name, head)
             if done is not None:
-                return done
+                return done + facts
         return Erased()
+
+    async def _without_facts(self, name: str) -> Erased:
+        """Destroy the facts of a session, before it goes: after a kill nobody would know whose they were."""
+        return Erased(items=await drop_scopes(self._store, self._scope.tenant, "session", name))
 
     async def _deleted(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
         """Delete a session and return what that took; None where somebody has written to it since this head.

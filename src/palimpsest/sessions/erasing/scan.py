@@ -28,12 +28,14 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.sessions.derived import Unmaking
+from palimpsest.sessions.erasing.facts import FactScan
 from palimpsest.sessions.erasing.scanned import Scanned
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
+from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Store
 from palimpsest.stores.paging import sessions_of
 
@@ -102,6 +104,10 @@ async def scan(
                 progress(len(done), total)
     else:
         busy = (BUSY,) if await _left(scope, session, done, apply) else ()
+    if session is None:
+        await scanner.items()
+    else:
+        await scanner.items("session", session)
     if apply:
         await end_those_over(scope)  # in which nobody finds anything
     return scanner.result(len(done), busy + ((await scope.store.scrub(whole=False)).remains if apply else ()))
@@ -136,7 +142,7 @@ class _Scanner:
         self._scope, self._store, self._redactor = scope, scope.store, redactor
         self._applies, self._most = apply, sample
         self._portion = PORTION
-        self._entries = self._summaries = self._withheld = self._redacted = 0
+        self._entries = self._summaries = self._facts = self._withheld = self._redacted = 0
         self._findings: Counter[tuple[str, str]] = Counter()
         self._samples: dict[tuple[str, str], list[Sample]] = {}
         self._refused: dict[tuple[str, str], Unchecked] = {}
@@ -147,6 +153,7 @@ class _Scanner:
             sessions=sessions,
             entries=self._entries,
             summaries=self._summaries,
+            facts=self._facts,
             findings=dict(self._findings.most_common()),
             samples=_chosen(self._samples, self._most),
             withheld=self._withheld,
@@ -154,6 +161,19 @@ class _Scanner:
             refused=tuple(self._refused.values()),
             remains=remains,
         )
+
+    async def items(self, owner: Owner | None = None, id: str = "") -> None:
+        """Scan all facts and items of the tenant, or the facts of one owner."""
+        facts = FactScan(self._scope, self._redactor.afresh(), apply=self._applies)
+        store, tenant = self._store, self._scope.tenant
+        if owner is None:
+            namespaces = await store.namespaces(tenant)
+        else:
+            namespaces = [WORKING + name for name in await scopes_of(store, tenant, owner, id)]
+        for namespace in namespaces:
+            for item in await store.list_items(tenant, namespace):
+                self._sum(await facts.look(namespace, item))
+        self._facts, self._redacted = facts.facts, self._redacted + facts.redacted
 
     async def session(self, name: str) -> None:
         """Scan a session until nothing has been added to it while it was looked at."""

@@ -88,7 +88,10 @@ async def untouched(
         elif head is not None and (head.revision, head.created) == (one.revision, one.created):
             async with scope.drop_derived(key):
                 with suppress(Conflict):  # somebody has written to it just now
-                    deleted += await store.delete(key, expect=one.revision)
+                    gone = await store.delete(key, expect=one.revision)
+                    deleted += gone
+                    if gone:
+                        await scope.drop_facts(key)
             scope.let_go(key)
         if progress is not None:
             progress(number, len(found))

@@ -1,0 +1,143 @@
+"""Facts of working memories, and items of programs, that an erasure or a scan means: what a text stands in, or a policy
+would not keep."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+from palimpsest.errors import Conflict, PrivacyRefused
+from palimpsest.log.entry import moment
+from palimpsest.log.facts import Stored
+from palimpsest.privacy.afterwards import Findings, Unchecked
+from palimpsest.privacy.facts import cleaned_fact, fact_mentions
+from palimpsest.privacy.gate import Gate
+from palimpsest.privacy.mentions import Mentions, finder
+from palimpsest.privacy.redaction import Redactor
+from palimpsest.sessions.erasing.query import Query
+from palimpsest.sessions.scope import MemoryScope
+from palimpsest.sessions.scopes import WORKING, scopes_of
+from palimpsest.stores import Item, Put
+
+KEY = "its key holds something private, and a key cannot be changed: delete the fact"
+FOREIGN = "it is an item of a program's own, and nobody knows its form: delete it with `memory.store.delete_item`"
+
+
+async def items_of(scope: MemoryScope) -> AsyncIterator[tuple[str, Item]]:
+    """Every item of a tenant, with its namespace."""
+    for namespace in await scope.store.namespaces(scope.tenant):
+        for item in await scope.store.list_items(scope.tenant, namespace):
+            yield namespace, item
+
+
+def stored_of(namespace: str, item: Item) -> Stored | None:
+    """What an item holds of a fact; None where it is none."""
+    if not namespace.startswith(WORKING):
+        return None
+    try:
+        return Stored.of(item.value)
+    except ValueError:
+        return None
+
+
+async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> dict[str, int]:
+    """Destroy the facts and items that a query with a text means; return how many by namespace.
+
+    One with a condition means entries alone. A time is that of a fact's last change; a user's facts are those of his
+    scopes.
+    """
+    if query.text is None or query.where is not None:
+        return {}
+    mentions, gone = finder(query.text), dict[str, int]()
+    own: set[str] | None = None
+    if query.user is not None:
+        own = {WORKING + name for name in await scopes_of(scope.store, scope.tenant, "user", query.user)}
+    async for namespace, item in items_of(scope):
+        if own is not None and namespace not in own:
+            continue
+        if await _forgotten(scope, namespace, item, query, mentions, dry_run=dry_run):
+            gone[namespace] = gone.get(namespace, 0) + 1
+    return gone
+
+
+async def _forgotten(
+    scope: MemoryScope, namespace: str, item: Item | None, query: Query, mentions: Mentions, *, dry_run: bool
+) -> bool:
+    """Destroy an item if the query means it, whatever it holds by then; whether it did."""
+    while item is not None and _is_meant(namespace, item, query, mentions):
+        if dry_run:
+            return True
+        try:
+            return await scope.store.delete_item(scope.tenant, namespace, item.key, expect=item.version, destroys=True)
+        except Conflict:
+            item = await scope.store.get_item(scope.tenant, namespace, item.key)
+    return False
+
+
+def _is_meant(namespace: str, item: Item, query: Query, mentions: Mentions) -> bool:
+    stored = stored_of(namespace, item)
+    if stored is None:
+        return mentions(item.key) or mentions(item.value.decode(errors="replace"))
+    at = moment(stored.updated)
+    in_time = (query.after is None or at >= query.after) and (query.before is None or at < query.before)
+    return in_time and fact_mentions(item.key, stored, mentions)
+
+
+class FactScan:
+    """Looks at facts and items for what a policy would have redacted, and with `apply` redacts it there."""
+
+    def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool) -> None:
+        self._scope, self._redactor, self._applies = scope, redactor, apply
+        self._value = Gate(redactor.afresh()).value
+        self.facts = self.redacted = 0
+
+    async def look(self, namespace: str, item: Item | None) -> Findings:
+        """Look at one item, whatever it holds by then; return what was found."""
+        while item is not None:
+            found = Findings(namespace.removeprefix(WORKING), self._redactor, {})
+            now = self._checked(namespace, item, found)
+            if now is None:
+                return found
+            self.facts += 1
+            if not self._applies:
+                return found
+            put = Put(item.key, now.to_bytes(), item.expires, item.version, destroys=True)
+            try:
+                await self._scope.store.put_items(self._scope.tenant, namespace, [put])
+            except Conflict:
+                self.facts -= 1
+                item = await self._scope.store.get_item(self._scope.tenant, namespace, item.key)
+                continue
+            self.redacted += 1
+            return found
+        return Findings(namespace, self._redactor, {})
+
+    def _checked(self, namespace: str, item: Item, found: Findings) -> Stored | None:
+        """The fact as it may be kept; None where it is that already, or cannot be."""
+        clean = partial(found.clean, item.key)
+        stored = stored_of(namespace, item)
+        where = f"fact {item.key}" if stored is not None else f"item {namespace}/{item.key}"
+        try:
+            if stored is None:
+                self._foreign(namespace, item, found)
+                return None
+            if clean(item.key, "key") != item.key:
+                found.refused.append(Unchecked(namespace.removeprefix(WORKING), "a fact", KEY))
+                found.samples.clear()
+                return None
+            now = cleaned_fact(item.key, stored, lambda text: clean(text, "fact"), self._value)
+        except PrivacyRefused as fault:
+            found.refuse(where, fault)
+            return None
+        if now == stored:
+            return None
+        if not found.findings:  # a number, or what stands under the name of a secret
+            found.findings["value", "fact"] += 1
+        return now
+
+    def _foreign(self, namespace: str, item: Item, found: Findings) -> None:
+        for text in (item.key, item.value.decode(errors="replace")):
+            if found.clean(namespace, text, "item") != text:
+                found.refused.append(Unchecked(namespace, "an item", FOREIGN))
+                found.samples.clear()
+                return
