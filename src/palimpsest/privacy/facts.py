@@ -43,7 +43,8 @@ def cleaned_fact(key: str, stored: Stored, clean: Clean, value: Callable[[Any], 
 
 def cleaned_value(key: str, text: str, clean: Clean, value: Callable[[Any], Any]) -> str:
     """The JSON of a fact's value without what is private."""
-    return dumps(value({key: _changed(loads(text), clean)})[key], separators=(",", ":"))
+    (cleaned,) = value({key: _changed(loads(text), clean)}).values()
+    return dumps(cleaned, separators=(",", ":"))
 
 
 def _changed(plain: Any, clean: Clean) -> Any:

@@ -16,6 +16,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.checks import check_file, check_whole
 from palimpsest.log.head import Head
 from palimpsest.sessions.accesses import access_order
+from palimpsest.sessions.carried import exported_facts
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
 from palimpsest.sessions.history import History
@@ -63,8 +64,11 @@ class Exporting:
         """The whole session as plain JSON values."""
         head, entries, records = await self._reader.settled(self._all)
         shown, accesses = self._gate.head(head), await access_order(self._scope.store, self._scope.key)
-        key, now = self._scope.key, self._scope.clock()
-        return await self._scope.store.apart(exported, key, shown, entries, records, now, accesses)
+        key, now, facts = self._scope.key, self._scope.clock(), await self._facts()
+        return await self._scope.store.apart(exported, key, shown, entries, records, now, accesses, facts)
+
+    async def _facts(self) -> list[dict[str, Any]]:
+        return await exported_facts(self._scope.store, *self._scope.key, self._gate)
 
     async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
         """The session as it may leave this process: the head, all entries, all records."""
@@ -100,7 +104,7 @@ class Exporting:
             shown, now = self._gate.head(head), self._scope.clock()
             accesses = await access_order(self._scope.store, self._scope.key)
             async for piece in written(
-                self._scope.key, shown, entries, records, now, accesses, self._scope.store.apart
+                self._scope.key, shown, entries, records, now, accesses, await self._facts(), self._scope.store.apart
             ):
                 await self._scope.runner.run(spool.write, piece)
 

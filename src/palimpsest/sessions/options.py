@@ -320,3 +320,10 @@ def check_id(text: object, where: str) -> None:
     """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
     if not isinstance(text, str) or not is_id(text):
         raise ConfigError(where, text, ID_RULE)
+
+
+def check_scope(name: object) -> None:
+    """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
+    check_id(name, "scope")
+    if not all(str(name).split("/")):
+        raise ConfigError("scope", name, "an id, or a path of ids such as 'user/ann', with no empty part")

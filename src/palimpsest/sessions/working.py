@@ -20,7 +20,7 @@ from palimpsest.log.typed import from_json, to_json
 from palimpsest.privacy.facts import cleaned_value
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.sessions.counting import counter_of
-from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id, check_scope
 from palimpsest.sessions.scopes import WORKING
 from palimpsest.stores import Item, Put, Store
 
@@ -357,10 +357,3 @@ class AsyncWorkingMemory:
     def _corrupt(self, item: Item, cause: Exception) -> StoreCorrupt:
         told = f"the fact {item.key!r} of the working memory {self._name!r} cannot be read ({type(cause).__name__})"
         return StoreCorrupt(self._home.store.url, told)
-
-
-def check_scope(name: object) -> None:
-    """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
-    check_id(name, "scope")
-    if not all(str(name).split("/")):
-        raise ConfigError("scope", name, "an id, or a path of ids such as 'user/ann', with no empty part")

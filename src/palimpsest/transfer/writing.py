@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol
@@ -49,14 +49,16 @@ def exported(
     records: Sequence[Record],
     now: int,
     accesses: Sequence[Access] = (),
+    facts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the session as JSON values; `import_session` takes them back.
 
-    `accesses` say which entries were fetched (`palimpsest.sessions.accesses`). `summaries` are those that
+    `accesses` say which entries were fetched (`palimpsest.sessions.accesses`), `facts` what is in the session's working
+    memory (`palimpsest.sessions.carried`). `summaries` are those that
     the records hold, for readers: an import takes them from there.
     """
     made = [record.compaction.summary for record in records if record.compaction is not None]
-    return _frame(key, head, now, accesses) | {
+    return _frame(key, head, now, accesses, facts) | {
         "entries": [_entry(entry) for entry in entries if not entry.erased],
         "tombstones": [_entry(entry) for entry in entries if entry.erased],
         "summaries": [_summary(summary) for summary in made if summary is not None],
@@ -71,6 +73,7 @@ async def written(
     records: AsyncIterator[Record],
     now: int,
     accesses: Sequence[Access],
+    facts: Sequence[Mapping[str, Any]],
     apart: Apart,
 ) -> AsyncIterator[bytes]:
     """Yield the JSON text of `exported` in pieces, without ever holding the log. What is long is made `apart`.
@@ -85,7 +88,7 @@ async def written(
             "summaries": _summarised(records, told),
             "records": _put_aside(told),
         }
-        for i, (name, value) in enumerate(_frame(key, head, now, accesses).items()):
+        for i, (name, value) in enumerate(_frame(key, head, now, accesses, facts).items()):
             yield b"".join((b"{" if i == 0 else b",\n", encoded(name), b": "))
             if name not in sections:
                 yield encoded(value)
@@ -127,7 +130,9 @@ async def _put_aside(lines: IO[bytes]) -> AsyncIterator[bytes]:
         yield line.rstrip(b"\n")
 
 
-def _frame(key: SessionKey, head: Head, now: int, accesses: Sequence[Access]) -> dict[str, Any]:
+def _frame(
+    key: SessionKey, head: Head, now: int, accesses: Sequence[Access], facts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Everything about a session but its entries and records."""
     return {
         "kind": KIND,
@@ -139,6 +144,7 @@ def _frame(key: SessionKey, head: Head, now: int, accesses: Sequence[Access]) ->
         "summaries": [],
         "records": [],
         **({"accesses": [list(access) for access in accesses]} if accesses else {}),
+        **({"facts": list(facts)} if facts else {}),
         "usage": _plain(head.usage),
         "head": {
             "revision": head.revision,

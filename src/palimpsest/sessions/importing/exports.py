@@ -8,6 +8,7 @@ from typing import Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.sessions.accesses import restore_accesses
+from palimpsest.sessions.carried import carried, load_facts
 from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.transfer.reading import accesses_of, imported
@@ -24,6 +25,7 @@ async def import_session(
     found, dump = await apart(imported, data, "data", None if on_conflict == "merge" else scope.gate)
     key, accesses = scope.key(session_id or found), await apart(accesses_of, data, dump)
     check_id(key.session, "session")
+    facts = await apart(carried, data, scope.gate)
     if on_conflict == "merge" and await scope.store.head(key) is not None:
         ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
         there = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
@@ -38,5 +40,6 @@ async def import_session(
         await restore_accesses(scope.store, key, accesses)
         scope.let_go(key)
         await scope.store.scrub(whole=False)
+    await load_facts(scope.store, *key, facts, replace=on_conflict == "replace", merge=on_conflict == "merge")
     await scope.tell("session:imported", key.session, entries=len(dump.entries))
     return key.session

@@ -17,6 +17,7 @@ from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import read_as, stamped
+from palimpsest.stores.engine.places import FAR
 from palimpsest.stores.rules import all_places
 from palimpsest.stores.values import Item, Put
 
@@ -152,13 +153,16 @@ class Items:
     async def namespaces(self, tenant: str, prefix: str) -> list[str]:
         """Those that have an item; each is counted since its first."""
         found = list[str]()
-        async for one in all_places(self._backend, tenant, ORDER):
+        before = Place(tenant, _before(prefix), ORDER, "") if prefix else None
+        async for one in all_places(self._backend, tenant, ORDER, after=before):
             namespace = one.place.home
             if namespace.startswith(prefix):
                 async for _ in self._all(tenant, namespace):
                     found.append(namespace)
                     break
-        return sorted(found)
+            elif namespace > prefix:  # and so are all that come now
+                break
+        return found
 
     # --- taking away
 
@@ -200,6 +204,12 @@ class Items:
             return 0
         refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
         return int(refusal is None)
+
+
+def _before(text: str) -> str:
+    """A text that sorts before this one and all that begin so, with little between."""
+    last = ord(text[-1])
+    return f"{text[:-1]}{chr(0xD7FF if last == 0xE000 else last - 1)}{FAR}" if last else text[:-1]
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:

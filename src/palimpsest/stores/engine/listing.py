@@ -6,10 +6,8 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead
 from palimpsest.stores.engine.forms import DAMAGED, read_cold, read_hot, whole
 from palimpsest.stores.engine.owners import OWNED
+from palimpsest.stores.engine.places import FAR
 from palimpsest.stores.values import SessionInfo
-
-FAR = chr(0x10FFFF)
-"""Sorts behind every home."""
 
 HEADS = 100
 """Heads of a user's sessions that are looked at together."""

@@ -11,6 +11,9 @@ from palimpsest.stores.engine.forms import new_log
 BARRED = "barred"
 """The space of places that keep a branch from being made, whose session has been made in its own home instead."""
 
+FAR = chr(0x10FFFF)
+"""Sorts behind every home."""
+
 PATIENCE = 3_600_000_000
 """Microseconds for which what was begun, and that nobody has finished, is left alone."""
 

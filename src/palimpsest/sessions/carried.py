@@ -1,0 +1,150 @@
+"""The working memory of a session that goes where the session goes: into a branch, an export, and out of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from palimpsest.errors import ConfigError, ImportFailed
+from palimpsest.log.checks import is_share
+from palimpsest.log.entry import microseconds_of, moment
+from palimpsest.log.facts import Before, Stored
+from palimpsest.log.late import dumps, loads
+from palimpsest.log.typed import from_json
+from palimpsest.privacy.facts import cleaned_fact
+from palimpsest.privacy.gate import Gate
+from palimpsest.sessions.options import check_id, check_scope
+from palimpsest.sessions.scopes import WORKING, scopes_of
+from palimpsest.stores import Put, Store
+
+TOGETHER = 256
+"""Facts that are stored in one step."""
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value that a fact had, in an export."""
+
+    value: Any
+    version: int
+    superseded_at: datetime
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A fact in an export: `scope` is the path beneath that of the session, `value` is as `log.typed` has it."""
+
+    scope: str = ""
+    key: str
+    value: Any
+    version: int
+    importance: float
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None = None
+    history: list[Past] = []
+
+
+async def copy_facts(store: Store, tenant: str, session: str, into: str) -> None:
+    """Give a session's facts to another, as they are now."""
+    own = f"session/{session}"
+    for scope in await scopes_of(store, tenant, "session", session):
+        items = await store.list_items(tenant, WORKING + scope)
+        puts = [Put(item.key, item.value, item.expires) for item in items]
+        await _put(store, tenant, f"session/{into}{scope.removeprefix(own)}", puts)
+
+
+async def exported_facts(store: Store, tenant: str, session: str, gate: Gate) -> list[dict[str, Any]]:
+    """The session's facts as JSON values, as they may leave this process."""
+    found, own = list[dict[str, Any]](), f"session/{session}"
+    for scope in await scopes_of(store, tenant, "session", session):
+        for item in await store.list_items(tenant, WORKING + scope):
+            stored = cleaned_fact(item.key, Stored.of(item.value), gate.text, gate.value)
+            fact = Carried(
+                scope=scope.removeprefix(own).removeprefix("/"),
+                key=gate.text(item.key),
+                value=loads(stored.value),
+                version=stored.version,
+                importance=stored.importance,
+                created_at=moment(stored.created),
+                updated_at=moment(stored.updated),
+                expires_at=None if item.expires is None else moment(item.expires),
+                history=[
+                    Past(value=loads(one.value), version=one.version, superseded_at=moment(one.until))
+                    for one in stored.before
+                ],
+            )
+            found.append(msgspec.to_builtins(fact))
+    return found
+
+
+def carried(data: Mapping[str, Any], gate: Gate, where: str = "data") -> list[tuple[str, Put]]:
+    """The facts of an export, each with its scope's path, as they may be kept. Raises ImportFailed for what is none."""
+    given = data.get("facts", [])
+    if not isinstance(given, list):
+        raise ImportFailed(f"{where}.facts", "is no list")
+    found, seen = list[tuple[str, Put]](), set[tuple[str, str]]()
+    for i, raw in enumerate(given):
+        place = f"{where}.facts[{i}]"
+        try:
+            fact = msgspec.convert(raw, Carried)
+            _check(fact)
+            stored = cleaned_fact(fact.key, _stored(fact), gate.text, gate.value)
+            gate.refuse([fact.key, *filter(None, [fact.scope])], place)
+        except (msgspec.ValidationError, ConfigError, ValueError) as fault:
+            raise ImportFailed(place, f"is no fact of a working memory ({fault})") from fault
+        if (fact.scope, fact.key) in seen:
+            raise ImportFailed(place, "has the scope and key of one before it")
+        seen.add((fact.scope, fact.key))
+        expires = None if fact.expires_at is None else microseconds_of(fact.expires_at)
+        found.append((fact.scope, Put(fact.key, stored.to_bytes(), expires)))
+    return found
+
+
+def _check(fact: Carried) -> None:
+    """Raise ConfigError, or ValueError, for what no working memory has."""
+    check_id(fact.key, "key")
+    if fact.scope:
+        check_scope(fact.scope)
+    if not is_share(fact.importance):
+        raise ConfigError("importance", fact.importance, "a number from 0 to 1")
+    times = [fact.created_at, fact.updated_at, *(one.superseded_at for one in fact.history)]
+    if any(time.tzinfo is None for time in [*times, fact.expires_at or fact.created_at]):
+        raise ValueError("a time has no time zone")
+    versions = [fact.version, *(one.version for one in fact.history)]
+    if min(versions) < 1 or versions != sorted(set(versions), reverse=True):
+        raise ValueError("versions do not count down from the newest")
+    for value in (fact.value, *(one.value for one in fact.history)):
+        from_json(dumps(value))
+
+
+def _stored(fact: Carried) -> Stored:
+    before = tuple(
+        Before(dumps(one.value, separators=(",", ":")), one.version, microseconds_of(one.superseded_at))
+        for one in fact.history
+    )
+    value, created = dumps(fact.value, separators=(",", ":")), microseconds_of(fact.created_at)
+    return Stored(value, fact.version, float(fact.importance), created, microseconds_of(fact.updated_at), before)
+
+
+async def load_facts(
+    store: Store, tenant: str, session: str, facts: Sequence[tuple[str, Put]], *, replace: bool, merge: bool
+) -> None:
+    """Store the facts of an import in the session's scopes: with `replace` in the place of all that are there, with
+    `merge` those alone whose keys are new."""
+    if replace:
+        for scope in await scopes_of(store, tenant, "session", session):
+            await store.clear_items(tenant, WORKING + scope)
+    for path in dict.fromkeys(path for path, _ in facts):
+        scope = f"session/{session}/{path}" if path else f"session/{session}"
+        puts = [put for one, put in facts if one == path]
+        if merge:
+            there = await store.get_items(tenant, WORKING + scope, [put.key for put in puts])
+            puts = [put for put, item in zip(puts, there, strict=True) if item is None]
+        await _put(store, tenant, scope, puts)
+
+
+async def _put(store: Store, tenant: str, scope: str, puts: Sequence[Put]) -> None:
+    for i in range(0, len(puts), TOGETHER):
+        await store.put_items(tenant, WORKING + scope, puts[i : i + TOGETHER])
