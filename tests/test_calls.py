@@ -61,6 +61,14 @@ async def out_of_an_export(memory: AsyncMemory, session: AsyncSession) -> None:
 counted: list[DrivenBackend] = []
 """The backend that was opened last."""
 
+
+async def fact_deleted(memory: AsyncMemory, _: AsyncSession) -> object:
+    """A fact of a scope."""
+    await memory.working().set("k", 1)
+    counted[0].calls.clear()
+    return await memory.working().delete("k")
+
+
 VERBS: dict[str, Played] = {
     "`add`, and each `add_…`": lambda _, session: session.add({"role": "user", "content": "more"}),
     "`add` with a `key`": lambda _, session: session.add({"role": "user", "content": "more"}, key="k"),
@@ -95,6 +103,11 @@ VERBS: dict[str, Played] = {
     "`delete_session`": lambda memory, _: memory.delete_session("one"),
     "`vacuum`": lambda memory, _: memory.vacuum(),
     "`sweep`": lambda memory, _: memory.sweep(),
+    "`scopes`": lambda memory, _: memory.scopes(),
+    "`working().set`": lambda memory, _: memory.working().set("k", 1),
+    "`working().get`": lambda memory, _: memory.working().get("k"),
+    "`working().delete`": fact_deleted,
+    "`working().to_context_string`": lambda memory, _: memory.working().to_context_string(),
 }
 
 

@@ -16,7 +16,17 @@ import msgspec
 import pytest
 
 import palimpsest
-from palimpsest import AsyncMemory, AsyncSession, Memory, Session, errors, strategies, types
+from palimpsest import (
+    AsyncMemory,
+    AsyncSession,
+    AsyncWorkingMemory,
+    Memory,
+    Session,
+    WorkingMemory,
+    errors,
+    strategies,
+    types,
+)
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.common import StoreOptions
 
@@ -26,7 +36,14 @@ CLASSES = {
     for name in home.__all__
     if inspect.isclass(value := getattr(home, name))
 }
-FACES = {"Memory": Memory, "AsyncMemory": AsyncMemory, "Session": Session, "AsyncSession": AsyncSession}
+FACES = {
+    "Memory": Memory,
+    "AsyncMemory": AsyncMemory,
+    "Session": Session,
+    "AsyncSession": AsyncSession,
+    "WorkingMemory": WorkingMemory,
+    "AsyncWorkingMemory": AsyncWorkingMemory,
+}
 GIVEN = {*FACES, "Answer", "Context"}
 """What programs are given, and never make themselves: how it is made is not told."""
 MADE = {

@@ -10,16 +10,28 @@ import msgspec
 import pytest
 
 import palimpsest
-from palimpsest import AsyncMemory, AsyncSession, Memory, Session, errors, strategies, types
+from palimpsest import (
+    AsyncMemory,
+    AsyncSession,
+    AsyncWorkingMemory,
+    Memory,
+    Session,
+    WorkingMemory,
+    errors,
+    strategies,
+    types,
+)
 from palimpsest.cli.app import COMMANDS as ALL_COMMANDS
 from sealed import bytes_of
 from watched import CASES, KEYS, PATTERN, Unstored, Watched, found_in
 from write_commands import COMMANDS, Shell
 from write_commands import driven as driven_commands
-from write_paths import FACES, MEMORY, SESSION, VALUES, driven
+from write_paths import FACES, MEMORY, SESSION, VALUES, WORKING, driven
 
-DRIVERS = {f"memory.{name}": one for name, one in driven(MEMORY).items()} | {
-    f"session.{name}": one for name, one in driven(SESSION).items()
+DRIVERS = {
+    f"{kind}.{name}": one
+    for kind, lists in {"memory": MEMORY, "session": SESSION, "working": WORKING}.items()
+    for name, one in driven(lists).items()
 }
 WORLDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sqlite": ("sqlite:///{}/log.db", "sync", {"large_bytes": 200}),
@@ -49,7 +61,14 @@ def driven_runs() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("lists", "classes"), [(MEMORY, (Memory, AsyncMemory)), (SESSION, (Session, AsyncSession))])
+@pytest.mark.parametrize(
+    ("lists", "classes"),
+    [
+        (MEMORY, (Memory, AsyncMemory)),
+        (SESSION, (Session, AsyncSession)),
+        (WORKING, (WorkingMemory, AsyncWorkingMemory)),
+    ],
+)
 def test_every_public_verb_is_in_the_list(lists: dict[str, object], classes: tuple[type, ...]) -> None:
     """A verb that is new is in no list, and one that is gone still is: both are named here."""
     verbs = {name for one in classes for name in dir(one) if not name.startswith("_")}
@@ -59,7 +78,7 @@ def test_every_public_verb_is_in_the_list(lists: dict[str, object], classes: tup
 
 
 def test_every_public_name_is_in_the_list() -> None:
-    """A public name is a record, an error, a type, one of the four faces, or says why it writes nothing."""
+    """A public name is a record, an error, a type, one of the six faces, or says why it writes nothing."""
     values = {name: getattr(home, name) for home in (palimpsest, errors, strategies, types) for name in home.__all__}
     records = {
         name

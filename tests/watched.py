@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from palimpsest import AsyncMemory, AsyncSession, Keys, Memory
+from palimpsest import AsyncMemory, AsyncSession, AsyncWorkingMemory, Keys, Memory
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.runtime.events import EVENTS
 from palimpsest.runtime.runner import drive
@@ -194,6 +194,7 @@ class Watched:
         for one in self.memory.sessions():
             session = self.session(one.session)
             told += [session.export(), session.entries(rewound=True), session.history()]
+        told += [self.memory.working(scope).facts() for scope in self.memory.scopes()]
         return repr(told)
 
     def _bytes(self) -> bytes:
@@ -267,6 +268,8 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._core, name)
+        if isinstance(verb, AsyncWorkingMemory):
+            return Blocking(verb, self._loop)
         if not callable(verb):
             return verb
 
@@ -274,7 +277,7 @@ class Blocking:
             found = verb(*args, **options)
             if asyncio.iscoroutine(found):
                 found = self._run(found)
-            if isinstance(found, AsyncSession):
+            if isinstance(found, AsyncMemory | AsyncSession | AsyncWorkingMemory):
                 return Blocking(found, self._loop)
             return self._within(found) if name in ("turn", "stream") else found
 

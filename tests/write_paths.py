@@ -619,10 +619,55 @@ def _close(w: Watched) -> Unstored | None:
     return Unstored("nothing is left") if w.where == "memory://" else None
 
 
+def _working(w: Watched) -> None:
+    for bad in (w.marker, f"user/{w.marker}"):
+        w.refused(w.memory.working, bad)
+    _fact(w)
+
+
+def _fork_of_memory(w: Watched) -> None:
+    fork = w.memory.fork("child")
+    fork.working().set("k", {"to": [w.marker]})
+    w.told.append(("fact", repr(fork.working().fact("k"))))
+    w.refused(w.memory.fork("x").working, w.marker)
+
+
+def _fact(w: Watched) -> None:
+    facts = w.memory.working("user/ann")
+    facts.set("k", w.marker)
+    facts.set("k", {"to": [(w.marker,)], 7: {w.marker}, "then": {w.marker: 1}})
+    facts.set("bytes", w.marker.encode())
+    w.told.append(("prompt", facts.to_context_string()))
+    w.told.append(("facts", repr(facts.facts())))
+    w.refused(facts.set, w.marker, 1)
+    w.refused(facts.get, w.marker + "\n")
+    w.refused(facts.set, "k", object(), ttl=w.marker)
+    w.refused(facts.set, "k", {w.marker: object()})
+    w.refused(facts.set, "k", f"{w.marker} {WORDS * 100}")
+    w.refused(facts.set, "k", w.marker, version=7)
+    w.refused(facts.set, "k", 1, importance=w.marker)
+
+
+def _facts(w: Watched) -> None:
+    facts = w.memory.working("a")
+    facts.set_many({"a": w.marker, "b": [w.marker]})
+    w.refused(facts.set_many, {"a": 1, w.marker: 1})
+    w.refused(facts.set_many, w.marker)
+    session = w.session()
+    session.add_user_message("hello")
+    session.working.set("k", [w.marker])
+    w.told.append(("export", json.dumps(session.export())))
+    session.fork("branch")
+
+
 MEMORY: Mapping[str, Driver | str] = {
     "open": "it is given a policy, and text of its own only in addresses and options; every driver begins with it",
     "connect": "as `open`",
     "for_tenant": "it is given an id, and what its memory does others do",
+    "fork": _fork_of_memory,
+    "bind": "it is given a session, and stores nothing",
+    "working": _working,
+    "scopes": "it reads names of scopes",
     "session": _session,
     "sessions": "it reads ids, figures, and what is said of sessions",
     "info": "it reads ids and figures",
@@ -642,7 +687,19 @@ MEMORY: Mapping[str, Driver | str] = {
     "tenant": "an id",
 }
 
+WORKING: Mapping[str, Driver | str] = {
+    "set": _fact,
+    "set_many": _facts,
+    "delete": "it removes",
+    "clear": "it removes",
+    "readonly": "it writes nothing",
+    **dict.fromkeys(("is_readonly", "scope_id"), "what the object was made with"),
+    **dict.fromkeys(
+        ("get", "fact", "has", "keys", "items", "to_dict", "facts", "page", "to_context_string"), "it reads"
+    ),
+}
 SESSION: Mapping[str, Driver | str] = {
+    "working": "as that of a memory",
     "add_user_message": _user,
     "add_assistant_message": _assistant,
     "add_system_message": _system,
@@ -690,7 +747,7 @@ SESSION: Mapping[str, Driver | str] = {
     "options": "what the session was opened with",
 }
 
-FACES = {"Memory", "AsyncMemory", "Session", "AsyncSession"}
+FACES = {"Memory", "AsyncMemory", "Session", "AsyncSession", "WorkingMemory", "AsyncWorkingMemory"}
 """The public classes whose verbs write."""
 
 VALUES = {

@@ -42,7 +42,7 @@ RETURNS = {
     "AsyncMemory": "Memory",
     "AsyncWorkingMemory": "WorkingMemory",
 }
-"""What a verb of the face returns in the place of what the asynchronous one does; `Self` is the face."""
+"""What a verb of the face takes and returns in the place of what the asynchronous one does; `Self` is the face."""
 
 WORDS = {
     "A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`.": """\
@@ -99,7 +99,13 @@ WORKING = """\
 """
 
 BODIES = {
+    ("Session", "working"): WORKING.format("working"),
     ("Memory", "working"): WORKING.format("working(scope, history=history, value_bytes=value_bytes)"),
+    ("Memory", "bind"): """\
+        from palimpsest.sessions.binding import bound  # only for who binds
+
+        return bound(self, session)
+""",
     ("Memory", "open"): """\
         given = {**options, "circuit_breaker": circuit_breaker}
         core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given, sweep_every)
@@ -218,7 +224,8 @@ def _verb(face: str, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDe
     theirs = ast.unparse(node.returns)
     ours = re.sub(r"\w+", lambda word: {**RETURNS, "Self": face}.get(word[0], word[0]), theirs)
     head = module.text(node.lineno, node.body[0].lineno - 1).replace("async def", "def", 1)
-    head = f"{head.rpartition('->')[0]}-> {ours}:\n"
+    head = re.sub(r"\w+", lambda word: RETURNS.get(word[0], word[0]), head.rpartition("->")[0])
+    head = f"{head}-> {ours}:\n"
     if "Async" in head:
         raise SystemExit(f"{where}: there is no rule for what it takes or returns: {theirs}")
     marks = "".join(f"    @{one}\n" for one in decorators)
@@ -264,6 +271,8 @@ def imports(faces: str, cores: Sequence[str]) -> str:
     names = [node for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.Name | ast.arg)]
     bound = {node.arg for node in names if isinstance(node, ast.arg)} | {FACES[core][1] for core in cores}
     bound |= {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    inner = {one.name for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.ImportFrom) for one in node.names}
+    bound |= inner - set(APART)
     used = {node.id for node in names if isinstance(node, ast.Name)} - bound - set(dir(builtins)) | {"TYPE_CHECKING"}
     known = {name: {f"from {home} import {name}"} for name, home in {**APART, **HOMES}.items()}
     typed = set(used) - set(HOMES)
@@ -280,14 +289,14 @@ def imports(faces: str, cores: Sequence[str]) -> str:
     return f"{runtime}\nif TYPE_CHECKING:\n{indent(for_types, '    ')}\n"
 
 
-def rendered(target: Path, cores: Sequence[str]) -> str:
+def rendered(name: str, cores: Sequence[str]) -> str:
     """Return the text of a module, with its imports in order, and formatted."""
     faces = "\n\n".join(face(core) for core in cores)
     named = " and ".join(f"`{FACES[core][1]}`" for core in reversed(cores))
     head = HEAD.format(faces=named, cores=" and ".join(f"`{core}`" for core in reversed(cores)))
     text = f"{head}{imports(faces, cores)}\n{faces}"
     for command in (["check", "--select", "I", "--fix-only"], ["format"]):
-        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(target), "-"]
+        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(FOLDER / f"{name}.py"), "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, check=True, encoding="utf-8").stdout  # noqa: S603
     return text
 
@@ -301,7 +310,7 @@ def main() -> None:
     differs = False
     for name, cores in TARGETS.items():
         target = options.into / f"{name}.py"
-        text = rendered(target, cores)
+        text = rendered(name, cores)
         if not options.check:
             target.write_text(text, encoding="utf-8")
             continue

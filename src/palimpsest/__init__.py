@@ -39,17 +39,23 @@ if TYPE_CHECKING:
     from palimpsest.privacy.policy import Policy as Policy
     from palimpsest.privacy.redaction import Redactor as Redactor
     from palimpsest.sessions.adding.streaming import Answer as Answer
+    from palimpsest.sessions.binding import carry as carry
+    from palimpsest.sessions.binding import current_memory as current_memory
+    from palimpsest.sessions.binding import current_session as current_session
     from palimpsest.sessions.erasing.query import Query as Query
     from palimpsest.sessions.memory import AsyncMemory as AsyncMemory
     from palimpsest.sessions.session import AsyncSession as AsyncSession
     from palimpsest.sessions.sync import Memory as Memory
     from palimpsest.sessions.sync import Session as Session
+    from palimpsest.sessions.working import AsyncWorkingMemory as AsyncWorkingMemory
+    from palimpsest.sessions.working_sync import WorkingMemory as WorkingMemory
     from palimpsest.stores.encrypted.keys import Keys as Keys
 
 _HOMES = {
     "Answer": "sessions.adding.streaming",
     "AsyncMemory": "sessions.memory",
     "AsyncSession": "sessions.session",
+    "AsyncWorkingMemory": "sessions.working",
     "Audio": "log.entry",
     "Budget": "context.budget",
     "BudgetImpossible": "errors",
@@ -80,7 +86,11 @@ _HOMES = {
     "SummarizerFailed": "errors",
     "Text": "log.entry",
     "Usage": "log.head",
+    "WorkingMemory": "sessions.working_sync",
     "WrongKey": "errors",
+    "carry": "sessions.binding",
+    "current_memory": "sessions.binding",
+    "current_session": "sessions.binding",
 }
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from palimpsest.log.entry import Kind as Kind
     from palimpsest.log.entry import Role as Role
     from palimpsest.log.entry import Status as Status
+    from palimpsest.log.facts import Fact as Fact
+    from palimpsest.log.facts import Superseded as Superseded
     from palimpsest.log.summary import Spent as Spent
     from palimpsest.log.summary import Summary as Summary
     from palimpsest.log.summary import SummaryItem as SummaryItem
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.reading import Stats as Stats
     from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
+    from palimpsest.sessions.working import FactPage as FactPage
     from palimpsest.stores.breaking import CircuitBreaker as CircuitBreaker
     from palimpsest.stores.common import StoreOptions as StoreOptions
     from palimpsest.stores.common import Synchronous as Synchronous
@@ -61,6 +64,8 @@ _HOMES = {
     "Derived": "sessions.derived",
     "Erased": "sessions.erased",
     "EventName": "runtime.events",
+    "Fact": "log.facts",
+    "FactPage": "sessions.working",
     "FormatName": "formats",
     "Handler": "runtime.events",
     "ImportReport": "sessions.importing.report",
@@ -93,6 +98,7 @@ _HOMES = {
     "StrategyName": "compaction.loading",
     "Summary": "log.summary",
     "SummaryItem": "log.summary",
+    "Superseded": "log.facts",
     "Synchronous": "stores.common",
     "TurnEnd": "sessions.turns",
     "Vacuumed": "sessions.erased",

@@ -51,7 +51,8 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that a fact had: its `version`, when another came (`superseded_at`), and the version of that."""
+    """A `value` that a fact had: its `version`, when another came (`superseded_at`), and whose version that has
+    (`superseded_by`)."""
 
     value: Any
     version: int
@@ -60,10 +61,11 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that a working memory keeps under a key.
+    """A `value` that a working memory keeps under a `key`.
 
-    `version` counts up from 1 with every change. `importance` is from 0 to 1. `expires_at` is when nobody sees it any
-    more (None: never). `history` has the values that it had before, the latest first.
+    `version` counts up from 1 with every change, the first of which was at `created_at` and the last at `updated_at`.
+    `importance` is from 0 to 1. `expires_at` is when nobody sees it any more (None: never). `history` has the values
+    that it had before, the latest first.
     """
 
     key: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from palimpsest.errors import SessionNotFound
+from palimpsest.errors import ConfigError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import checked_clock
@@ -19,7 +19,7 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.listing import Order, SessionPage, listed
-from palimpsest.sessions.options import ABOUT, HISTORY, VALUE_BYTES, GivenOptions, Options, check_id
+from palimpsest.sessions.options import ABOUT, HISTORY, VALUE_BYTES, GivenOptions, Options, check_id, check_scope
 from palimpsest.sessions.owned import OwnedSession
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
@@ -30,6 +30,7 @@ from palimpsest.stores.opening import keys_of, open_store, unlocked
 
 if TYPE_CHECKING:
     import os
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
     from pathlib import Path
     from typing import BinaryIO, Unpack
@@ -89,6 +90,7 @@ class AsyncMemory:
         self._where, self._store_options = where, {"clock": self._scope.clock, **options}
         self._keys = keys_of(encryption)
         self._opener: AsyncMemory | None = None
+        self._own_scope, self._is_fork = DEFAULT_SCOPE, False
 
     @classmethod
     def open(
@@ -190,7 +192,7 @@ class AsyncMemory:
         check_id(tenant, "tenant")
         other = object.__new__(type(self))
         other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
-        other._sweeper = None
+        other._sweeper, other._own_scope, other._is_fork = None, DEFAULT_SCOPE, False
         other._scope = self._scope.sharing(tenant)
         return other
 
@@ -261,23 +263,58 @@ class AsyncMemory:
             return AsyncSession(SessionScope(self._scope, given))
         return OwnedSession(SessionScope(self._scope, given))
 
+    def fork(self, scope: str) -> AsyncMemory:
+        """Return a memory with the same conversations and a working memory of its own: for a sub-agent.
+
+        Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
+        given. It destroys nothing that it shares: `delete_session` and `forget` raise ConfigError there, and closing it
+        leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
+        that is this memory's own, or none.
+
+        Args:
+            scope: what `working()` of the fork is, an id or a path of ids, such as "agent/billing".
+        """
+        check_scope(scope)
+        if scope == self._own_scope:
+            raise ConfigError("scope", scope, "another one than that of the memory that is forked")
+        other = self.for_tenant(self.tenant)
+        other._own_scope, other._is_fork = scope, True  # noqa: SLF001 (one of its own class)
+        return other
+
+    def bind(self, session: AsyncSession | str | None = None) -> AbstractContextManager[AsyncMemory]:
+        """Make this memory the current one in a block, with one of its sessions: `with memory.bind(session):`.
+
+        Inside, `palimpsest.current_memory()` and `palimpsest.current_session()` return them, in functions that are not
+        given them, and in tasks that are made there; `palimpsest.carry` takes them into threads. A block inside has its
+        own; after it these are current again.
+
+        Args:
+            session: the session, or its id; None: none is current.
+        """
+        from palimpsest.sessions.binding import bound  # only for who binds
+
+        return bound(self, session)
+
     def working(
-        self, scope: str = DEFAULT_SCOPE, *, history: int = HISTORY, value_bytes: int = VALUE_BYTES
+        self, scope: str | None = None, *, history: int = HISTORY, value_bytes: int = VALUE_BYTES
     ) -> AsyncWorkingMemory:
         """Return the working memory of a scope: values that an agent keeps under keys. Nothing is read or written yet.
 
         Raises ConfigError for what is no scope.
 
         Args:
-            scope: an id, or a path of ids such as "user/ann"; "default" by default. What is in "user/ann", and beneath
-                it, goes with the user "ann" in `forget`, and what is in "session/7" with that session.
+            scope: an id, or a path of ids such as "user/ann"; None: the memory's own, which is "default", or what
+                `fork` was given. What is in "user/ann", and beneath it, goes with the user "ann" in `forget`, and what
+                is in "session/7" with that session.
             history: how many older values of each fact are kept; 5 by default.
             value_bytes: the most bytes of JSON that a value may have, and the older values of a fact together; 65,536
                 by default.
         """
         from palimpsest.sessions.working import AsyncWorkingMemory  # only for who has one
 
-        return AsyncWorkingMemory(self._scope, scope, history=history, value_bytes=value_bytes)
+        if scope is not None:
+            check_scope(scope)
+        return AsyncWorkingMemory(self._scope, scope or self._own_scope, history=history, value_bytes=value_bytes)
 
     async def scopes(self, prefix: str = "") -> list[str]:
         """Return the scopes of working memories that have facts, by code points.
@@ -408,6 +445,7 @@ class AsyncMemory:
             session_id: the session's id.
         """
         check_id(session_id, "session")
+        self._may_destroy()
         async with self._scope.drop_derived(key := self._scope.key(session_id)):
             await self._scope.drop_facts(key)
             there = await self.store.delete(key)
@@ -450,8 +488,16 @@ class AsyncMemory:
             dry_run: whether nothing is changed, and only told what would go.
             progress: called with the sessions done and their total.
         """
+        self._may_destroy()
         forget = (await self._everywhere()).forget
         return await forget(self._scope, user, session, tenant, matches, reason, progress, dry_run=dry_run)
+
+    def _may_destroy(self) -> None:
+        """Raise ConfigError in a fork, whose conversations are another's."""
+        if self._is_fork:
+            raise ConfigError(
+                "memory", "a fork", "the memory that was forked: a fork destroys none of its conversations"
+            )
 
     async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
         """Write anew what is kept where something was destroyed, and give back what the store does not use.

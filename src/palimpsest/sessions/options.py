@@ -13,7 +13,7 @@ from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, PalimpsestWarning, nearest
 from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
-from palimpsest.log.checks import ID_RULE, is_id
+from palimpsest.log.checks import ID_RULE, MAX_ID, is_id
 from palimpsest.log.head import About, SessionKey
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.tokens.counter import TokenCounter
@@ -324,6 +324,6 @@ def check_id(text: object, where: str) -> None:
 
 def check_scope(name: object) -> None:
     """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
-    check_id(name, "scope")
-    if not all(str(name).split("/")):
-        raise ConfigError("scope", name, "an id, or a path of ids such as 'user/ann', with no empty part")
+    if not isinstance(name, str) or len(name) > 2 * MAX_ID or not all(map(is_id, name.split("/"))):
+        allowed = f"an id, or a path of ids such as 'user/ann', of at most {2 * MAX_ID} characters"
+        raise ConfigError("scope", name, allowed)

@@ -217,6 +217,11 @@ class SessionScope:
         return self.options.persistence == "ephemeral"
 
     @property
+    def tenant(self) -> str:
+        """Whose session it is."""
+        return self.key.tenant
+
+    @property
     def place(self) -> tuple[SessionKey, Store]:
         """Where the session is, as `withheld` knows it."""
         return self.key, self.store

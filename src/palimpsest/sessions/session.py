@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.sessions.replacing import Replacing
     from palimpsest.sessions.verifying import Verification
+    from palimpsest.sessions.working import AsyncWorkingMemory
     from palimpsest.transfer.writing import Sink
 
 
@@ -762,6 +763,18 @@ class AsyncSession:
             before: a revision: records from it on are left out. None: to the last.
         """
         return await self._timeline.history(after, before)
+
+    @property
+    def working(self) -> AsyncWorkingMemory:
+        """The session's working memory: values that an agent keeps under keys, in the scope "session/ID".
+
+        A branch begins with a copy of it, an export has it, and it goes with the session. That of an EPHEMERAL session
+        is written to no store.
+        """
+        from palimpsest.sessions.working import AsyncWorkingMemory  # only for who has one
+
+        scope = f"session/{self.id}"
+        return AsyncWorkingMemory(self._scope, scope, readonly=self._scope.options.readonly)
 
     async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
         """Return a new session that branches off this one: now, at a revision, or right behind an entry.

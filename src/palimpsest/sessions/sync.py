@@ -21,7 +21,7 @@ from palimpsest.runtime.runner import Inline, drive, within
 from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.listing import Order, SessionPage
-from palimpsest.sessions.memory import DEFAULT_SCOPE, DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
+from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, Options
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.session import AsyncSession
@@ -724,6 +724,17 @@ class Session:
         """
         return drive(self._core.history(after=after, before=before))
 
+    @property
+    def working(self) -> WorkingMemory:
+        """The session's working memory: values that an agent keeps under keys, in the scope "session/ID".
+
+        A branch begins with a copy of it, an export has it, and it goes with the session. That of an EPHEMERAL session
+        is written to no store.
+        """
+        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+
+        return WorkingMemory(self._core.working)
+
     def fork(self, session_id: str | None = None, *, at: When | None = None) -> Session:
         """Return a new session that branches off this one: now, at a revision, or right behind an entry.
 
@@ -918,16 +929,44 @@ class Memory:
         """
         return Session(self._core.session(session_id, **options))
 
+    def fork(self, scope: str) -> Memory:
+        """Return a memory with the same conversations and a working memory of its own: for a sub-agent.
+
+        Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
+        given. It destroys nothing that it shares: `delete_session` and `forget` raise ConfigError there, and closing it
+        leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
+        that is this memory's own, or none.
+
+        Args:
+            scope: what `working()` of the fork is, an id or a path of ids, such as "agent/billing".
+        """
+        return Memory(self._core.fork(scope))
+
+    def bind(self, session: Session | str | None = None) -> AbstractContextManager[Memory]:
+        """Make this memory the current one in a block, with one of its sessions: `with memory.bind(session):`.
+
+        Inside, `palimpsest.current_memory()` and `palimpsest.current_session()` return them, in functions that are not
+        given them, and in tasks that are made there; `palimpsest.carry` takes them into threads. A block inside has its
+        own; after it these are current again.
+
+        Args:
+            session: the session, or its id; None: none is current.
+        """
+        from palimpsest.sessions.binding import bound  # only for who binds
+
+        return bound(self, session)
+
     def working(
-        self, scope: str = DEFAULT_SCOPE, *, history: int = HISTORY, value_bytes: int = VALUE_BYTES
+        self, scope: str | None = None, *, history: int = HISTORY, value_bytes: int = VALUE_BYTES
     ) -> WorkingMemory:
         """Return the working memory of a scope: values that an agent keeps under keys. Nothing is read or written yet.
 
         Raises ConfigError for what is no scope.
 
         Args:
-            scope: an id, or a path of ids such as "user/ann"; "default" by default. What is in "user/ann", and beneath
-                it, goes with the user "ann" in `forget`, and what is in "session/7" with that session.
+            scope: an id, or a path of ids such as "user/ann"; None: the memory's own, which is "default", or what
+                `fork` was given. What is in "user/ann", and beneath it, goes with the user "ann" in `forget`, and what
+                is in "session/7" with that session.
             history: how many older values of each fact are kept; 5 by default.
             value_bytes: the most bytes of JSON that a value may have, and the older values of a fact together; 65,536
                 by default.

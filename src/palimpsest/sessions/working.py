@@ -20,7 +20,7 @@ from palimpsest.log.typed import from_json, to_json
 from palimpsest.privacy.facts import cleaned_value
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.sessions.counting import counter_of
-from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id, check_scope
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id
 from palimpsest.sessions.scopes import WORKING
 from palimpsest.stores import Item, Put, Store
 
@@ -56,7 +56,7 @@ class Home(Protocol):
 
 
 class FactPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some facts of a scope; `next` is `after` for the page behind (None: there is none)."""
+    """Some `facts` of a scope; `next` is `after` for the page behind (None: there is none)."""
 
     facts: tuple[Fact, ...]
     next: str | None = None
@@ -78,7 +78,6 @@ class AsyncWorkingMemory:
         value_bytes: int = VALUE_BYTES,
         readonly: bool = False,
     ) -> None:
-        check_scope(name)
         values.whole("history", history)
         values.whole("value_bytes", value_bytes, 1)
         values.switch("readonly", readonly)

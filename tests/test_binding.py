@@ -1,0 +1,193 @@
+"""The current memory and session of a block, and forks of a memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from palimpsest import (
+    AsyncMemory,
+    AsyncSession,
+    ConfigError,
+    Memory,
+    Session,
+    carry,
+    current_memory,
+    current_session,
+)
+from palimpsest.errors import Closed
+
+
+def seen() -> tuple[Any, str | None]:
+    """The memory and the session that are current."""
+    try:
+        session = current_session().id
+    except ConfigError:
+        session = None
+    return current_memory(), session
+
+
+def test_a_block_has_a_memory_and_a_session() -> None:
+    """Nested ones restore what was there, also where one raises; outside there is none."""
+    with Memory.open("memory://") as one, Memory.open("memory://") as other:
+        with one.bind(one.session("a")):
+            assert seen() == (one, "a")
+            with other.bind() as given:
+                assert given is other
+                assert seen() == (other, None)
+            with suppress(ZeroDivisionError), other.bind("b"):
+                assert seen() == (other, "b")
+                raise ZeroDivisionError
+            assert seen() == (one, "a")
+        with pytest.raises(ConfigError, match=r"memory\.bind\(\)"):
+            current_memory()
+        with pytest.raises(ConfigError, match=r"memory\.bind\(session\)"):
+            current_session()
+
+
+def test_a_step_sets_a_fact_through_the_current_memory() -> None:
+    """Of a function that is given neither memory nor session."""
+
+    def step() -> None:
+        current_memory().working().set("plan", ["look", "answer"])
+        current_session().working.set("seen", True)
+        current_session().add_user_message("hello")
+
+    with Memory.open("memory://") as memory:
+        with memory.bind("a"):
+            step()
+        assert memory.working().get("plan") == ["look", "answer"]
+        assert memory.working("session/a").get("seen") is True
+        assert [entry.text for entry in memory.session("a").entries()] == ["hello"]
+
+
+def test_what_is_asked_for_by_kind_is_that_or_told() -> None:
+    """For type checkers, and for a program that has taken the wrong one."""
+    with Memory.open("memory://") as memory, memory.bind("a"):
+        assert isinstance(current_memory(Memory), Memory)
+        assert isinstance(current_session(Session), Session)
+        with pytest.raises(ConfigError, match="Memory"):
+            current_memory(AsyncMemory)
+        with pytest.raises(ConfigError, match="Session"):
+            current_session(AsyncSession)
+
+
+@pytest.mark.parametrize("session", [7, object(), ["a"], ""])
+def test_what_is_no_session_is_not_bound(session: Any) -> None:
+    """And nothing is current then."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="session"), memory.bind(session):
+        pass
+    with pytest.raises(ConfigError):
+        current_memory()
+
+
+def test_each_task_has_what_was_bound_where_it_was_made() -> None:
+    """Fifty at once, with threads beneath them, see their own."""
+
+    async def run() -> None:
+        async with AsyncMemory.open("memory://") as memory:
+
+            async def one(number: int) -> None:
+                with memory.bind(f"s{number}"):
+                    await asyncio.sleep(0)
+                    assert seen() == (memory, f"s{number}")
+                    assert await asyncio.to_thread(seen) == (memory, f"s{number}")
+                    assert await asyncio.create_task(inner()) == (memory, f"s{number}")
+                    await current_memory(AsyncMemory).working(f"t/{number}").set("n", number)
+
+            async def inner() -> tuple[Any, str | None]:
+                await asyncio.sleep(0)
+                return seen()
+
+            await asyncio.gather(*(one(number) for number in range(50)))
+            assert len(await memory.scopes("t/")) == 50
+
+    asyncio.run(run())
+
+
+def test_a_thread_sees_what_is_carried_into_it() -> None:
+    """Without that it is told what to do."""
+    found = list[Any]()
+
+    def work() -> None:
+        try:
+            found.append(seen())
+        except ConfigError as fault:
+            found.append(fault)
+
+    with Memory.open("memory://") as memory, memory.bind("a"):
+        for target in (work, carry(work)):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            carried = carry(seen)
+            assert {one.result() for one in [pool.submit(carried) for _ in range(20)]} == {(memory, "a")}
+
+    assert "palimpsest.carry" in str(found[0])
+    assert found[1] == (memory, "a")
+
+
+# --- forks of a memory
+
+
+def test_a_fork_shares_conversations_and_has_facts_of_its_own() -> None:
+    """Neither sees the other's facts; both see what is added to a session."""
+    with Memory.open("memory://") as memory:
+        fork = memory.fork("agent/billing")
+        memory.working().set("k", "parent")
+        fork.working().set("k", "child")
+        fork.session("a").add_user_message("from the fork")
+
+        assert (memory.working().get("k"), fork.working().get("k")) == ("parent", "child")
+        assert fork.working().scope_id == "agent/billing"
+        assert memory.working("agent/billing").get("k") == "child"
+        assert [entry.text for entry in memory.session("a").entries()] == ["from the fork"]
+        assert fork.fork("agent/other").working().to_dict() == {}
+
+
+def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
+    """Nor does closing it close the store."""
+    with Memory.open("memory://") as memory:
+        memory.session("a").add_user_message("hello")
+        fork = memory.fork("child")
+        fork.working().set("k", 1)
+        for destroying in (
+            lambda: fork.delete_session("a"),
+            lambda: fork.forget(tenant="default"),
+            lambda: fork.forget(session="a"),
+            lambda: fork.forget(matches="hello"),
+        ):
+            with pytest.raises(ConfigError, match="fork"):
+                destroying()
+        assert fork.working().clear() == 1
+        fork.close()
+        with pytest.raises(Closed):
+            fork.working().get("k")
+        assert [entry.text for entry in memory.session("a").entries()] == ["hello"]
+        assert memory.delete_session("a")
+
+
+@pytest.mark.parametrize("scope", ["default", "", "a//b", 7])
+def test_a_fork_has_a_scope_of_its_own(scope: Any) -> None:
+    """One that is the memory's own, or none, is an error."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
+        memory.fork(scope)
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
+        memory.fork("child").fork("child")
+
+
+def test_the_working_memory_of_an_ephemeral_session_is_written_nowhere() -> None:
+    """And that of a session that only reads is not changed."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("a", persistence="ephemeral")
+        session.working.set("k", 1)
+        assert session.working.get("k") == 1
+        assert memory.scopes() == []
+        with pytest.raises(ConfigError, match="readonly"):
+            memory.session("a", readonly=True).working.set("k", 1)
