@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from palimpsest import Memory, PalimpsestError, Session
+from palimpsest import Conflict, Memory, PalimpsestError, Session
 from palimpsest.errors import Closed, ForkedProcess
 from palimpsest.formats import find_format
 from palimpsest.stores.sqlite import vacuuming
@@ -190,6 +190,33 @@ def threads(path: str, name: str, count: str, turns: str) -> None:
             worker.join()
 
 
+def facts(path: str, name: str, count: str, times: str) -> None:
+    """From several threads at once: count a fact up, replace one, and make one of its own, so many times."""
+    with Memory.open(address(path)) as memory:
+
+        def work(thread: int) -> None:
+            working = memory.working(SESSION)
+            for number in range(int(times)):
+                while True:
+                    fact = working.fact("count")
+                    before, version = (fact.value, fact.version) if fact is not None else (0, 0)
+                    try:
+                        working.set("count", before + 1, version=version)
+                        break
+                    except Conflict:
+                        continue
+                working.set("last", f"{name}.{thread}.{number}")
+                working.set(f"{name}.{thread}.{number}", number)
+                say(f"{name}.{thread}.{number}")
+
+        meet()
+        workers = [threading.Thread(target=work, args=(thread,)) for thread in range(int(count))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
 def first(path: str, name: str) -> None:
     """Open a file that may not exist yet and add one turn."""
     meet()
@@ -328,6 +355,7 @@ MODES: dict[str, Callable[..., None]] = {
         branch,
         large,
         threads,
+        facts,
         first,
         contexts,
         turns,
