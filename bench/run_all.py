@@ -26,6 +26,7 @@ NAMES = (
     "postgres",
     "redis_store",
     "stores",
+    "working",
 )
 ALONE = ("retention",)
 """Those with a command line of their own: they take no more than --gate and --json."""

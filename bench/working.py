@@ -1,0 +1,88 @@
+"""Facts of a working memory among 100 and among 10,000 in one scope of an SQLite file: reading one, changing one.
+
+    python bench/working.py [--runs 3] [--json] [--gate]
+
+What is compared: reading the same item from the store below (`get_item`), and the same work among fewer facts. Commits
+and rows written are counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from measure import Figure, Statements, alternate, arguments, memory_folder, over_runs, report, scratch
+
+from palimpsest import Memory, WorkingMemory
+from palimpsest.runtime.runner import drive
+from palimpsest.sessions.scopes import WORKING
+
+SIZES = (100, 10_000)
+TIMES = 400
+VALUE = {"plan": ["look", "ask", "answer"], "notes": "words " * 40}
+
+
+def filled(memory: Memory, count: int) -> WorkingMemory:
+    """A scope with so many facts."""
+    facts = memory.working("bench")
+    for start in range(0, count, 250):
+        facts.set_many({f"k{number}": VALUE for number in range(start, min(start + 250, count))})
+    return facts
+
+
+def run(under: Path | None) -> dict[str, float]:
+    """All figures, once."""
+    found: dict[str, float] = {}
+    seen, small, large = Statements(), SIZES[0], SIZES[-1]
+    with (
+        scratch(under) as folder,
+        seen.watched(),
+        Memory.open(folder / "few.db") as few,
+        Memory.open(folder / "many.db") as many,
+    ):
+        sides = {small: filled(few, small), large: filled(many, large)}
+        keys = [f"k{number * 7 % small}" for number in range(TIMES)]
+        for count, memory in ((small, few), (large, many)):
+            store, facts = memory.store, sides[count]
+            pair = alternate(
+                lambda key, store=store: drive(store.get_item("default", f"{WORKING}bench", key)),
+                lambda key, facts=facts: facts.get(key),
+                keys,
+            )
+            found[f"get at {count}"] = pair.ratio
+        found["get"] = alternate(sides[small].get, sides[large].get, keys).ratio
+        changes = iter(range(10**6))
+        found["set"] = alternate(
+            lambda key: sides[small].set(key, next(changes)), lambda key: sides[large].set(key, next(changes)), keys
+        ).ratio
+        for count, facts in sides.items():
+            commits, rows = seen.commits, seen.rows
+            for key in keys:
+                facts.set(key, next(changes))
+            found[f"commits at {count}"] = (seen.commits - commits) / len(keys)
+            found[f"rows at {count}"] = (seen.rows - rows) / len(keys)
+    return found
+
+
+def main() -> int:
+    """Measure and print."""
+    given = arguments(__doc__ or "")
+    medians = over_runs(given.runs, lambda: run(memory_folder() or given.disk))
+    small, large = SIZES
+    figures = [
+        Figure(f"get at {small:,}, CPU in reads of its item", medians[f"get at {small}"], 2.0),
+        Figure(f"get at {large:,}, CPU in reads of its item", medians[f"get at {large}"], 2.0),
+        Figure(f"get, CPU at {large:,} / at {small:,}", medians["get"], 1.25),
+        Figure(f"set, CPU at {large:,} / at {small:,}", medians["set"], 1.25),
+        Figure(f"commits a set at {large:,}", medians[f"commits at {large}"], 1),
+        Figure(
+            f"rows written a set at {large:,} / at {small:,}",
+            medians[f"rows at {large}"] / medians[f"rows at {small}"],
+            1,
+        ),
+    ]
+    return report("Facts of a working memory", figures, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
