@@ -102,6 +102,7 @@ VERBS: dict[str, Played] = {
     "`sessions`": lambda memory, _: memory.sessions(),
     "`delete_session`": lambda memory, _: memory.delete_session("one"),
     "`vacuum`": lambda memory, _: memory.vacuum(),
+    "`durability`": lambda memory, _: memory.durability(),
     "`sweep`": lambda memory, _: memory.sweep(),
     "`scopes`": lambda memory, _: memory.scopes(),
     "`working().set`": lambda memory, _: memory.working().set("k", 1),

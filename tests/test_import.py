@@ -298,3 +298,18 @@ def test_an_unknown_source_or_format_is_2(here: Path) -> None:
         result = run("import", "chat.jsonl", option, name)
         assert result.exit_code == 2
         assert f"did you mean '{nearest}'?" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["chat.jsonl", "chat.ndjson", "chat.json", "chat"])
+def test_an_export_of_ours_is_taken_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+    """It stands on many lines, which the name of the file denies."""
+    path = tmp_path / name
+    with Memory.open("memory://") as memory, Memory.open("memory://") as other:
+        memory.session("a").add_user_message("hello")
+        with path.open("wb") as file:
+            memory.session("a").export_to(file)
+
+        report = other.import_file(path)
+
+        assert (report.source, report.refused) == ("palimpsest", ())
+        assert [entry.text for entry in other.session("a").entries()] == ["hello"]

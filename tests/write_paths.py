@@ -680,6 +680,7 @@ MEMORY: Mapping[str, Driver | str] = {
     "forget": _forget,
     "scan": _scan,
     "sweep": _sweep,
+    "durability": "it tells of settings",
     "vacuum": "it copies what is stored, and tells sizes",
     "on": _on,
     "close": _close,

@@ -75,6 +75,7 @@ def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
     yield _models()
     where = shown(resolve(store, tenant)[0])
     yield _guarded("store", lambda: _store(store, tenant), f"Look at {where}: its folder, its permissions, the disk.")
+    yield _guarded("durability", lambda: _durability(store, tenant), f"Look at {where}, and at its settings.")
     yield _guarded("sessions", lambda: _sessions(store, tenant), f"Keep a copy of {where}, then restore a backup.")
 
 
@@ -136,6 +137,12 @@ def _store(store: str | None, tenant: str | None) -> str:
     if found != ["probe"]:
         raise PalimpsestError(f"{where} gave back {found!r} for what was written")
     return f"{where} (tenant {owner}): wrote, read and deleted in {(time.perf_counter() - began) * 1000:.0f} ms"
+
+
+def _durability(store: str | None, tenant: str | None) -> str:
+    """What a crash can take."""
+    with open_memory(store, tenant, create=True) as memory:
+        return memory.durability()
 
 
 def _sessions(store: str | None, tenant: str | None) -> str:

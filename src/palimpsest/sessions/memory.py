@@ -512,6 +512,10 @@ class AsyncMemory:
         """
         return await (await self._everywhere()).vacuum(self._scope, progress)
 
+    async def durability(self) -> str:
+        """Return a sentence for people: what is lost with the machine, or with the server, of what was acknowledged."""
+        return await self.store.durability()
+
     async def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.
 

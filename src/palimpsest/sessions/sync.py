@@ -1166,6 +1166,10 @@ class Memory:
         """
         return drive(self._core.vacuum(progress=progress))
 
+    def durability(self) -> str:
+        """Return a sentence for people: what is lost with the machine, or with the server, of what was acknowledged."""
+        return drive(self._core.durability())
+
     def derive(self, derived: Derived) -> Callable[[], None]:
         """Have something that is made from this tenant's entries, such as a search index, told before entries go.
 

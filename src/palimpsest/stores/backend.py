@@ -308,6 +308,10 @@ class Backend(ABC):
         """
         return Scrubbed()
 
+    async def durability(self) -> str:
+        """Say, for people, what is lost with the machine, or with the server, of what was acknowledged."""
+        return "it does not say what it loses with its machine"
+
     def give_up(self) -> None:  # noqa: B027 (most have nobody waiting)
         """Have whatever waits for another writer wait no longer, for `close` is about to be called. From any thread."""
 

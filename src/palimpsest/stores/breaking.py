@@ -140,6 +140,9 @@ class BreakingBackend(Backend):
     async def scrub(self, *, whole: bool = True) -> Any:
         return await self.below.scrub(whole=whole)
 
+    async def durability(self) -> str:
+        return await self.below.durability()
+
     def give_up(self) -> None:
         self.below.give_up()
 

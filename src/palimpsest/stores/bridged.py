@@ -64,6 +64,7 @@ class BridgedBackend(Backend):
     expired = _waited(Backend.expired)
     tenants = _waited(Backend.tenants)
     scrub = _waited(Backend.scrub)
+    durability = _waited(Backend.durability)
     close = _waited(Backend.close)
 
 

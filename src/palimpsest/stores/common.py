@@ -132,3 +132,10 @@ def _discreet_option(text: str) -> str:
     if not mark:
         return text
     return text if nearest(name, HARMLESS, cutoff=0.85) else f"{name}=…"
+
+
+def on_disk(durable: bool) -> str:
+    """What a store on a disk loses with its machine."""
+    if durable:
+        return "a loss of power loses nothing that was acknowledged (synchronous=FULL)"
+    return "a loss of power loses the last commits; a killed process nothing (synchronous=NORMAL)"

@@ -228,6 +228,9 @@ class MemoryBackend(BlockingBackend):
         head = step.after(was.head)
         return Stored(head, step.expires if head is not None else None, mark, tables, was.hidden)
 
+    async def durability(self) -> str:
+        return "everything in it ends with this process"
+
     async def close(self) -> None:
         self._there.clear()
 

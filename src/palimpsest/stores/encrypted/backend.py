@@ -102,6 +102,9 @@ class SealedBackend(Backend):
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return await self.below.scrub(whole=whole)
 
+    async def durability(self) -> str:
+        return await self.below.durability()
+
     def give_up(self) -> None:
         self.below.give_up()
 

@@ -297,6 +297,10 @@ class Store(SideData):
         """
         return await self._seldom.scrub(whole, progress, self.check)
 
+    async def durability(self) -> str:
+        """Say, for people, what is lost with the machine, or with the server, of what was acknowledged."""
+        return await self._look(self.backend.durability)
+
     async def close(self) -> None:
         """Let go of everything. Closing twice is fine."""
         if not self._closed:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Scrubbed, Seen
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.common import DiskOptions, on_disk
 from palimpsest.stores.file.change import Change
 from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
@@ -97,6 +97,9 @@ class FileBackend(BlockingBackend):
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()
+
+    async def durability(self) -> str:
+        return on_disk(self._disk.synced)
 
     def give_up(self) -> None:
         self._disk.closed = True

@@ -137,6 +137,9 @@ class MongoBackend(ServerBackend[Connected]):
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return Scrubbed((REMAINS,))
 
+    async def durability(self) -> str:
+        return await self.asked(lambda connected: connected.durability())
+
     async def close(self) -> None:
         connected = self.release()
         if connected is not None:

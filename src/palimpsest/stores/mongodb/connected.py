@@ -39,6 +39,16 @@ class Connected:
             Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("majority"), **how))
         )
 
+    async def durability(self) -> str:
+        """What is lost with a server, by the concern that writes have."""
+        concern = self.writes.document
+        if concern.get("w") == "majority" and concern.get("j") is not False:
+            return "a crash of a server loses nothing that was acknowledged (w=majority, in its journal)"
+        told = ", ".join(f"{name}={value}" for name, value in concern.items()) or "the server's own"
+        return (
+            f"a crash of the first server can lose what no other has yet, by the write concern of the address ({told})"
+        )
+
     async def transaction(self, do: Callable[[Any], Awaitable[T]], committing: Callable[[bool], None]) -> T:
         """Do this in a transaction, anew whenever others were in its way; `committing` hears whether it may be over."""
         longest = FIRST

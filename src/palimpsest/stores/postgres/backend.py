@@ -41,6 +41,10 @@ KEPT = (
 """What is so after each erasure, whatever is done here."""
 
 
+SETTINGS = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
+"""What a crash can lose depends on."""
+
+
 class PostgresBackend(ServerBackend[Pool]):
     """Tables of a schema."""
 
@@ -170,6 +174,14 @@ class PostgresBackend(ServerBackend[Pool]):
             return Scrubbed((KEPT,), 0, await self._with(vacuum))
         except StoreUnavailable as fault:
             return Scrubbed((KEPT, f"VACUUM of its tables was not over ({fault.reason}); the server does it later"))
+
+    async def durability(self) -> str:
+        commit, synced = await self._with(lambda db: db.fetchrow(SETTINGS))
+        if synced != "on":
+            return f"a crash of the server's machine can damage the whole database (fsync={synced})"
+        if commit == "off":
+            return "a crash of the server loses the last commits, of less than a second (synchronous_commit=off)"
+        return f"a crash of the server loses nothing that was acknowledged (synchronous_commit={commit})"
 
     async def close(self) -> None:
         pool = self.release()

@@ -17,7 +17,7 @@ from palimpsest.stores.redis.link import FAULTS, LOST, Cluster, Link, Server, Un
 from palimpsest.stores.redis.listing import Listings
 from palimpsest.stores.redis.options import RedisOptions
 from palimpsest.stores.redis.scripts import LOOK, Script
-from palimpsest.stores.redis.scrubbing import scrubbed
+from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
 from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
 from palimpsest.stores.redis.writing import DESTROY, WRITE
 from palimpsest.stores.rules import asked_again
@@ -257,6 +257,9 @@ class RedisBackend(ServerBackend[Link]):
         if not self.writable:
             return Scrubbed()
         return await scrubbed(self._scripts, self._with, self.seconds, whole)
+
+    async def durability(self) -> str:
+        return await self._with(told_durability)
 
     async def close(self) -> None:
         link = self.release()

@@ -126,3 +126,18 @@ async def _snapshots(with_link: With) -> list[str]:
 def _value(answer: Any) -> Any:
     """The value in the answer to CONFIG GET: a list of names and values, or what the driver has made of that."""
     return next(iter(answer.values()), b"") if isinstance(answer, dict) else (answer or [b"", b""])[1]
+
+
+async def told_durability(link: Link) -> str:
+    """What is lost with a server, as its settings say; where servers differ, what the first says."""
+    try:
+        answers = [(await link.each(b"CONFIG", b"GET", name))[0] for name in (b"appendonly", b"appendfsync")]
+    except ResponseError:
+        return "it does not show its settings: see in them that appendonly is yes, and what appendfsync is"
+    kept, synced = (bytes(_value(answer)).decode() for answer in answers)
+    if kept != "yes":
+        return "when the server ends, what was acknowledged since the last snapshot is lost (appendonly no)"
+    if synced == "always":
+        return "a crash of the server loses nothing that was acknowledged (appendfsync always)"
+    span = "the last second" if synced == "everysec" else "what the system has not written yet"
+    return f"a crash of the server's machine loses {span}; one of the server alone nothing (appendfsync {synced})"

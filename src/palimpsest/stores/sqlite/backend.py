@@ -15,7 +15,7 @@ from typing import Any
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Refusal, Scrubbed, Seen
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.common import DiskOptions, on_disk
 from palimpsest.stores.rules import are_fleeting
 from palimpsest.stores.sqlite import vacuuming
 from palimpsest.stores.sqlite.db import PAUSE, Database
@@ -100,6 +100,9 @@ class SQLiteBackend(BlockingBackend):
     def _patience(self) -> float:
         """Seconds that scrubbing waits for others who use the file."""
         return min(self._database.busy_seconds, PATIENCE)
+
+    async def durability(self) -> str:
+        return on_disk(self._database.durable)
 
     def give_up(self) -> None:
         self._database.leaving = True

@@ -87,7 +87,7 @@ class Database:
         self.path, self.writable, self.busy_seconds = os.path.abspath(path), not options.readonly, options.busy_seconds
         self.turn = allocate_lock()
         self.leaving = self._closed = False
-        self._url, self._durable = url, options.synchronous == "FULL"
+        self._url, self.durable = url, options.synchronous == "FULL"
         self._known, self._translated = Known(), Translated(url)
         self._identity: tuple[int, int] | None = None
         self._looked = 0.0
@@ -100,7 +100,7 @@ class Database:
         try:
             self._be_the_same()
             if self.writable:
-                connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'NORMAL'}")
+                connection.execute(f"PRAGMA synchronous={'FULL' if self.durable else 'NORMAL'}")
                 connection.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
             return Tables(connection, self._known)
         except BaseException:
@@ -152,7 +152,7 @@ class Database:
                 raise Closed(self._url)
             bound = writer.bound or writer.use()
             connection = bound.connection
-            if (relaxed and self._durable) is not writer.relaxed:
+            if (relaxed and self.durable) is not writer.relaxed:
                 writer.relaxed = True  # until it is certain that it is not
                 connection.execute(f"PRAGMA synchronous={'NORMAL' if relaxed else 'FULL'}")
                 writer.relaxed = relaxed

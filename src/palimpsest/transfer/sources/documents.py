@@ -122,7 +122,7 @@ class DocumentSource:
 
 
 def _layout(head: bytes, name: str, over: bool, limits: Limits) -> Layout:
-    if name.endswith((".jsonl", ".ndjson")):
+    if name.endswith((".jsonl", ".ndjson")) and _EXPORT.match(head) is None:
         return "lines"
     first, second = _first_lines(head, over)
     if second or (first and not over):
@@ -156,6 +156,9 @@ def _is_whole(line: bytes, limits: Limits) -> bool:
 
 _OPENS = re.compile(rb"\s*+\[")
 """Where a list begins."""
+
+_EXPORT = re.compile(rb'\s*+\{\s*+"kind"\s*+:\s*+"palimpsest/session"\s*+,[ \r]*+\n')
+"""How an export of ours begins that stands on many lines, whatever its file is called."""
 
 _LINE = re.compile(rb"\s*+([^\n]*+)(\n?)")
 """The next line that is not blank, and whether it ends."""

@@ -1,0 +1,78 @@
+"""What a store says that a crash would lose."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postgresstore
+import redisstore
+import servers
+from on_servers import own_server
+from palimpsest import AsyncMemory, Memory
+
+KEYS = {"k": "a" * 64}
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "told"),
+    [
+        ("sqlite:///{}/a.db", {}, "loses nothing"),
+        ("sqlite:///{}/a.db", {"synchronous": "NORMAL"}, "last commits"),
+        ("file://{}/a", {}, "loses nothing"),
+        ("file://{}/a?synchronous=NORMAL", {}, "last commits"),
+        ("sqlite:///{}/a.db", {"encryption": KEYS, "circuit_breaker": True}, "loses nothing"),
+        ("memory://", {}, "ends with this process"),
+    ],
+)
+def test_a_store_of_this_machine_says_what_its_options_mean(
+    where: str, options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    """Under both faces, and through what is around a store."""
+
+    async def ask() -> str:
+        async with AsyncMemory.open(where.format(tmp_path), **options) as memory:
+            return await memory.durability()
+
+    assert told in asyncio.run(ask())
+    with Memory.open(where.format(tmp_path), **options) as memory:
+        assert told in memory.durability()
+
+
+def test_postgresql_is_asked_for_its_settings() -> None:
+    """As they are for the user of the address."""
+    address = postgresstore.address_of("durability")
+    with Memory.open(address, encryption=KEYS) as memory:
+        assert "loses nothing" in memory.durability()
+    relaxed = servers.with_options(address, options="-csynchronous_commit%3Doff")
+    with Memory.open(relaxed, encryption=KEYS) as memory:
+        assert "synchronous_commit=off" in memory.durability()
+
+
+def test_redis_is_asked_for_its_settings() -> None:
+    """The append-only file, and when it is written."""
+    with Memory.open(redisstore.address_of("durability")) as memory:
+        assert "appendfsync" in memory.durability()
+
+
+@pytest.mark.filterwarnings("ignore:.*append-only file is off")
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"appendonly": "no"}, "last snapshot"),
+        ({"appendonly": "yes", "appendfsync": "always"}, "loses nothing"),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "last second"),
+        ({"appendonly": "yes", "appendfsync": "no"}, "has not written yet"),
+    ],
+)
+def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str) -> None:
+    """They are read each time."""
+    with own_server("redis") as server, Memory.open(server.address) as memory:
+        with redisstore.raw(server.address) as client:
+            for name, value in settings.items():
+                client.config_set(name, value)
+        assert told in memory.durability()
