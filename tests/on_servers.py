@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 import mongostore
 import postgresstore
 import redisstore
@@ -42,3 +44,12 @@ def own_server(kind: str) -> Iterator[Server]:
         Path(folder).chmod(0o755)
         with started(kind, Path(folder) / "server") as server:
             yield server
+
+
+SERVERS = [
+    pytest.param(
+        kind, marks=[pytest.mark.wide, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+    )
+    for kind in KINDS
+]
+"""Each kind, for tests that say of it what they say of stores on a disk. A driver leaves a socket to the collector."""

@@ -14,7 +14,7 @@ from typing import Any
 from palimpsest import Memory
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.encrypted.rotation import rotate_keys
-from sealed import BOTH, RING
+from sealed import BOTH, RING, relaxed
 from writer import meet, say, turn
 
 
@@ -22,7 +22,7 @@ def write(where: str, name: str, threads: str) -> None:
     """With the old key as the current one: add turns to one session, and to new ones, until a line comes in."""
     stop = threading.Event()
     spoken = threading.Lock()
-    with Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
+    with Memory.open(where, encryption=RING, **relaxed(where)) as memory:
 
         def work(thread: int) -> None:
             for number in itertools.count():
@@ -47,7 +47,7 @@ def write(where: str, name: str, threads: str) -> None:
 
 def rotate(where: str) -> None:
     """Change keys, and say after each session how many are done."""
-    with Memory.open(where, encryption=BOTH, synchronous="NORMAL") as memory:
+    with Memory.open(where, encryption=BOTH, **relaxed(where)) as memory:
         meet()
         done = rotate_keys(memory, progress=lambda done, total: say([done, total]))
         say(["done", done.texts, done.items])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+import on_servers
 from log_rules.rewriting import Saying
 from palimpsest import AsyncMemory, Entry, Keys, Memory
 from palimpsest.log.change import Change
@@ -24,7 +25,22 @@ from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import unlocked
 from palimpsest.types import Record
 from processes import Process, together
-from sealed import BOTH, FIRST, KEY, KINDS, LAST, RING, address, below, bytes_of, key_ids, rows_of, session_of, stored
+from sealed import (
+    BOTH,
+    FIRST,
+    KEY,
+    KINDS,
+    LAST,
+    RING,
+    address,
+    below,
+    bytes_of,
+    key_ids,
+    relaxed,
+    rows_of,
+    session_of,
+    stored,
+)
 from vaults import key_ids_below
 from writer import ENTRIES_A_TURN, turn
 
@@ -215,17 +231,17 @@ def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Se
     assert [entry.text for entry in drive(store.read(branch))] == [STUB if seq in seqs else WORD for seq in (1, 2)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *on_servers.SERVERS])
 def test_writers_go_on_while_texts_and_keys_change(kind: str, tmp_path: Path) -> None:
     """Two processes write all the time, one is rewritten under their hands, then keys change: nothing is lost."""
-    where = address(kind, tmp_path)
-    with Memory.open(where, encryption=FIRST, synchronous="NORMAL") as memory:
+    where = on_servers.KINDS[kind].address_of("rotation") if kind in on_servers.KINDS else address(kind, tmp_path)
+    with Memory.open(where, encryption=FIRST, **relaxed(where)) as memory:
         for number in range(20):
             session_of(memory, "shared").add(turn(f"before.{number}"))
             session_of(memory, "shared").add_user_message(WORD)
     shared = KEY._replace(session="shared")
     writers = [Process("write", where, name, 2, script=SCRIPT) for name in ("one", "two")]
-    with writers[0], writers[1], Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
+    with writers[0], writers[1], Memory.open(where, encryption=RING, **relaxed(where)) as memory:
         for writer in writers:
             assert writer.hear() == "ready"
             writer.tell()

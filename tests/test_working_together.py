@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from on_servers import KINDS
+from on_servers import KINDS, SERVERS
 from palimpsest import Memory
 from processes import Process, together
 from writer import SESSION
-
-SERVERS = [
-    pytest.param(
-        kind, marks=[pytest.mark.wide, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
-    )
-    for kind in KINDS
-]
 
 
 @pytest.fixture(params=["sqlite", "file", *SERVERS])

@@ -324,6 +324,8 @@ class AsyncMemory:
         """
         from palimpsest.sessions.scopes import scopes  # the same
 
+        if not isinstance(prefix, str):
+            raise ConfigError("prefix", type(prefix).__name__, "text that scopes begin with")
         return await scopes(self.store, self.tenant, prefix)
 
     async def sessions(

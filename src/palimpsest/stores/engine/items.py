@@ -225,10 +225,7 @@ class SideData:
     """Items and leases of tenants: what `Store` has beside logs."""
 
     _items: Items
-
-    @property
-    @abstractmethod
-    def _leases(self) -> Leases: ...
+    _leases: Leases
 
     @property
     @abstractmethod

@@ -17,13 +17,13 @@ from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items, SideData
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.leases import Leases
 from palimpsest.stores.engine.places import Over
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
-    from palimpsest.stores.engine.leases import Leases
     from palimpsest.stores.engine.rewriting import Rewrite
     from palimpsest.stores.engine.seldom import Seldom
 
@@ -50,7 +50,7 @@ class Store(SideData):
         self._large, self._clock = Large(backend, backend.large_bytes), clock
         self._reading = Reading(sessions, self._large, clock)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
-        self._items = Items(backend, sessions.crowds, clock)
+        self._items, self._leases = Items(backend, sessions.crowds, clock), Leases(backend, sessions.crowds, clock)
 
     @lazy
     def _seldom(self) -> Seldom:
@@ -58,12 +58,6 @@ class Store(SideData):
         from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
         return Seldom(self._sessions, self._reading, self._large, self._items, self._leases, self._clock)
-
-    @lazy
-    def _leases(self) -> Leases:
-        from palimpsest.stores.engine.leases import Leases  # only for turns
-
-        return Leases(self.backend, self._sessions.crowds, self._clock)
 
     @property
     def left_open(self) -> bool:
