@@ -432,6 +432,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "erase": (STEERING, "2", "--reason", STEERING, "--dry-run"),
     "pin": (STEERING, "2"),
     "title": (STEERING, STEERING),
+    "facts": ("a", "k", STEERING),
     "unpin": (STEERING, "2"),
     "summaries": (STEERING, "--all", "--expand"),
     "verify": (STEERING,),

@@ -157,6 +157,15 @@ def _title(shell: Shell) -> None:
     shell.run("sessions", "--title", shell.marker)
 
 
+def _facts(shell: Shell) -> None:
+    shell.talked()
+    shell.run("facts", "user/ann", "k", f"about {shell.marker}")
+    shell.run("facts", "user/ann", "k", json.dumps({"to": [shell.marker]}), "--json")
+    shell.run("facts", "user/ann")
+    shell.run("facts", f"user/{shell.marker}", "k", "1", status=2)
+    shell.run("facts", "user/ann", shell.marker, "1", status=2)
+
+
 def _unpin(shell: Shell) -> None:
     _pin(shell)
     shell.run("unpin", "s", "2", "--json")
@@ -187,6 +196,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "rewind": _rewind,
     "scan": _scan,
     "summaries": _summaries,
+    "facts": _facts,
     "title": _title,
     "unpin": _unpin,
     "demo": "it writes a conversation that it has invented, into a folder of its own",

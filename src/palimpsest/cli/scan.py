@@ -125,7 +125,8 @@ def _told(found: Scanned, *, redacted: bool) -> str:
     if not _changes(found):
         return f"Nothing was found in {sessions}."
     withheld = f", and {counted(found.withheld, 'entry')} of withheld types" if found.withheld else ""
-    where = f"{counted(found.entries, 'entry')} and {_summaries(found.summaries)}{withheld}, of {sessions}"
+    facts = f", and {counted(found.facts, 'fact')} of working memories" if found.facts else ""
+    where = f"{counted(found.entries, 'entry')} and {_summaries(found.summaries)}{withheld}, of {sessions}{facts}"
     return f"{'Redacted' if redacted else 'Found something in'} {where}."
 
 
@@ -145,6 +146,7 @@ def _as_json(found: Scanned) -> dict[str, Any]:
         "sessions": found.sessions,
         "entries": found.entries,
         "summaries": found.summaries,
+        "facts": found.facts,
         "withheld": found.withheld,
         "redacted": found.redacted,
         "findings": [{"kind": kind, "place": place, "count": n} for (kind, place), n in found.findings.items()],
