@@ -7,11 +7,11 @@ from palimpsest import _names
 if TYPE_CHECKING:
     from palimpsest.compaction import Reason as Reason
     from palimpsest.compaction.loading import StrategyName as StrategyName
+    from palimpsest.context.account import LeftOut as LeftOut
+    from palimpsest.context.account import Parts as Parts
+    from palimpsest.context.account import Prefix as Prefix
+    from palimpsest.context.account import Report as Report
     from palimpsest.context.cut import Oversize as Oversize
-    from palimpsest.context.result import LeftOut as LeftOut
-    from palimpsest.context.result import Parts as Parts
-    from palimpsest.context.result import Prefix as Prefix
-    from palimpsest.context.result import Report as Report
     from palimpsest.formats import Adapted as Adapted
     from palimpsest.formats import FormatName as FormatName
     from palimpsest.log.change import Record as Record
@@ -72,20 +72,20 @@ _HOMES = {
     "Imported": "sessions.importing.report",
     "Interaction": "sessions.reading",
     "Kind": "log.entry",
-    "LeftOut": "context.result",
+    "LeftOut": "context.account",
     "Limits": "transfer.sources.limits",
     "LongTermRun": "sessions.options",
     "OnConflict": "sessions.memory",
     "Oversize": "context.cut",
-    "Parts": "context.result",
+    "Parts": "context.account",
     "Persistence": "sessions.options",
-    "Prefix": "context.result",
+    "Prefix": "context.account",
     "Privacy": "sessions.memory",
     "Reason": "compaction",
     "Recogniser": "privacy",
     "Record": "log.change",
     "Refused": "sessions.importing.report",
-    "Report": "context.result",
+    "Report": "context.account",
     "Role": "log.entry",
     "Scanned": "sessions.erasing.scanned",
     "SessionInfo": "stores.values",

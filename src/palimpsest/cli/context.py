@@ -26,6 +26,7 @@ PARTS = (
     ("head", "yellow"),
     ("summaries", "cyan"),
     ("log", "green"),
+    ("tail", "bright_magenta"),
 )
 
 
@@ -165,7 +166,9 @@ def print_context(context: Context, *, committed: bool) -> None:
     bounded = budget is not None and budget.limit < 2**62
     whole = budget.available if budget is not None and bounded else context.tokens
     width = max(min(screen.width, 100) - 2, 20)
-    parts = [(name, getattr(context.parts, name), style) for name, style in PARTS]
+    parts = [
+        (name, getattr(context.parts, name), style) for name, style in PARTS if name != "tail" or context.parts.tail
+    ]
     scale = max(whole, context.tokens, 1) / (budget.factor if budget is not None else 1.0)
     screen.print(Text(_headline(context, whole if bounded else None), "bold"))
     screen.print(bar([(size / scale, style, "█") for _, size, style in parts], width))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 SHOWN, WORDS = 24, 280
 """Calls of which every message is on the page, and characters of each message."""
-PARTS = ("system", "tools", "overhead", "head", "summaries", "log")
+PARTS = ("system", "tools", "overhead", "head", "summaries", "log", "tail")
 
 
 class Seen(NamedTuple):

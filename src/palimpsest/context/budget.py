@@ -24,10 +24,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     `limit` bounds the whole request and the answer: the smaller of `max_tokens` and the model's window.
     `reserve` is kept for the answer, `fixed` is what system text, tools and the request itself cost. `share` is
-    `max_context_ratio` of the window: the log takes no more, whatever else there is (None: not given). `room`
-    is what is left for the log: high water; `low_water` is where a cut stops. `factor` is how many of the
-    provider's tokens one counted token stands for (1 where the model's tokenizer is public); `room`,
-    `low_water` and `fixed` are counted tokens. `max_messages` bounds provider messages of the log.
+    `max_context_ratio` of the window: the log takes no more, whatever else there is (None: not given). `tail` is kept
+    for what comes behind the log, `room` is what is left for the log: high water; `low_water` is where a cut stops.
+    `factor` is how many of the provider's tokens one counted token stands for (1 where the model's tokenizer is
+    public); `room`, `low_water`, `fixed` and `tail` are counted tokens. `max_messages` bounds provider messages of the
+    log.
     """
 
     limit: int
@@ -38,6 +39,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     share: int | None = None
     factor: float = 1.0
     max_messages: int | None = None
+    tail: int = 0
 
     @property
     def available(self) -> int:
@@ -178,7 +180,9 @@ def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, 
     return max(target, int(room * LEAST_LOW_WATER), 0)
 
 
-def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, low: float) -> Budget | None:
+def resolve(
+    bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, low: float, tail_share: float = 0.0
+) -> Budget | None:
     """Return the budget in numbers, or None where nothing bounds the context."""
     limit, reserve, share = bounds.limit, bounds.reserve, bounds.share
     if limit is None and limits.max_messages is None:
@@ -188,6 +192,8 @@ def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, l
     room = unscaled(limit - reserve, factor) - fixed.tokens
     if share is not None:
         room = min(room, unscaled(share, factor))
+    tail = int(max(room, 0) * tail_share)
+    room -= tail
     return Budget(
         limit=limit,
         reserve=reserve,
@@ -197,6 +203,7 @@ def resolve(bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, l
         share=share,
         factor=factor,
         max_messages=limits.max_messages,
+        tail=tail,
     )
 
 

@@ -268,7 +268,9 @@ class LayoutReader:
     def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
         terms = self._terms
         fixed = measure(terms.system, terms.tools, self.meter, exact=self.meter.exact)
-        budget = resolve(terms.bounds, terms.limits, fixed, cut.factor or terms.margin, terms.low_water)
+        budget = resolve(
+            terms.bounds, terms.limits, fixed, cut.factor or terms.margin, terms.low_water, terms.tail_share
+        )
         if budget is not None and self.meter.exact:
             refuse_fixed(budget.room, budget.reserve, fixed)
         return budget, fixed

@@ -1,98 +1,29 @@
 """What one model call is given, with its account: budget, context, report. Pure.
 
-A context is system text, head (pins and open human messages that a cut has passed), log messages, and
-nothing after them yet. Its log messages only grow until the next cut.
+A context is system text, head (pins and open human messages that a cut has passed), log messages, and a tail where it
+was given one. Its log messages only grow until the next cut, and everything up to them is its stable prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from palimpsest.context.budget import Budget, Fixed, doubt, measure, scaled
-from palimpsest.context.groups import CostedEntry, Group, Meter, counted_anew
+from palimpsest.context.groups import Group, Meter, counted_anew
 from palimpsest.context.rendering import Ready, rendered
 from palimpsest.context.window import Window
 from palimpsest.errors import ConfigError, InvalidContext
-from palimpsest.formats import Adapted, Format, Message
-from palimpsest.log import spans
+from palimpsest.formats import Joined, Message
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.late import sha256
 from palimpsest.log.summary import Summary
 
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted tokens of a context by part; their sum is `Context.counted`.
-
-    `system` is the system text, `tools` are the schemas, `overhead` is what the provider adds to every request, `head`
-    what a cut has put before the log, `summaries` with their fences, `log` what stands in place.
-    """
-
-    system: int
-    tools: int
-    overhead: int
-    head: int
-    summaries: int
-    log: int
-
-
-class LeftOut(NamedTuple):
-    """A run of entries that the context does not hold: `first` and `last` `seq`, how many `entries`, the `reason`."""
-
-    first: int
-    last: int
-    entries: int
-    reason: str
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a context, what is not and why.
-
-    `entries`, `messages` and `interactions` are how many stand in it, `parts` what they cost. `first_seq` and
-    `last_seq` bound what stands in place; `pinned`, `summaries` (their ids) and `anchors` come before it. `masked`,
-    `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result). `pending` are
-    the calls of the open group, which is held back until they are answered. `adapted` names what this format has
-    nothing like, and what became of it. `epoch_reason` says why the epoch of this context began (None: it is the
-    first), `new_cut` whether this call made the cut; `rungs` are the steps of the ladder that it took then, at
-    `tokens_before_cut`. `left_out` are runs of entries that it does not hold. `warnings` are things a user should know,
-    `notes` says why a cut was not stored.
-    """
-
-    entries: int
-    messages: int
-    interactions: int
-    first_seq: int
-    last_seq: int
-    pinned: tuple[int, ...] = ()
-    summaries: tuple[str, ...] = ()
-    anchors: tuple[int, ...] = ()
-    masked: tuple[int, ...] = ()
-    clamped: tuple[int, ...] = ()
-    repaired: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    adapted: tuple[Adapted, ...] = ()
-    epoch_reason: str | None = None
-    new_cut: bool = False
-    rungs: tuple[str, ...] = ()
-    tokens_before_cut: int | None = None
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    parts: Parts | None = None
-
-
-class Prefix(NamedTuple):
-    """The part of a context that the next ones of its epoch repeat byte for byte.
-
-    `messages` counts system, head and log messages; `tokens` what they and the tools cost; `hash` is
-    SHA-256 over their canonical JSON.
-    """
-
-    messages: int
-    tokens: int
-    hash: str
+if TYPE_CHECKING:
+    from palimpsest.context.account import Parts, Prefix, Report
+    from palimpsest.context.tail import Facts, Text
 
 
 class CutOutcome(msgspec.Struct, frozen=True):
@@ -113,10 +44,11 @@ class Context:
     """What one model call is given.
 
     `messages` is the provider's list. `head_messages` (what a cut has put before the log) and `log_messages`
-    are the same before neighbours of one role are merged, for providers that want it so. `revision` is the
-    session's revision that this context shows, `epoch` the epoch that it belongs to, or None where its cut was
-    not stored (another budget than the view's, a past revision, a read-only store). `pending` are ids of calls
-    still open. `problems` names what a user's own option lets through (`over_budget`).
+    are the same before neighbours of one role are merged, for providers that want it so, and so are `tail_messages`,
+    which come behind them. `revision` is the session's revision that this context shows, `epoch` the epoch that it
+    belongs to, or None where its cut was not stored (another budget than the view's, a past revision, a read-only
+    store). `pending` are ids of calls still open. `problems` names what a user's own option lets through
+    (`over_budget`).
     """
 
     def __init__(
@@ -142,10 +74,28 @@ class Context:
         made = ready or Ready()
         rest = window.groups[made.groups :]
         self.log_messages: list[Message] = [*made.copies(), *(m for group in rest for m in rendered(group, fmt))]
-        self._joined = fmt.join(fixed.system, [*self.head_messages, *self.log_messages])
-        problems = fmt.validate(self._joined.messages)
-        if problems:
+        self.tail_messages: list[Message] = []
+        self._tail: Sequence[Group] = ()
+        self._left_out: tuple[str, ...] = ()
+        self._joined = self._stable = self._in_a_row()
+
+    def _in_a_row(self) -> Joined:
+        """All messages, as the provider wants them. Raises InvalidContext where a rule of its is broken."""
+        fmt = self._meter.format
+        joined = fmt.join(self._fixed.system, [*self.head_messages, *self.log_messages, *self.tail_messages])
+        if problems := fmt.validate(joined.messages):
             raise InvalidContext(problems)
+        return joined
+
+    def end_with(self, parts: Sequence[Text | Facts]) -> None:
+        """Put these behind the newest entry, as far as the budget's `tail` has room for them."""
+        from palimpsest.context.tail import tail_of  # only for who has one
+
+        room = self.budget.tail if self.budget is not None else None
+        self._tail, self._left_out = tail_of(parts, self._outcome.head.next_seq, room, self._meter)
+        fmt = self._meter.format
+        self.tail_messages = [message for group in self._tail for message in rendered(group, fmt)]
+        self._joined, self._report = self._in_a_row(), None
 
     @property
     def _ahead(self) -> Sequence[Group]:
@@ -216,7 +166,7 @@ class Context:
     def counted(self) -> int:
         """Tokens of everything that is sent, in the counter's own scale."""
         parts = self.parts
-        return parts.system + parts.tools + parts.overhead + parts.head + parts.summaries + parts.log
+        return parts.system + parts.tools + parts.overhead + parts.head + parts.summaries + parts.log + parts.tail
 
     @property
     def parts(self) -> Parts:
@@ -228,6 +178,8 @@ class Context:
             self._window = msgspec.structs.replace(self._window, groups=counted_anew(self._window.groups, cut, meter))
             meter.guessed = 0
         self._fixed = fixed
+        from palimpsest.context.account import Parts  # only for who asks
+
         return Parts(
             system=fixed.system_tokens,
             tools=fixed.tools_tokens,
@@ -235,20 +187,54 @@ class Context:
             head=sum(group.cost for group in self._head),
             summaries=sum(group.cost for _, group in self._summaries),
             log=sum(group.cost for group in self._window.groups),
+            tail=sum(group.cost for group in self._tail),
         )
 
     @property
     def prefix(self) -> Prefix:
         """The stable prefix: everything up to the newest log message."""
-        body = msgspec.json.encode(self.messages if self.system is None else [self.system, self.messages])
-        return Prefix(len(self.messages), self.tokens, sha256(body).hex())
+        from palimpsest.context.account import Prefix  # only for who asks
+
+        stable, factor = self._stable, self.budget.factor if self.budget is not None else 1.0
+        body = msgspec.json.encode(stable.messages if stable.system is None else [stable.system, stable.messages])
+        return Prefix(len(stable.messages), scaled(self.counted - self.parts.tail, factor), sha256(body).hex())
 
     @property
     def report(self) -> Report:
         """What is in, what is out and why."""
         if self._report is None:
-            self._report = _report(self, self._window, self._head, self._summaries, self._meter.format, self._outcome)
+            self._report = self._reported()
         return self._report
+
+    def _reported(self) -> Report:
+        from palimpsest.context.account import report_of  # only for who asks
+
+        outcome, warnings = self._outcome, list[str]()
+        if self._left_out:
+            names = ", ".join(map(repr, self._left_out))
+            warnings.append(f"the tail has no room for {names}: raise tail_share, or max_tokens")
+        if self.budget is None:
+            warnings.append("no budget: neither max_tokens nor a known model bounds this context")
+        elif (told := doubt(outcome.head.usage, outcome.margin)) is not None:
+            warnings.append(told)
+        return report_of(
+            self._window,
+            self._head,
+            self._summaries,
+            self._meter.format,
+            outcome.cut,
+            outcome.head,
+            messages=len(self.messages),
+            pending=self.pending,
+            epoch_reason=outcome.reason or outcome.head.epoch_reason or None,
+            new_cut=outcome.reason is not None,
+            rungs=outcome.rungs,
+            tokens_before_cut=outcome.before,
+            warnings=tuple(warnings),
+            notes=outcome.notes,
+            parts=self.parts,
+            tail=tuple(str(group.entries[0].name) for group in self._tail),
+        )
 
     def request(self, *, cache_breakpoints: bool = True) -> dict[str, Any]:
         """Return the keyword arguments for the provider's own client: messages, system text, tools.
@@ -256,7 +242,13 @@ class Context:
         The model's name is left to the caller. `cache_breakpoints` marks the stable prefix for providers whose
         prompt cache wants to be told (Anthropic), unless it is False; elsewhere it changes nothing.
         """
-        return self._meter.format.request(self._joined, self._fixed.tools, cache_breakpoints=cache_breakpoints)
+        fmt, tools = self._meter.format, self._fixed.tools
+        whole = fmt.request(self._joined, tools, cache_breakpoints=cache_breakpoints and not self.tail_messages)
+        if not (cache_breakpoints and self.tail_messages):
+            return whole
+        from palimpsest.context.tail import marked_before  # only for who has one
+
+        return marked_before(fmt.request(self._stable, tools, cache_breakpoints=True), whole)
 
 
 def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], cut: Cut) -> Sequence[Group]:
@@ -266,72 +258,3 @@ def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], c
     anchors = [group for group in before if group.seq in cut.anchors]
     pins = [group for group in before if group not in anchors]
     return [*pins, *(group for _, group in summaries), *anchors]
-
-
-def _report(
-    context: Context,
-    window: Window,
-    head: Sequence[Group],
-    summaries: Sequence[tuple[Summary, Group]],
-    fmt: Format,
-    outcome: CutOutcome,
-) -> Report:
-    cut = outcome.cut
-    everything = [*head, *window.groups]
-    items = [item for group in everything for item in group.items]
-    left = _archived(cut, outcome.head, head, [summary for summary, _ in summaries])
-    left += [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
-    left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
-    forms: dict[str, list[CostedEntry]] = {}
-    for item in items:
-        forms.setdefault(item.form, []).append(item)
-    turns = {group.turn for group in everything if group.turn}
-    warnings = []
-    adapted: list[Adapted] = []
-    for group in everything:
-        rendered(group, fmt, adapted)
-    if context.budget is None:
-        warnings.append("no budget: neither max_tokens nor a known model bounds this context")
-    elif (told := doubt(outcome.head.usage, outcome.margin)) is not None:
-        warnings.append(told)
-    return Report(
-        entries=sum(len(group.entries) for group in everything),
-        messages=len(context.messages),
-        interactions=len(turns),
-        first_seq=window.groups[0].seq if window.groups else 0,
-        last_seq=window.groups[-1].entries[-1].seq if window.groups else 0,
-        pinned=tuple(sorted({*cut.pins}.intersection(entry.seq for group in head for entry in group.entries))),
-        summaries=tuple(summary.id for summary, _ in summaries),
-        anchors=cut.anchors,
-        masked=tuple(item.entry.seq for item in forms.get("masked", ())),
-        clamped=tuple(item.entry.seq for item in forms.get("clamped", ())),
-        repaired=tuple(item.entry.call_id or str(item.entry.answers) for item in forms.get("placeholder", ())),
-        pending=context.pending,
-        left_out=tuple(left),
-        adapted=tuple(adapted),
-        epoch_reason=outcome.reason or outcome.head.epoch_reason or None,
-        new_cut=outcome.reason is not None,
-        rungs=outcome.rungs,
-        tokens_before_cut=outcome.before,
-        warnings=tuple(warnings),
-        notes=outcome.notes,
-        parts=context.parts,
-    )
-
-
-def _archived(cut: Cut, head: Head, ahead: Sequence[Group], summaries: Sequence[Summary]) -> list[LeftOut]:
-    """What lies in the archive: what the summaries cover, what was hidden, and what was evicted without either."""
-    shown = spans.of(entry.seq for group in ahead for entry in group.entries)
-    before = spans.visible(head.rewound, head.first_seq - 1, cut.start)
-    archived = spans.minus(spans.union(before, cut.skipped), shown)
-    covered = spans.common(archived, spans.union(*(summary.covers for summary in summaries)))
-    left = []
-    hidden = spans.common(spans.minus(archived, covered), cut.hidden)
-    for where, reason in (
-        (covered, "covered by a summary"),
-        (hidden, "hidden"),
-        (spans.minus(archived, spans.union(covered, hidden)), "evicted to the archive"),
-    ):
-        if where:
-            left.append(LeftOut(where[0][0], where[-1][1], spans.size(where), reason))
-    return sorted(left)

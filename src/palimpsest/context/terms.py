@@ -22,7 +22,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     `margin` is the provider's tokens for one counted token before any usage was reported, `low_water` the share of the
     budget that a cut goes down to. `cache_life`: for how many microseconds after a call the provider's cache is taken
     to hold what was sent (None: for ever). `masks`: whether old results may become notes. `exact`: whether the log is
-    walked anew instead of keeping a window. `past`: whether the context is of an earlier revision.
+    walked anew instead of keeping a window. `past`: whether the context is of an earlier revision. `tail_share` is the
+    part of the log's room that is kept for a tail.
     """
 
     session: str
@@ -40,6 +41,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     masks: bool
     exact: bool
     past: bool = False
+    tail_share: float = 0.0
     strategies: Sequence[tuple[MaxTokens, list[AppliedCondition]]]
     conditions: tuple[str, ...]
     """Every condition of the low-water strategies, as a cut records them."""

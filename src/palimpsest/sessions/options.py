@@ -59,8 +59,12 @@ if TYPE_CHECKING:
         title: str | None
         metadata: dict[str, Any] | None
         lifetime: timedelta | float | str | None
+        facts: Sequence[str] | str
+        tail_share: float | None
 
 
+TAIL_SHARE, MOST_TAIL = 0.1, 0.5
+"""The share of the log's room that is kept for facts, and the most of it that may be kept for a tail."""
 FOR_EVER = 10**10
 """Seconds that nobody waits: three centuries."""
 Persistence: TypeAlias = Literal["incremental", "flush", "ephemeral"]
@@ -134,6 +138,10 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What else is said of it, as JSON values, where it is made by this."""
     lifetime: timedelta | float | str | None = None
     """How long it lasts when nothing is added any more, where it is made by this; None: for ever."""
+    facts: Sequence[str] | str = ()
+    """Scopes of working memories whose facts stand behind the newest entry of each context."""
+    tail_share: float | None = None
+    """The share of the log's room that is kept for what stands there; None: `TAIL_SHARE` with `facts`, else nothing."""
 
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
@@ -145,6 +153,9 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
         life = self.cache_seconds
         if life is not None and not (values.is_number(life) and life > 0):
             raise ConfigError("cache_seconds", life, "seconds, over 0 (math.inf: for ever), or None")
+        tail = self.tail_share
+        if tail is not None and not (values.is_number(tail) and 0 <= tail <= MOST_TAIL):
+            raise ConfigError("tail_share", tail, f"a share of the log's room from 0 to {MOST_TAIL}, or None")
 
 
 class Options:
@@ -175,6 +186,8 @@ class Options:
         self.oversize = given.oversize
         self.about: About | None = None
         self.exact = False
+        self.facts = _scopes(given.facts)
+        self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * bool(self.facts)
         self._terms: Terms | None = None
         self._strategies(given.short_term, given.conditions, given.oversize)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
@@ -268,6 +281,7 @@ class Options:
             low_water=self.low_water,
             cache_life=self.cache_life(find_format(self.format)),
             masks=self.mask,
+            tail_share=self.tail_share,
             exact=self.exact,
             strategies=rules,
             conditions=self.condition_texts,
@@ -295,6 +309,15 @@ class Options:
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
 
 
+def _scopes(given: Sequence[str] | str) -> tuple[str, ...]:
+    found = (given,) if isinstance(given, str) else given
+    if not isinstance(found, Sequence):
+        raise ConfigError("facts", type(given).__name__, "a scope of a working memory, or a list of these")
+    for scope in found:
+        check_scope(scope)
+    return tuple(dict.fromkeys(found))
+
+
 def _loaded(given: Any, where: str) -> tuple[tuple[Strategy, ...], Sequence[str]]:
     from palimpsest.compaction.loading import load  # four milliseconds, for who has strategies
 
@@ -310,10 +333,8 @@ def _selection(name: str, value: object, allowed: tuple[L, ...]) -> L:
     raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
 
 
-HISTORY = 5
-"""Older values of a fact that are kept, unless the program says otherwise."""
-VALUE_BYTES = 64 * 1024
-"""Bytes of JSON that the value of a fact may have, unless the program says otherwise."""
+HISTORY, VALUE_BYTES = 5, 64 * 1024
+"""Older values of a fact that are kept, and bytes of JSON that one may have, unless the program says otherwise."""
 
 
 def check_id(text: object, where: str) -> None:

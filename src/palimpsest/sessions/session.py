@@ -522,6 +522,7 @@ class AsyncSession:
         view: str | None = None,
         model: str | None = None,
         at: int | None = None,
+        tail: str | Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> Context:
         """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
@@ -542,10 +543,12 @@ class AsyncSession:
             model: the one that this call is for, where it is another than the session's, or the session has none.
             at: a revision (`ctx.revision`): rebuilds what the same call was given then, less what was erased since.
                 None: now.
+            tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
+                name, whole or not at all, within `tail_share`; None: nothing.
             dry_run: whether nothing is stored, not even a cut.
         """
         return await self._contexts.next(
-            system, tools, format, reserve, max_tokens, max_messages, view, model, at, dry_run=dry_run
+            system, tools, format, reserve, max_tokens, max_messages, view, model, at, tail, dry_run=dry_run
         )
 
     async def record_usage(

@@ -471,6 +471,7 @@ class Session:
         view: str | None = None,
         model: str | None = None,
         at: int | None = None,
+        tail: str | Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> Context:
         """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
@@ -491,6 +492,8 @@ class Session:
             model: the one that this call is for, where it is another than the session's, or the session has none.
             at: a revision (`ctx.revision`): rebuilds what the same call was given then, less what was erased since.
                 None: now.
+            tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
+                name, whole or not at all, within `tail_share`; None: nothing.
             dry_run: whether nothing is stored, not even a cut.
         """
         return drive(
@@ -504,6 +507,7 @@ class Session:
                 view=view,
                 model=model,
                 at=at,
+                tail=tail,
                 dry_run=dry_run,
             )
         )
@@ -926,6 +930,10 @@ class Memory:
             lifetime: how long it lasts when nothing is added to it any more, kept like the title: a timedelta, seconds,
                 or text such as "30d" or "1h30m". Then there is no such session, and `sweep` destroys what is stored of
                 it. None: for ever.
+            facts: a scope of a working memory, or a list of these, whose facts stand behind the newest entry of each
+                context; none by default.
+            tail_share: the share of the log's room that is kept for what stands there, at most 0.5; None: 0.1 with
+                `facts`, else nothing.
         """
         return Session(self._core.session(session_id, **options))
 

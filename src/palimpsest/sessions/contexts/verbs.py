@@ -45,6 +45,7 @@ class Contexts:
         view: str | None,
         model: str | None,
         at: int | None,
+        tail: str | Mapping[str, str] | None,
         *,
         dry_run: bool,
     ) -> Context:
@@ -59,6 +60,8 @@ class Contexts:
         call = ContextRequest(
             system or None, schemas, format, reserve, max_tokens, max_messages, view, model, at, dry_run
         )
+        if tail is not None:
+            self._check_tail(tail, at)
         if at is not None:
             from palimpsest.sessions.contexts.earlier import EarlierContext  # a millisecond, for who looks back
 
@@ -72,11 +75,33 @@ class Contexts:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
         else:
             context = await self._stored(call, mode)
+        if tail or self._options.facts:
+            await self._end(context, tail)
         if context.budget is None:
             self._scope.memory.tell_unbounded()
         if mode != "shown":
             await self._note_prompt(context)
         return context
+
+    def _check_tail(self, tail: object, at: int | None) -> None:
+        texts = tail.items() if isinstance(tail, Mapping) else [("tail", tail)]
+        if not all(isinstance(name, str) and name and isinstance(text, str) for name, text in texts):
+            raise ConfigError("tail", type(tail).__name__, "a text, or texts by name")
+        if at is not None:
+            raise ConfigError("tail", "with `at`", "none: what was behind the log then is not known")
+        if not self._options.tail_share:
+            raise ConfigError("tail", "without room", "a session with `tail_share`, such as 0.1 of the log's room")
+
+    async def _end(self, context: Context, tail: str | Mapping[str, str] | None) -> None:
+        """Put facts and what this call was given behind the newest entry."""
+        from palimpsest.context.tail import Facts, Text  # only for who has a tail
+        from palimpsest.sessions.working import AsyncWorkingMemory  # the same
+
+        scopes = [AsyncWorkingMemory(self._scope, scope) for scope in self._options.facts]
+        parts: list[Facts | Text] = [Facts(one.scope_id, await one.facts()) for one in scopes]
+        given = {"tail": tail} if isinstance(tail, str) else tail or {}
+        parts += [Text(name, text) for name, text in given.items() if text]
+        await self._scope.store.apart(context.end_with, parts)
 
     def _options_for(self, model: str | None) -> Options:
         """The session's options, for a call of this model; None: of the session's own."""

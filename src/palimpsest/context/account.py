@@ -1,0 +1,150 @@
+"""The account of a context: what each part of it costs, what is in it, what is not and why. Pure.
+
+Loaded when it is asked for: most programs send a context, and look at its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from palimpsest.context.groups import CostedEntry, Group
+from palimpsest.context.rendering import rendered
+from palimpsest.context.window import Window
+from palimpsest.formats import Adapted, Format
+from palimpsest.log import spans
+from palimpsest.log.head import Cut, Head
+from palimpsest.log.summary import Summary
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counted tokens of a context by part; their sum is `Context.counted`.
+
+    `system` is the system text, `tools` are the schemas, `overhead` is what the provider adds to every request, `head`
+    what a cut has put before the log, `summaries` with their fences, `log` what stands in place, `tail` what comes
+    behind it.
+    """
+
+    system: int
+    tools: int
+    overhead: int
+    head: int
+    summaries: int
+    log: int
+    tail: int = 0
+
+
+class LeftOut(NamedTuple):
+    """A run of entries that the context does not hold: `first` and `last` `seq`, how many `entries`, the `reason`."""
+
+    first: int
+    last: int
+    entries: int
+    reason: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a context, what is not and why.
+
+    `entries`, `messages` and `interactions` are how many stand in it, `parts` what they cost. `first_seq` and
+    `last_seq` bound what stands in place; `pinned`, `summaries` (their ids) and `anchors` come before it. `masked`,
+    `clamped` and `repaired` list entries shown in another form (repaired: calls given a stand-in result). `pending` are
+    the calls of the open group, which is held back until they are answered. `adapted` names what this format has
+    nothing like, and what became of it. `epoch_reason` says why the epoch of this context began (None: it is the
+    first), `new_cut` whether this call made the cut; `rungs` are the steps of the ladder that it took then, at
+    `tokens_before_cut`. `left_out` are runs of entries that it does not hold. `warnings` are things a user should know,
+    `notes` says why a cut was not stored. `tail` names what stands behind the log.
+    """
+
+    entries: int
+    messages: int
+    interactions: int
+    first_seq: int
+    last_seq: int
+    pinned: tuple[int, ...] = ()
+    summaries: tuple[str, ...] = ()
+    anchors: tuple[int, ...] = ()
+    masked: tuple[int, ...] = ()
+    clamped: tuple[int, ...] = ()
+    repaired: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    adapted: tuple[Adapted, ...] = ()
+    epoch_reason: str | None = None
+    new_cut: bool = False
+    rungs: tuple[str, ...] = ()
+    tokens_before_cut: int | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    parts: Parts | None = None
+    tail: tuple[str, ...] = ()
+
+
+class Prefix(NamedTuple):
+    """The part of a context that the next ones of its epoch repeat byte for byte.
+
+    `messages` counts system, head and log messages; `tokens` what they and the tools cost; `hash` is
+    SHA-256 over their canonical JSON.
+    """
+
+    messages: int
+    tokens: int
+    hash: str
+
+
+def report_of(
+    window: Window,
+    ahead: Sequence[Group],
+    summaries: Sequence[tuple[Summary, Group]],
+    fmt: Format,
+    cut: Cut,
+    head: Head,
+    **known: Any,
+) -> Report:
+    """The report of a window, with what comes ahead of it; `known` are the fields that these do not tell."""
+    everything = [*ahead, *window.groups]
+    items = [item for group in everything for item in group.items]
+    left = _archived(cut, head, ahead, [summary for summary, _ in summaries])
+    left += [LeftOut(entry.seq, entry.seq, 1, reason) for entry, reason in window.left_out]
+    left.extend(LeftOut(held.seq, held.entries[-1].seq, len(held.entries), "open calls") for held in window.pending)
+    forms: dict[str, list[CostedEntry]] = {}
+    for item in items:
+        forms.setdefault(item.form, []).append(item)
+    adapted: list[Adapted] = []
+    for group in everything:
+        rendered(group, fmt, adapted)
+    return Report(
+        entries=sum(len(group.entries) for group in everything),
+        interactions=len({group.turn for group in everything if group.turn}),
+        first_seq=window.groups[0].seq if window.groups else 0,
+        last_seq=window.groups[-1].entries[-1].seq if window.groups else 0,
+        pinned=tuple(sorted({*cut.pins}.intersection(entry.seq for group in ahead for entry in group.entries))),
+        summaries=tuple(summary.id for summary, _ in summaries),
+        anchors=cut.anchors,
+        masked=tuple(item.entry.seq for item in forms.get("masked", ())),
+        clamped=tuple(item.entry.seq for item in forms.get("clamped", ())),
+        repaired=tuple(item.entry.call_id or str(item.entry.answers) for item in forms.get("placeholder", ())),
+        left_out=tuple(left),
+        adapted=tuple(adapted),
+        **known,
+    )
+
+
+def _archived(cut: Cut, head: Head, ahead: Sequence[Group], summaries: Sequence[Summary]) -> list[LeftOut]:
+    """What lies in the archive: what the summaries cover, what was hidden, and what was evicted without either."""
+    shown = spans.of(entry.seq for group in ahead for entry in group.entries)
+    before = spans.visible(head.rewound, head.first_seq - 1, cut.start)
+    archived = spans.minus(spans.union(before, cut.skipped), shown)
+    covered = spans.common(archived, spans.union(*(summary.covers for summary in summaries)))
+    left = []
+    hidden = spans.common(spans.minus(archived, covered), cut.hidden)
+    for where, reason in (
+        (covered, "covered by a summary"),
+        (hidden, "hidden"),
+        (spans.minus(archived, spans.union(covered, hidden)), "evicted to the archive"),
+    ):
+        if where:
+            left.append(LeftOut(where[0][0], where[-1][1], spans.size(where), reason))
+    return sorted(left)
