@@ -22,7 +22,7 @@ def address(world: str, folder: Path) -> str:
     return f"sqlite:///{folder}/log.db" if world.endswith("sqlite") else f"file://{folder}/logs"
 
 
-@pytest.mark.parametrize("world", ["sqlite", "sealed file"])
+@pytest.mark.parametrize("world", ["sqlite", pytest.param("sealed file", marks=pytest.mark.wide)])
 def test_chaos_for_a_moment(world: str, tmp_path: Path, dice: random.Random) -> None:
     """Eight processes do everything to one store while they are killed, stopped, interrupted and forked."""
     sealed = world.startswith("sealed")

@@ -14,9 +14,7 @@ from palimpsest import Memory
 from processes import Process, integrity, together
 from writer import SESSION, quarters, turn
 
-pytestmark = pytest.mark.wide
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+pytestmark = [pytest.mark.wide, pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")]
 KILLS = [3, pytest.param(100, marks=pytest.mark.slow)]
 SCRIPT = Path(__file__).with_name("compactor_process.py")
 

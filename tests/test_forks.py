@@ -19,7 +19,12 @@ MOMENTS = Path(__file__).with_name("fork_moments.py")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
-@pytest.fixture(params=["sqlite", "file", "sqlite encrypted", "file encrypted"])
+@pytest.fixture(
+    params=[
+        *("sqlite", "file encrypted"),
+        *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("file", "sqlite encrypted")),
+    ]
+)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """The address of a store, and whether it is encrypted."""
     scheme, _, encrypted = request.param.partition(" ")

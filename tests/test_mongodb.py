@@ -37,6 +37,7 @@ from writer import quarters, turn
 KEEPS = (REMAINS,)
 
 
+@pytest.mark.wide
 class TestSecantusBackend(OnALoop, StoreConformance):
     """MongoDB's protocol, as SecantusDB speaks it, keeps the contract of backends."""
 

@@ -159,7 +159,13 @@ VERBS = {
 }
 
 
-@pytest.fixture(params=PLACES)
+SEEN_ELSEWHERE = ("sealed-memory", "sealed-file")
+"""What is sealed differs in nothing that has to do with who comes meanwhile: of the three one says it each time."""
+
+
+@pytest.fixture(
+    params=[pytest.param(place, marks=pytest.mark.wide) if place in SEEN_ELSEWHERE else place for place in PLACES]
+)
 def place(request: pytest.FixtureRequest) -> str:
     """Every store, encrypted too."""
     return str(request.param)
@@ -421,7 +427,9 @@ BRIEF = {
 """What looks at little before it writes, and comes to its turn between two writes of anybody."""
 
 
-@pytest.fixture(params=["sqlite", "file", "sqlite sealed", "file sealed"])
+@pytest.fixture(
+    params=["sqlite", "file", *(pytest.param(f"{kind} sealed", marks=pytest.mark.wide) for kind in ("sqlite", "file"))]
+)
 def sealed_or_not(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Memory, Memory, Any]]:
     """Two memories of one store, and what the first of them writes to."""
     kind, _, sealed = request.param.partition(" ")

@@ -45,6 +45,8 @@ LONG = {"memory.import_file", "memory.import_session", "session.compact"}
 """Drivers that do very much."""
 AGAIN = {("memory", "pattern"), ("sealed", "pattern"), ("sqlite", "pseudonym")}
 """Runs in which these are among the slow tests: privacy takes the same steps in another."""
+WIDE = {("memory", "pattern"), ("sqlite async", "pattern"), ("sqlite", "recogniser")}
+"""Runs that differ from others in one thing alone, which tests of its own look at, too."""
 
 
 def driven_runs() -> list[Any]:
@@ -53,7 +55,7 @@ def driven_runs() -> list[Any]:
         pytest.param(
             path,
             *run,
-            marks=pytest.mark.slow if path in LONG and run in AGAIN else (),
+            marks=pytest.mark.slow if path in LONG and run in AGAIN else pytest.mark.wide if run in WIDE else (),
             id=f"{path}-{' '.join(run)}",
         )
         for path in DRIVERS

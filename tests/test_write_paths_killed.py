@@ -20,8 +20,6 @@ from palimpsest import Memory
 from sealed import bytes_of
 from watched import PATTERN, found_in
 
-pytestmark = pytest.mark.wide
-
 SCRIPT = Path(__file__).with_name("private_process.py")
 PATIENCE = 300.0
 POINTS = [
@@ -33,7 +31,7 @@ POINTS = [
     ("give", "in file 1"),
 ]
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+pytestmark = [pytest.mark.wide, pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")]
 
 
 @pytest.fixture
