@@ -14,7 +14,7 @@ from rich.text import Text
 
 from palimpsest import Entry, Session
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import all_entries, open_memory, require, session_argument
+from palimpsest.cli.opening import all_entries, named_entry, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 from palimpsest.types import SessionInfo
 
@@ -142,7 +142,7 @@ def show_command(
         info = require(memory, session)
         chat = memory.session(info.session, readonly=True)
         if one is not None:
-            entry = chat.entry(one)
+            entry = named_entry(chat, one)
             print_entries([entry], as_json=as_json, full=True, single=True)
             return
         # Without erasures and clears the newest entry's seq is their number; with them it is larger.
