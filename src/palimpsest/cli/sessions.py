@@ -38,7 +38,7 @@ TITLE = 60
 @click.option("--before", type=click.DateTime(TIMES), metavar="TIME", help="Only those not written to from then on.")
 @click.option("--order", type=click.Choice(["id", "latest"]), default="id", show_default=True, help="What comes first.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
-@click.option("--after", metavar="PLACE", default="", help="What comes behind a page: the place that it has named.")
+@click.option("--after", metavar="PLACE", default="", help="The next page: the place that the page before has named.")
 @json_option
 @store_options
 def sessions_command(
