@@ -60,6 +60,19 @@ def test_a_fork_and_its_session_go_their_own_ways(grown: str) -> None:
     assert len(texts(grown)) == 6
 
 
+def test_an_entry_to_go_back_to_is_named_by_its_number_or_its_id(grown: str) -> None:
+    """Behind the number that `show` prints is behind the id of that entry, for a fork and for a rewind."""
+    third = read("show", grown)[2]
+
+    by_number = read("fork", grown, "by-number", "--behind", str(third["seq"]))
+    by_id = read("fork", grown, "by-id", "--behind", third["id"])
+
+    assert texts("by-number") == texts("by-id") == ["ask 1", "say 1", "ask 2"]
+    assert by_number["revision"] == by_id["revision"]
+    assert read("rewind", grown, "--behind", str(third["seq"]))["taken_back"] == 3
+    assert texts(grown) == ["ask 1", "say 1", "ask 2"]
+
+
 def test_a_rewind_says_how_to_undo_it(grown: str) -> None:
     """What was taken back is told, `show --at` still shows it, and going to the later revision brings it back."""
     done = run("rewind", grown, "--to", "1")
@@ -95,7 +108,9 @@ def test_what_cannot_be_is_refused_by_name(grown: str) -> None:
         ("fork", grown, grown): (4, "is there already"),
         ("fork", grown, "x", "--at", "9"): (2, "a revision from 0 to 3"),
         ("fork", grown, "x", "--at", "1", "--behind", "y"): (2, "not both"),
-        ("fork", grown, "x", "--behind", "y"): (3, "has no entry 'y'"),
+        ("fork", grown, "x", "--behind", "y"): (3, "has no entry 'y'; give a number that `palimpsest show` prints"),
+        ("rewind", grown, "--behind", "7"): (3, "has no entry '7'; give a number that `palimpsest show` prints"),
+        ("rewind", grown, "--to", "1", "--behind", "2"): (2, "not both"),
         ("rewind", grown): (2, "say where to"),
         ("rewind", grown, "--to", "4"): (2, "a revision from 0 to 3"),
         ("diff", grown, "1", "7"): (2, "a revision from 0 to 3"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -453,6 +454,23 @@ def test_marks_rise_whatever_the_clock_does(folder: Path) -> None:
     assert [marks[place] for place in places] == sorted(marks.values())
     since = marks[places[2]]
     assert {listed.place for listed in drive(two.recent("tenant", "things", since=since))} >= {places[3]}
+
+
+def test_each_log_is_looked_at_once_for_those_written_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of them, the first or one behind it, takes the lock of every log once, whatever number is asked for."""
+    files = backend(folder)
+    places = [PLACE._replace(home=f"home {number}") for number in range(5)]
+    for number, place in enumerate(places):
+        drive(files.write([[Step(place, None, b"x")]], number * 1_000_000))
+    flock, shared = fcntl.flock, []
+    monkeypatch.setattr(fcntl, "flock", lambda fd, how: shared.append(how & fcntl.LOCK_SH) or flock(fd, how))
+
+    first = drive(files.newest("tenant", "things", limit=2))
+    locked = sum(shared)
+    second = drive(files.newest("tenant", "things", until=first[-1].mark, after=first[-1].place, limit=2))
+
+    assert [one.place for one in [*first, *second]] == places[:0:-1]
+    assert (locked, sum(shared)) == (5 * fcntl.LOCK_SH, 10 * fcntl.LOCK_SH)
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "emptied"])

@@ -181,7 +181,9 @@ def store_options(function: F) -> F:
     function = click.option("--privacy", metavar="NAME|FILE", expose_value=False, callback=_keep_privacy, help=privacy)(
         function
     )
-    function = click.option("--tenant", metavar="NAME", help="Whose sessions. [default: default]")(function)
+    function = click.option("--tenant", metavar="NAME", help="The tenant whose sessions are meant. [default: default]")(
+        function
+    )
     store = "Address or file of the store. [env: PALIMPSEST_STORE; default: sqlite:///palimpsest.db]"
     return click.option("--store", metavar="URL", help=store)(function)
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import click
 
-from palimpsest import Entry, Keys, Memory, PalimpsestError, Session, SessionNotFound
+from palimpsest import Entry, EntryNotFound, Keys, Memory, PalimpsestError, Session, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
+from palimpsest.errors import shorten
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.common import discreet_address, disk_options
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
@@ -144,22 +145,35 @@ def entries_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("entries", metavar="ENTRY...", nargs=-1, required=True)(function)
 
 
+def named_entry(chat: Session, name: str) -> Entry:
+    """Return the entry of a session that is named: by the number that `show` prints, or by id.
+
+    Raises Missing where there is none, in the words of the command line.
+    """
+    try:
+        return chat.entry(name)
+    except EntryNotFound as missing:
+        hint = "give a number that `palimpsest show` prints, or an id that `palimpsest show --json` prints"
+        text = f"session {chat.id!r} has no entry {shorten(name)}; {hint}"
+        raise Missing(text, kind="EntryNotFound") from missing
+
+
 def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
     """Return the entries of a session that are named: by number, as a range of numbers, or by id; each once, in order.
 
-    Raises EntryNotFound where there is none of that name, a usage error for a range that is none.
+    Raises Missing where there is none of that name, a usage error for a range that is none.
     """
     found: dict[int, Entry] = {}
     for name in names:
         ends = _RANGE.fullmatch(name)
         if ends is None:
-            entry = chat.entry(name)
+            entry = named_entry(chat, name)
             found[entry.seq] = entry
             continue
         first, last = int(ends[1]), int(ends[2])
         if first > last:
             raise click.UsageError(f"{name}: the first number is the larger one")
-        chat.entry(last)  # raises where there is none
+        named_entry(chat, ends[2])  # raises where there is none
         for entry in all_entries(chat, after=max(first - 1, 0)):
             if entry.seq > last:
                 break

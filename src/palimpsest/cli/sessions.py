@@ -14,7 +14,7 @@ from rich.text import Text
 
 from palimpsest import Entry, Session
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import all_entries, open_memory, require, session_argument
+from palimpsest.cli.opening import all_entries, named_entry, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 from palimpsest.types import SessionInfo
 
@@ -38,7 +38,7 @@ TITLE = 60
 @click.option("--before", type=click.DateTime(TIMES), metavar="TIME", help="Only those not written to from then on.")
 @click.option("--order", type=click.Choice(["id", "latest"]), default="id", show_default=True, help="What comes first.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
-@click.option("--after", metavar="PLACE", default="", help="What comes behind a page: the place that it has named.")
+@click.option("--after", metavar="PLACE", default="", help="The next page: the place that the page before has named.")
 @json_option
 @store_options
 def sessions_command(
@@ -142,7 +142,7 @@ def show_command(
         info = require(memory, session)
         chat = memory.session(info.session, readonly=True)
         if one is not None:
-            entry = chat.entry(one)
+            entry = named_entry(chat, one)
             print_entries([entry], as_json=as_json, full=True, single=True)
             return
         # Without erasures and clears the newest entry's seq is their number; with them it is larger.

@@ -12,12 +12,12 @@ import msgspec
 from rich.text import Text
 
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.opening import named_entry, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, print_json, table
 from palimpsest.log.entry import moment as time_of
 
 if TYPE_CHECKING:
-    from palimpsest import Context, Session
+    from palimpsest import Context, Entry, Memory, Session
     from palimpsest.types import FormatName, Record
 
 Message = dict[str, Any]
@@ -204,7 +204,7 @@ def _shown(message: Message, width: int) -> str:
 @session_argument
 @click.argument("branch", required=False, metavar="[NEW]")
 @click.option("--at", type=click.IntRange(0), metavar="REVISION", help="As the session was then. [default: now]")
-@click.option("--behind", metavar="ENTRY", help="With this entry (its id) as the newest.")
+@click.option("--behind", metavar="ENTRY", help="With this entry as the newest: its number, or its id.")
 @json_option
 @store_options
 def fork_command(
@@ -220,9 +220,11 @@ def fork_command(
 
     They share what was there before: erasing an entry of that erases it in both.
     """
+    _one_point(at, behind)
     with open_memory(store, tenant, write=True) as memory:
         session = require(memory, session).session
-        made = memory.session(session).fork(branch, at=_when(at, behind, required=False))
+        when = at if behind is None else _entry(memory, session, behind)
+        made = memory.session(session).fork(branch, at=when)
         info = memory.info(made.id)
     if as_json:
         print_json({"session": made.id, "entries": info.entries, "revision": info.revision})
@@ -233,22 +235,25 @@ def fork_command(
 
 @click.command(
     "rewind",
-    epilog=examples("palimpsest rewind support-7 --to 40", "palimpsest rewind support-7 --behind 0192…"),
+    epilog=examples("palimpsest rewind support-7 --to 40", "palimpsest rewind support-7 --behind 12"),
 )
 @session_argument
 @click.option("--to", type=click.IntRange(0), metavar="REVISION", help="As the session was then.")
-@click.option("--behind", metavar="ENTRY", help="With this entry (its id) as the newest.")
+@click.option("--behind", metavar="ENTRY", help="With this entry as the newest: its number, or its id.")
 @json_option
 @store_options
 def rewind_command(
     store: str | None, tenant: str | None, as_json: bool, session: str, to: int | None, behind: str | None
 ) -> None:
     """Go back to how SESSION was. What came after is hidden, not destroyed: going to a later revision restores it."""
-    when = _when(to, behind, required=True)
-    assert when is not None, "it is required"
+    _one_point(to, behind)
+    if to is None and behind is None:
+        raise click.UsageError("say where to: --to REVISION or --behind ENTRY; `palimpsest history` lists revisions")
     with open_memory(store, tenant, write=True) as memory:
         found = require(memory, session)
         session, before = found.session, found.revision
+        when = to if behind is None else _entry(memory, session, behind)
+        assert when is not None, "one of the two was given"
         gone = memory.session(session).rewind(when)
         info = memory.info(session)
     if as_json:
@@ -259,10 +264,11 @@ def rewind_command(
         note(f"`palimpsest rewind {session} --to {before}` restores them.")
 
 
-def _when(revision: int | None, entry: str | None, *, required: bool) -> int | str | None:
-    """The point in time that the options name."""
+def _one_point(revision: int | None, entry: str | None) -> None:
     if revision is not None and entry is not None:
         raise click.UsageError("a revision or an entry, not both")
-    if required and revision is None and entry is None:
-        raise click.UsageError("say where to: --to REVISION or --behind ENTRY; `palimpsest history` lists revisions")
-    return revision if entry is None else entry
+
+
+def _entry(memory: Memory, session: str, name: str) -> Entry:
+    """The entry that `--behind` names; looking it up is no access that `lru` would count."""
+    return named_entry(memory.session(session, readonly=True), name)

@@ -13,7 +13,7 @@ Values are bytes, and may be empty; a store that bounds their length takes 64 Mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -284,9 +284,7 @@ class Backend(ABC):
         while page:
             found |= {one.place: one for one in page if until is None or one.mark <= until}
             page = await self.recent(tenant, space, since=page[-1].mark, after=page[-1].place)
-        ordered = sorted(((-one.mark, one.place.name, one.place.home), one) for one in found.values())
-        begin = None if until is None or after is None else (-until, after.name, after.home)
-        return [one for where, one in ordered if begin is None or where > begin][:limit]
+        return newest_of(found.values(), until, after, limit)
 
     @abstractmethod
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
@@ -337,3 +335,10 @@ class BlockingBackend(Backend):
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.runner.read(function, *arguments)
+
+
+def newest_of(found: Iterable[Listed], until: int | None, after: Place | None, limit: int) -> list[Listed]:
+    """Of places that are listed in any order, each once, the page that `Backend.newest` gives."""
+    ordered = sorted(((-one.mark, one.place.name, one.place.home), one) for one in found)
+    first = None if until is None else (-until,) if after is None else (-until, after.name, after.home)
+    return [one for where, one in ordered if first is None or where > first][:limit]

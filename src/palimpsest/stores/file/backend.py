@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +13,19 @@ from typing import TypeVar
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Place, Refusal, Scrubbed, Seen
+from palimpsest.stores.backend import (
+    Again,
+    Ask,
+    Batch,
+    BlockingBackend,
+    Due,
+    Listed,
+    Place,
+    Refusal,
+    Scrubbed,
+    Seen,
+    newest_of,
+)
 from palimpsest.stores.common import DiskOptions, on_disk
 from palimpsest.stores.file.change import Change
 from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
@@ -83,6 +96,12 @@ class FileBackend(BlockingBackend):
         until = self._do(self._marks.last, tenant_folder(self.path, tenant))
         found = self._do(self._listed, tenant, lambda one: one == space, True)
         return by_mark([one for one in found if one.mark <= until], since, after, limit)
+
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        # A mark is in its log alone, so every log is looked at, but once: each page of `recent` looks at all again.
+        return newest_of(await self.recent(tenant, space, limit=sys.maxsize), until, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         found, damaged = self._do(self._due, tenant, now)
