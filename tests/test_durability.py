@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import mongostore
 import postgresstore
 import redisstore
 import servers
@@ -76,3 +77,25 @@ def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str)
             for name, value in settings.items():
                 client.config_set(name, value)
         assert told in memory.durability()
+
+
+def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
+    """A user who may not ask for settings is told no more than is known, and the server is no less usable."""
+    with own_server("redis") as server:
+        with redisstore.raw(server.address) as client:
+            client.config_set("appendonly", "yes")
+            client.acl_setuser("guest", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-config"])
+        with Memory.open(server.address.replace("redis://", "redis://guest:any@")) as memory:
+            told = memory.durability()
+
+    assert "loses nothing" not in told
+    assert "does not show its settings" in told
+
+
+@pytest.mark.wide
+def test_mongodb_goes_by_its_write_concern() -> None:
+    """Who waits for one server alone is told something else than who waits for most."""
+    with Memory.open(mongostore.address_of("durability")) as memory:
+        assert "loses nothing" in memory.durability()
+    with Memory.open(mongostore.address_of("durability", w=1)) as memory:
+        assert "loses nothing" not in memory.durability()
