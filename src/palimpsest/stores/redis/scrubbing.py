@@ -129,15 +129,17 @@ def _value(answer: Any) -> Any:
 
 
 async def told_durability(link: Link) -> str:
-    """What is lost with a server, as its settings say; where servers differ, what the first says."""
+    """What is lost with a server, as its settings say: of several, with the one that loses most."""
     try:
-        answers = [(await link.each(b"CONFIG", b"GET", name))[0] for name in (b"appendonly", b"appendfsync")]
+        kept, synced = [await link.each(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync")]
     except ResponseError:
         return "it does not show its settings: see in them that appendonly is yes, and what appendfsync is"
-    kept, synced = (bytes(_value(answer)).decode() for answer in answers)
-    if kept != "yes":
-        return "when the server ends, what was acknowledged since the last snapshot is lost (appendonly no)"
-    if synced == "always":
-        return "a crash of the server loses nothing that was acknowledged (appendfsync always)"
-    span = "the last second" if synced == "everysec" else "what the system has not written yet"
-    return f"a crash of the server's machine loses {span}; one of the server alone nothing (appendfsync {synced})"
+    settings = [tuple(bytes(_value(one)).decode() for one in pair) for pair in zip(kept, synced, strict=True)]
+    files = {how for _, how in settings}
+    if any(on != "yes" for on, _ in settings):
+        return "when a server ends, what was acknowledged since its last snapshot is lost (appendonly no)"
+    if files == {"always"}:
+        return "a crash of a server loses nothing that was acknowledged (appendfsync always)"
+    how = "no" if "no" in files else "everysec"
+    span = "what the system has not written yet" if how == "no" else "the last second"
+    return f"a crash of a server's machine loses {span}; one of the server alone nothing (appendfsync {how})"
