@@ -16,7 +16,6 @@ from palimpsest import Entry, EntryNotFound, Keys, Memory, PalimpsestError, Sess
 from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
-from palimpsest.errors import shorten
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.common import discreet_address, disk_options
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
@@ -154,8 +153,8 @@ def named_entry(chat: Session, name: str) -> Entry:
         return chat.entry(name)
     except EntryNotFound as missing:
         hint = "give a number that `palimpsest show` prints, or an id that `palimpsest show --json` prints"
-        text = f"session {chat.id!r} has no entry {shorten(name)}; {hint}"
-        raise Missing(text, kind="EntryNotFound") from missing
+        told = str(missing).rpartition("; `entries()`")[0]  # without what is private, which the name may be
+        raise Missing(f"{told}; {hint}", kind="EntryNotFound") from missing
 
 
 def named_entries(chat: Session, names: Sequence[str]) -> list[Entry]:
