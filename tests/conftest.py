@@ -64,6 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: a quarter of a worker's time it waits, for processes and for the disk."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", cores + 1))
+
+
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker where the folder of compiled modules is."""
     node.workerinput["compiled"] = node.config.stash[COMPILED]
