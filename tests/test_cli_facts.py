@@ -76,3 +76,22 @@ def test_what_is_not_accepted_is_told(store: str, arguments: tuple[str, ...], st
     assert told in done.stderr
     with Memory.open(store) as memory:
         assert memory.working("a").to_dict() == {"other": 1}
+
+
+def test_a_context_ends_with_the_facts_that_are_asked_for(store: str) -> None:
+    """As a session with these facts has them."""
+    with Memory.open(store) as memory:
+        memory.session("a").add_user_message("hello")
+        memory.working("user/ann").set("seat", "12A")
+
+    shown = json.loads(
+        run("context", "a", "--max-tokens", "1000", "--facts", "user/ann", "--json", "--store", store).stdout
+    )
+    assert shown["report"]["tail"] == ["user/ann"]
+    assert shown["parts"]["tail"] > 0
+    told = run("context", "a", "--max-tokens", "1000", "--facts", "user/ann", "--store", store).stdout
+    assert "tail" in told
+    sent = run("context", "a", "--facts", "user/ann", "--messages", "--store", store).stdout
+    assert "seat: 12A" in sent
+    plain = run("context", "a", "--max-tokens", "1000", "--store", store).stdout
+    assert "tail" not in plain

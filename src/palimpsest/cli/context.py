@@ -47,6 +47,7 @@ PARTS = (
 @click.option("--reserve", type=click.IntRange(0), metavar="N", help="Tokens kept for the answer.")
 @click.option("--system", metavar="TEXT|@FILE", help="The system prompt that the call brings along.")
 @click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
+@click.option("--facts", metavar="SCOPE", multiple=True, help="Working memories whose facts stand last. Repeatable.")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
 @click.option("--at", type=click.IntRange(0), metavar="REVISION", help="What was given at this revision.")
 @click.option("--format", metavar="NAME", default="openai", show_default=True, help="In which provider's messages.")
@@ -69,6 +70,7 @@ def context_command(
     reserve: int | None,
     system: str | None,
     tools: str | None,
+    facts: tuple[str, ...],
     view: str,
     at: int | None,
     format: FormatName,
@@ -91,6 +93,7 @@ def context_command(
             max_tokens=max_tokens,
             max_messages=max_messages,
             reserve=reserve,
+            facts=facts,
         )
         context = chat.context(**brought, at=at, dry_run=not commit)
         if html is not None:
