@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -22,7 +23,7 @@ def format(request: pytest.FixtureRequest) -> Any:
 
 def whole(context: Context) -> str:
     """All that is sent, as a text."""
-    return repr(context.request(cache_breakpoints=False))
+    return repr(context.request())
 
 
 def stable(context: Context, session: Session | None = None) -> str:
@@ -101,6 +102,21 @@ def test_facts_stand_behind_the_newest_entry(format: Any) -> None:
         assert session.context().report.tail == ()
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_request_has_the_tail_that_is_counted(format: Any, marks: bool) -> None:
+    """With marks for the prompt cache or without, once, and behind all that is sent without it."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("a", max_tokens=2_000, counter=quarters, format=format, tail_share=0.1)
+        session.add_user_message("hello")
+        context = session.context(system="You help.", tail="it rains")
+        sent = repr(context.request(cache_breakpoints=marks))
+
+        assert context.report.tail == ("tail",)
+        assert sent.count("it rains") == repr(context.messages).count("it rains") == 1
+        assert sent.index("hello") < sent.index("it rains")
+        assert "You help." in sent
+
+
 def test_a_mark_of_the_prompt_cache_stands_before_the_tail() -> None:
     """Anthropic's: what varies comes behind it, in the same message where two of one role would stand in a row."""
     with Memory.open("memory://") as memory:
@@ -156,7 +172,8 @@ def test_an_empty_session_may_have_a_tail(format: Any) -> None:
 
         assert context.report.tail == ('a"b<c',)
         assert find_format(format).validate(context.messages) == []
-        repr(context.request()).encode()
+        json.dumps(context.request(), ensure_ascii=False).encode()  # as clients send it
+        assert "{x}" in whole(context)
 
 
 def test_without_a_limit_the_tail_has_none() -> None:
@@ -177,6 +194,18 @@ def test_what_a_provider_reports_is_compared_with_the_tail_in_it() -> None:
         context = session.context(tail="words " * 50)
         usage = session.record_usage(input_tokens=context.tokens)
         assert usage.counted == context.counted > 50
+
+
+def test_a_context_with_what_is_withheld_is_compared_with_the_tail_in_it() -> None:
+    """It is not kept, but its figures are those of what was sent."""
+    policy = {"non_persistable_message_types": ["health"]}
+    with Memory.open("memory://", privacy=policy) as memory:
+        session = memory.session("a", max_tokens=2_000, counter=quarters, tail_share=0.2)
+        session.add_user_message("hello", metadata={"type": "health"})
+        context = session.context(tail="words " * 50)
+        assert "it shows what is withheld" in "".join(context.report.notes)
+        assert context.parts.tail > 50
+        assert session.record_usage(input_tokens=context.tokens).counted == context.counted
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,13 @@ def _group(name: str, text: str, seq: int, meter: Meter) -> Group:
 def marked_before(stable: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
     """A request with a tail, `whole`, with the marks for the prompt cache that it has without one, `stable`.
 
-    The tail may have been merged into the last message; then its blocks come behind those that are marked.
+    The tail may have been merged into the last message; then its blocks come behind those that are marked. A request
+    that has its conversation elsewhere is of a provider that wants no marks, and stays as it is.
     """
     marked, sent = stable.get("messages"), whole.get("messages")
-    if not marked or not sent:
+    if sent is None:
+        return whole
+    if not marked:
         return {**whole, **{key: value for key, value in stable.items() if key in whole and key != "messages"}}
     last, own = len(marked) - 1, marked[-1].get("content")
     blocks = own if isinstance(own, list) else [{"type": "text", "text": own}]

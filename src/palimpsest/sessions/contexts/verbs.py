@@ -77,6 +77,8 @@ class Contexts:
             context = await self._stored(call, mode)
         if tail or self._options.facts:
             await self._end(context, tail)
+        if whole is not None:  # of which no more than the figures may be kept, and those with its tail
+            self._scope.sent = Sent.of(context)
         if context.budget is None:
             self._scope.memory.tell_unbounded()
         if mode != "shown":
@@ -143,9 +145,7 @@ class Contexts:
         builder, context = await self._built(call, whole)
         builder.changed = None
         context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
-        await self._told(builder, context)
-        self._scope.sent = Sent.of(context)
-        return context
+        return await self._told(builder, context)
 
     async def _built(
         self, call: ContextRequest, store: Store, *, yields: bool = False
