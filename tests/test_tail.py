@@ -44,7 +44,8 @@ def talk(session: Session, dice: random.Random, number: int) -> None:
     else:
         session.add_tool_call("find", {"n": number}, call_id=f"c{number}")
         if kind == 2:
-            session.add_tool_result(f"c{number}", f"found {number} " + "data " * dice.randrange(60))
+            found = f"found {number} " + "data " * dice.randrange(60)
+            session.add_tool_result("find", found, call_id=f"c{number}")
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(4, 40))])
@@ -100,6 +101,25 @@ def test_facts_stand_behind_the_newest_entry(format: Any) -> None:
         assert len(session.entries()) == 1
         memory.working("user/ann").clear()
         assert session.context().report.tail == ()
+
+
+def test_a_tail_never_stands_between_a_call_and_its_result(format: Any) -> None:
+    """While the call is open it is held back, and the tail stands where the log ends; then behind the result."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("a", max_tokens=2_000, counter=quarters, format=format, tail_share=0.1)
+        session.add_user_message("hello")
+        session.add_tool_call("find", {}, call_id="c1")
+        context = session.context(tail="it rains")
+        assert context.report.pending == ("c1",)
+        assert context.report.tail == ("tail",)
+        assert "find" not in whole(context)
+
+        session.add_tool_result("find", "an umbrella", call_id="c1")
+        context = session.context(tail="it rains")
+        sent = whole(context)
+        assert context.report.pending == ()
+        assert sent.index("find") < sent.index("an umbrella") < sent.index("it rains")
+        assert find_format(format).validate(context.messages) == []
 
 
 @pytest.mark.parametrize("marks", [True, False])
