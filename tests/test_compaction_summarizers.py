@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Memory
+from palimpsest import ConfigError, Memory
+from palimpsest.strategies import SourceSummarizer, SummarySource
 from palimpsest.summaries.models.callables import CallableSummarizer
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
@@ -151,6 +152,61 @@ def test_coroutines_summarise_in_either_memory(memory: Memory) -> None:
     done = chat.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
     assert done.summary is not None
     assert done.summary.text == "said later"
+
+
+def test_a_function_of_the_source_may_write_anything(memory: Memory) -> None:
+    """It sees entries and the summary before it, and its text is taken whatever its length; private text goes first."""
+    seen: list[SummarySource] = []
+
+    def write(source: SummarySource) -> str:
+        seen.append(source)
+        assert chat.summaries() == list(source.previous)  # nothing is locked meanwhile
+        earlier = "".join(made.text for made in source.previous)
+        return f"{earlier}[{' | '.join(entry.text for entry in source.entries)}]{filler(300)}"
+
+    chat = memory.session("one", counter=words, summarizer=SourceSummarizer(write), long_term=EVERY)
+    for i in range(8):
+        chat.add_user_message(f"question {i} {filler(40)}")
+        chat.add_assistant_message(f"answer {i}")
+
+    (made,) = chat.summaries()
+    assert made.text.startswith("[question 0 ")
+    assert "[question 3" in made.text
+    assert (made.method, made.model, made.version, made.spent.calls) == (
+        "plain",
+        write.__qualname__.replace("<locals>.", ""),
+        2,
+        1,
+    )
+    assert made.tokens > 600 > made.source_tokens
+    assert [entry.text[:10] for entry in seen[1].entries][:2] == ["question 3", "answer 3"]
+    assert chat.verify().ok
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("down"), "", " \n", 5, None])
+def test_a_function_of_the_source_that_fails_changes_nothing(memory: Memory, fault: Any) -> None:
+    """It raises, answers nothing, or no text: everything stays, and an event says why."""
+    heard = Listener().to(memory, "compaction:failed")
+
+    def write(source: SummarySource) -> Any:
+        if isinstance(fault, Exception):
+            raise fault
+        return fault
+
+    chat = memory.session("one", counter=words, summarizer=SourceSummarizer(write), long_term=EVERY)
+    for i in range(4):
+        chat.add_user_message(f"question {i} {filler(40)}")
+        chat.add_assistant_message(f"answer {i}")
+    assert len(chat.active_entries()) == 8
+    assert not chat.summaries()
+    assert heard.facts("compaction:failed")[0]["reason"] == ("empty" if isinstance(fault, str) else "failed")
+
+
+@pytest.mark.parametrize("given", [str, 5, None])
+def test_only_a_function_may_write_of_a_source(given: Any) -> None:
+    """A class, or what is no function, is refused where it is given."""
+    with pytest.raises(ConfigError, match="summarizer"):
+        SourceSummarizer(given)
 
 
 def test_background_compaction_returns_before(memory: Memory) -> None:

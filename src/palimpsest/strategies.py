@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from palimpsest.compaction.triggers import Triggers as Triggers
     from palimpsest.context.short_term import MaxTokens as MaxTokens
     from palimpsest.summaries import Reply as Reply
+    from palimpsest.summaries import SummarySource as SummarySource
     from palimpsest.summaries.models.callables import CallableSummarizer as CallableSummarizer
+    from palimpsest.summaries.models.callables import SourceSummarizer as SourceSummarizer
     from palimpsest.summaries.models.model_summarizer import ModelSummarizer as ModelSummarizer
 
 _HOMES = {
@@ -38,9 +40,11 @@ _HOMES = {
     "Reply": "summaries",
     "SimpleFifo": "compaction.evict",
     "Snapshot": "compaction",
+    "SourceSummarizer": "summaries.models.callables",
     "Step": "compaction",
     "Strategy": "compaction",
     "Summarize": "compaction.summarize",
+    "SummarySource": "summaries",
     "SupersededContexts": "compaction.mask",
     "TokenAwareLru": "compaction.evict",
     "TriggerDecision": "compaction",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from palimpsest.context.result import Context
     from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.sessions.withheld import Withheld
-    from palimpsest.summaries.models import Summarizer
+    from palimpsest.summaries.models import Asked
 
 
 UNBOUNDED = (
@@ -141,7 +141,7 @@ class MemoryScope:
         """Return the key of this tenant's session."""
         return SessionKey(self.tenant, session)
 
-    def summarizer(self, given: object) -> Summarizer | None:
+    def summarizer(self, given: object) -> Asked | None:
         """Return what answers prompts for what a session was given: of one thing there is one, with one breaker."""
         from palimpsest.summaries.models import as_summarizer  # four milliseconds, only to summarise
 

@@ -21,7 +21,8 @@ from palimpsest.summaries import Draft, Passes, Prompt, Recipe, Rejected, Reply,
 from palimpsest.summaries.density import summarise
 from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.mentions import identifiers
-from palimpsest.summaries.models import Summarizer
+from palimpsest.summaries.models import Asked, Summarizer
+from palimpsest.summaries.models.callables import BoundSource
 
 IMPORTANT = 0.8
 """The importance from which on what an entry identifies may be in no summary left out."""
@@ -41,7 +42,7 @@ class SummaryMaker:
         snapshots: SnapshotReader,
         options: Options,
         clock: Callable[[], int],
-        summarizer: Summarizer | None,
+        summarizer: Asked | None,
         gate: Gate,
         without: Mentions | None = None,
     ) -> None:
@@ -83,7 +84,7 @@ class SummaryMaker:
         taken, id = await apart(_cost, loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
         source_tokens = taken + loaded.snapshot.standing(folded)
         around = await apart(self._fence, loaded, plan, folded, id)
-        if source_tokens - around < 2:
+        if source_tokens - around < 2 and not self._writes:
             raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
         entries, previous = loaded.within(plan.cover), folded
         rebuilt = await self._rebuilt(strategy, loaded, plan, folded) if folded else None
@@ -95,9 +96,14 @@ class SummaryMaker:
         fresh = rebuilt is not None and not previous
         make = partial(self._summary, loaded, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
         summary, cost = await apart(_weighed, make, loaded.snapshot.standing)
-        if cost >= source_tokens:
+        if cost >= source_tokens and not self._writes:
             raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
         return summary
+
+    @property
+    def _writes(self) -> bool:
+        """Whether a user's function writes the summary, whatever comes of it."""
+        return isinstance(self._summarizer, BoundSource)
 
     def _source(self, entries: list[Entry], previous: list[Summary], folded: list[Summary]) -> SummarySource:
         """What the summary is made from, as it may be told."""
@@ -112,7 +118,8 @@ class SummaryMaker:
         return fence(Summary(id=id, text="", covers=covers), self._options.counter, loaded.snapshot.weigh)
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
-        style, asked = strategy.style, self._summarizer
+        style = strategy.style
+        asked = None if isinstance(self._summarizer, BoundSource) else self._summarizer
         most = min(plan.summary_most or source_tokens - 1, source_tokens - 1)
         return Recipe(
             target=max(min(plan.summary_tokens, most), 1),
@@ -135,12 +142,26 @@ class SummaryMaker:
         if self._summarizer is None:
             return await self._snapshots.apart(heuristic, source, recipe, count), None
         try:
+            if isinstance(self._summarizer, BoundSource):
+                return await self._written(self._summarizer, source, renew), None
             return await self._asked(self._summarizer, summarise(source, recipe, count), renew), None
         except (Rejected, SummarizerFailed) as fault:
             if strategy.style.on_failure != "heuristic":
                 raise
             draft = await self._snapshots.apart(heuristic, source, recipe, count)
             return draft, self.gate.redact(str(fault))
+
+    async def _written(
+        self, author: BoundSource, source: SummarySource, renew: Callable[[], Awaitable[object]]
+    ) -> Draft:
+        """What a user's function writes."""
+        await renew()
+        reply = await author.write(source)
+        self.spent += reply.spent
+        text = self._clean_reply(reply).text.strip()
+        if not text:
+            raise Rejected("empty", "the summarizer answered nothing")
+        return Draft(text=text, method="plain")
 
     async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
         """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
@@ -177,7 +198,7 @@ class SummaryMaker:
         """
         every = strategy.style.rebuild_every
         made = folded[0]
-        if len(folded) > 1 or self._summarizer is None or not every or made.folds + 1 < every:
+        if len(folded) > 1 or self._summarizer is None or self._writes or not every or made.folds + 1 < every:
             return None
         base: list[Summary] = []
         if made.source_tokens > REBUILD_TOKENS:

@@ -14,7 +14,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.runtime.registry import Registry
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
-from palimpsest.summaries.models.callables import BoundCallable, CallableSummarizer, ObjectSummarizer
+from palimpsest.summaries.models.callables import BoundCallable, BoundSource, CallableSummarizer, ObjectSummarizer
 from palimpsest.summaries.models.chat_model import BoundModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.tokens.models import find_model
@@ -26,8 +26,8 @@ SUMMARIZERS = Registry("summarizer", "palimpsest.summarizers", {})
 """Summarizers by name. A name has no colon, which model strings have; its target is whatever a session may be given."""
 
 ALLOWED = (
-    'a function from text to text, a model string such as "openai:gpt-4o-mini", a ModelSummarizer, the name of a '
-    "registered summarizer, an object with `name` and `ask`, or None"
+    'a function from text to text, a model string such as "openai:gpt-4o-mini", a ModelSummarizer, a SourceSummarizer, '
+    "the name of a registered summarizer, an object with `name` and `ask`, or None"
 )
 
 MOST_KEPT = 64
@@ -61,17 +61,21 @@ class Summarizer(Protocol):
         ...
 
 
+Asked = Summarizer | BoundSource
+"""What a memory asks: whatever answers prompts, or writes of what it is shown."""
+
+
 @runtime_checkable
 class Unbound(Protocol):
     """A summarizer that is not a memory's yet, such as a ModelSummarizer."""
 
-    def bound(self, runner: Runner, clock: Callable[[], int]) -> Summarizer:
+    def bound(self, runner: Runner, clock: Callable[[], int]) -> Asked:
         """Return the summarizer as one memory asks it. `clock` returns microseconds."""
         ...
 
 
-def as_summarizer(given: object, runner: Runner, clock: Callable[[], int]) -> Summarizer | None:
-    """Return what answers prompts for what a session was given; None for None.
+def as_summarizer(given: object, runner: Runner, clock: Callable[[], int]) -> Asked | None:
+    """Return what is asked for summaries for what a session was given; None for None.
 
     Raises ConfigError for what is no summarizer, MissingExtra for a model without the extra `llm`.
     """
@@ -85,7 +89,7 @@ def as_summarizer(given: object, runner: Runner, clock: Callable[[], int]) -> Su
     if kept is None:
         kept = runner.kept.setdefault(key, _bound(given, runner, clock))
         _forget(runner)
-    found: Summarizer = kept
+    found: Asked = kept
     return found
 
 
@@ -95,16 +99,18 @@ def _forget(runner: Runner) -> None:
         runner.kept.pop(key, None)
 
 
-def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Summarizer:
+def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Asked:
     if isinstance(given, str):
         given = _named(given)
     if isinstance(given, type):
         raise ConfigError("summarizer", given, ALLOWED)
+    if isinstance(given, BoundSource):
+        return given
     if isinstance(given, BoundCallable | BoundModel) and hasattr(given, "ask"):
         return given
     if isinstance(given, Unbound):
         given = given.bound(runner, clock)
-        if not hasattr(given, "ask"):
+        if not isinstance(given, BoundSource) and not hasattr(given, "ask"):
             raise ConfigError("summarizer", given, ALLOWED)
         return given
     if hasattr(given, "ask"):

@@ -10,7 +10,7 @@ from palimpsest.errors import ConfigError, SummarizerFailed
 from palimpsest.log import values
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
-from palimpsest.summaries import Prompt, Reply
+from palimpsest.summaries import Prompt, Reply, SummarySource
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import default_encoding
@@ -72,7 +72,11 @@ class BoundCallable:
         """Return what the function returned. Raises SummarizerFailed."""
 
         async def attempt(left: float) -> Any:
-            return await _settled(self._call(prompt.text, min(self._given.limits.timeout, left)))
+            seconds = min(self._given.limits.timeout, left)
+            returned = await _settled(_called(self._runner, self._given.function, prompt.text, seconds))
+            if not isinstance(returned, str | Mapping | list | Reply):
+                raise Failure("answer", f"it returned a {type(returned).__name__}, not text, a mapping or a list")
+            return returned
 
         returned = await self._caller.call(attempt)
         if isinstance(returned, Reply):
@@ -81,19 +85,58 @@ class BoundCallable:
             return Reply(text=returned, spent=await self._runner.run(_counted, prompt.text, returned))
         return Reply(data=returned, spent=Spent(calls=1))
 
-    async def _call(self, text: str, seconds: float) -> Any:
-        function = self._given.function
-        if _is_coroutine_function(function):
-            returned = await self._runner.wait(function(text), seconds)
-        else:
-            returned = await self._runner.outside(function, text, timeout=seconds)
-            if inspect.isawaitable(returned):
-                returned = await self._runner.wait(returned, seconds)
-        if not isinstance(returned, str | Mapping | list | Reply):
-            raise Failure(
-                "answer", f"it returned a {type(returned).__name__} where text, a mapping or a list is expected"
-            )
-        return returned
+
+class SourceSummarizer:
+    """A function, or a coroutine function, from what is to be summarised to the summary's text.
+
+    It gets a SummarySource: the entries that leave, oldest first, and the summaries that it takes the place of. Any
+    text that is not empty is taken, however long it is and whatever it leaves out. An ordinary function runs in a
+    thread of its own, as that of a CallableSummarizer does. Raises ConfigError naming the option.
+
+    Args:
+        function: the function, of one SummarySource.
+        name: how errors call it; None: as the function is called.
+        timeout: seconds after which it is given up.
+        retries: how often it is asked again, after ConnectionError and TimeoutError alone; 0 by default.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[SummarySource], Any],
+        *,
+        name: str | None = None,
+        timeout: float = CallLimits().timeout,
+        retries: int = 0,
+    ) -> None:
+        if not callable(function) or isinstance(function, type):
+            raise ConfigError("summarizer", function, "a function or coroutine function from a SummarySource to text")
+        self.limits = CallLimits(timeout=timeout, retries=retries, allowance=max(timeout, CallLimits().allowance))
+        self.limits.check()
+        self.function, self.name = function, name or _name(function)
+
+    def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundSource:
+        """Return the summarizer as one memory asks it: on its `runner`, by its `clock` (microseconds)."""
+        return BoundSource(self, runner, clock)
+
+
+class BoundSource:
+    """A function of a source as one memory asks it."""
+
+    def __init__(self, given: SourceSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
+        self._given, self._runner, self.name = given, runner, given.name
+        self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
+
+    async def write(self, source: SummarySource) -> Reply:
+        """Return the text that the function made of it. Raises SummarizerFailed."""
+
+        async def attempt(left: float) -> str:
+            seconds = min(self._given.limits.timeout, left)
+            returned = await _settled(_called(self._runner, self._given.function, source, seconds))
+            if not isinstance(returned, str):
+                raise Failure("answer", f"it returned a {type(returned).__name__}, not text")
+            return returned
+
+        return Reply(text=await self._caller.call(attempt), spent=Spent(calls=1))
 
 
 class ObjectSummarizer:
@@ -120,6 +163,14 @@ class ObjectSummarizer:
 
     async def _call(self, prompt: Prompt) -> Any:
         return await self._runner.wait(self._given.ask(prompt))
+
+
+async def _called(runner: Runner, function: Callable[[Any], Any], argument: object, seconds: float) -> Any:
+    """What a user's function makes of an argument, wherever it may run."""
+    if _is_coroutine_function(function):
+        return await runner.wait(function(argument), seconds)
+    returned = await runner.outside(function, argument, timeout=seconds)
+    return await runner.wait(returned, seconds) if inspect.isawaitable(returned) else returned
 
 
 async def _settled(call: Awaitable[Any]) -> Any:
