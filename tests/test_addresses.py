@@ -114,6 +114,17 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_options_behind_a_path_are_refused(here: Path) -> None:
+    """They would be a part of the file's name, and hold for nothing; other question marks are as they are."""
+    with pytest.raises(ConfigError, match=r"sqlite:///agent\.db\?synchronous=NORMAL, or as arguments"):
+        Memory.open("a.db?synchronous=NORMAL")
+    assert not list(here.glob("a.db*"))
+
+    Memory.open("what?.db").close()
+
+    assert list(here.glob("what[?].db"))
+
+
 @pytest.mark.parametrize(
     "address",
     [

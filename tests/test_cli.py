@@ -409,7 +409,9 @@ def test_exports_are_written_for_any_provider(chat: str, here: Path) -> None:
         assert again.replace(" ", "") == first.replace(" ", "")  # the spacing of arguments is no provider's
     assert "did you mean 'anthropic'?" in run("export", chat, "--format", "antropic", "-o", "no.json").stderr
     assert not list(here.glob("no.json*"))
-    assert run("export", chat, "--format", "text").stdout.startswith("=== Recent Conversation ===\nUser: ")
+    exported = run("export", chat, "--format", "text").stdout
+    assert exported.startswith("=== Recent Conversation ===\nUser: ")
+    assert exported.endswith("\n")
     assert "prompt" in read("export", chat, "--format", "text")
 
 

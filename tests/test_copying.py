@@ -224,6 +224,7 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> N
             copy_store(*pair)
     with pytest.raises(ConfigError, match=r"tenants: 'othr' is not accepted.*did you mean 'other'"):
         copy_store(plain, address("file", tmp_path, "c"), tenants=["othr"])
+    assert not (tmp_path / "c").exists()  # a name that was misspelt makes no store
     for one, other in ((plain, sealed), (sealed, plain)):
         with pytest.raises(ConfigError, match="encrypted as the source"):
             copy_store(one, other)

@@ -31,8 +31,9 @@ def copy_command(
     """Copy all that the store SOURCE has into the store TARGET: sessions with their branches and token counts, items,
     and the order in which they were used. Both are addresses or paths, as --store takes them.
 
-    What was copied is compared with what is there. An encrypted store is copied as it is, without its keys, and is
-    opened with the same ones. Interrupted, the same again goes on with what is left. SOURCE is not changed.
+    The copy is compared with what was copied. An encrypted store is copied as it is: this needs no key, and the copy
+    is opened with the same keys. After an interruption run the same command again: it goes on with what is left. SOURCE
+    is not changed.
     """
     (one, _), (other, _) = resolve(source, None), resolve(target, None)
     expect_store(one)
@@ -42,5 +43,6 @@ def copy_command(
         print_json({name: getattr(done, name) for name in done.__struct_fields__})
         return
     what = f"{counted(done.sessions, 'session')} and {counted(done.items, 'item')} of {counted(done.tenants, 'tenant')}"
-    already = f" {done.already:,} of them were there already." if done.already else ""
+    were = "was" if done.already == 1 else "were"
+    already = f" {done.already:,} of them {were} there already." if done.already else ""
     click.echo(f"Copied {what}.{already}")

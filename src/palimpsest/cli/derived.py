@@ -25,8 +25,8 @@ def derived_command(
 ) -> None:
     """List what is made from a tenant's entries, such as search indexes, or forget one that is there no more.
 
-    For each that is not at hand an erasure leaves a note of what it has to remove, and says so. Forgetting one takes
-    its name out of the store, with its notes: so it is for what was dropped. One that joins again is known again.
+    An erasure that cannot reach one of them leaves a note in the store of what is to be removed there, and says so.
+    Forget the NAME of one that you have dropped for good: the store then keeps neither its name nor its notes.
     """
     if (action == "forget") != (name is not None):
         raise click.UsageError("forget takes the NAME of what is there no more, list takes none")

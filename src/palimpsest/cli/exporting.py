@@ -61,6 +61,8 @@ def export_command(
         if output is None or output == "-":
             out = Cleaning(sys.stdout.buffer, json=format != "text")
             chat.export_to(out, format=format)
+            if format == "text":
+                out.write(b"\n")  # a shell's next line begins behind it
             out.close()
             return
         try:

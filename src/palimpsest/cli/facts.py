@@ -33,9 +33,16 @@ VALUE = 60
 @click.argument("scope", required=False, metavar="[SCOPE]")
 @click.argument("key", required=False, metavar="[KEY]")
 @click.argument("value", required=False, metavar="[VALUE]")
-@click.option("--importance", type=click.FloatRange(0, 1), help="How important the value is.  [default: 0.5]")
+@click.option(
+    "--importance", type=click.FloatRange(0, 1), metavar="SHARE", help="How important VALUE is, 0 to 1.  [default: 0.5]"
+)
 @click.option("--ttl", metavar="LENGTH", help="How long it is seen, such as 30m or 7d.  [default: for ever]")
-@click.option("--version", type=click.IntRange(0), help="Change it only if it has this version; 0: if it is not there.")
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Change it only if it has this version; 0: if it is not there.",
+)
 @click.option("--delete", is_flag=True, help="Take the fact away, with its history.")
 @json_option
 @store_options

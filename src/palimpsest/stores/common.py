@@ -47,6 +47,11 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     large_bytes: int = LARGE
 
 
+def has_options(path: str) -> bool:
+    """Whether a path goes on, behind a question mark, with an option of stores on a disk, as an address may."""
+    return path.partition("?")[2].partition("=")[0] in _READ
+
+
 def options_in(query: str) -> dict[str, Any]:
     """Return the options of stores on a disk that stand in an address, behind its question mark.
 

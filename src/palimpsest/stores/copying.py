@@ -19,7 +19,7 @@ from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, nearest
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import MARK, Store
+from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
 from palimpsest.stores.common import discreet_address
 from palimpsest.stores.engine.items import ITEMS
@@ -46,6 +46,8 @@ TRIES = 20
 """How often a home that others write to meanwhile is begun again."""
 
 IN_MEMORY = ("memory:", ":memory:")
+
+_ANOTHER = "is in the target already, with other content; to put the source's in its place, say `replace`"
 
 PASSING = (LEASES, LAID, BARRED)
 """Spaces of what is under way, and is not copied."""
@@ -110,19 +112,14 @@ async def _copied(
     progress: Progress | None,
 ) -> Copied:
     async with AsyncExitStack() as opened:
-        stores = list[Store]()
-        for where in (source, target):
-            runner, options = Inline(), dict[str, Any](readonly=True) if where is source else {}
-            opened.push_async_callback(runner.close)
-            stores.append(open_store(where, runner, **options))
-            opened.push_async_callback(stores[-1].close)
-        one, other = (store.backend for store in stores)
-        copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
+        one = _opened(opened, source, readonly=True)
         there = [name async for name in _tenants(one)]
         names = there if tenants is None else list(dict.fromkeys(tenants))
         for name in names:
             if name not in there:
                 raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, there))
+        other = _opened(opened, target)  # which makes it, where it is not there
+        copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
         homes = {(name, home): places for name in names for home, places in (await _homes(one, name)).items()}
         copying.at -= SECOND * (1 + sum(place.space == "session" for places in homes.values() for place in places))
         await copying.begin()
@@ -133,6 +130,14 @@ async def _copied(
         for name in names:
             await copying.order(name)
         return msgspec.structs.replace(copying.done, tenants=len({name for name, _ in homes}))
+
+
+def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backend:
+    runner = Inline()
+    closing.push_async_callback(runner.close)
+    store = open_store(where, runner, **options)
+    closing.push_async_callback(store.close)
+    return store.backend
 
 
 async def _tenants(backend: Backend) -> AsyncIterator[str]:
@@ -216,7 +221,7 @@ class _Copying:
         other = [place for place, head in theirs.items() if head is not None and head != ours[place]]
         if other and not self._replace:
             told = f"the {'item' if other[0].space.startswith(ITEMS) else 'session'} {other[0].name or other[0].home!r}"
-            raise Conflict(f"{told} of tenant {other[0].tenant!r}", "is there already, and is another: see `replace`")
+            raise Conflict(f"{told} of tenant {other[0].tenant!r}", _ANOTHER)
 
     async def _rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):

@@ -13,7 +13,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, STORES, Store
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.common import discreet_address, options_in
+from palimpsest.stores.common import discreet_address, has_options, options_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +86,9 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     if isinstance(where, os.PathLike) or not _SCHEME.match(address):
         if not isinstance(where, os.PathLike) and "@" in address:  # an address, with a password, that lost its kind
             raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
+        if not isinstance(where, os.PathLike) and has_options(address):  # they would end up in the name of the file
+            told = "options behind an address, as in sqlite:///agent.db?synchronous=NORMAL, or as arguments"
+            raise ConfigError("store", shown, f"{told}; a pathlib.Path, for a file with a question mark in its name")
         path = os.path.expanduser(address)
         if path.endswith("/") or os.path.isdir(path):
             raise ConfigError("store", shown, f"the path of an SQLite file, or file:{address} for a folder of files")

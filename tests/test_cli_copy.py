@@ -1,0 +1,42 @@
+"""`palimpsest copy`: what it says of a copy that is there already, and of one that has gone on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands import run
+from palimpsest import Memory
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    """Two addresses; there is a session at the first one."""
+    one, other = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    with Memory.open(one) as memory:
+        memory.session("s").add_user_message("hello")
+    return one, other
+
+
+def test_a_copy_that_is_there_is_told(pair: tuple[str, str]) -> None:
+    """In a sentence, for one session as for several."""
+    assert run("copy", *pair).stdout == "Copied 1 session and 0 items of 1 tenant.\n"
+
+    again = run("copy", *pair)
+
+    assert again.stdout == "Copied 1 session and 0 items of 1 tenant. 1 of them was there already.\n"
+
+
+def test_a_session_that_has_gone_on_is_replaced_where_that_is_said(pair: tuple[str, str]) -> None:
+    """Otherwise it is an error, which names what to say."""
+    run("copy", *pair)
+    with Memory.open(pair[0]) as memory:
+        memory.session("s").add_user_message("more")
+
+    refused = run("copy", *pair)
+
+    assert (refused.exit_code, "say `replace`" in refused.output) == (4, True)
+    assert run("copy", *pair, "--replace").exit_code == 0
+    with Memory.open(pair[1]) as memory:
+        assert [entry.text for entry in memory.session("s").entries()] == ["hello", "more"]
