@@ -134,12 +134,12 @@ def _dumped(tool: object) -> Mapping[str, Any] | None:
     return plain
 
 
-def refuse(given: object, *refused: str, where: str = "") -> None:
+def refuse(given: object, *refused: str, why: str) -> None:
     """Raise ConfigError for an option that has the provider remember, too, or answer elsewhere."""
     for name in refused:
         value = part_of(given, name)
         if value not in (None, False):
-            raise ConfigError(f"{where}{name}", value, "nothing: the log is what the model is given, and all of it")
+            raise ConfigError(name, value, f"nothing, since {why}: leave it out")
 
 
 def one_answer(given: object, *names: str, where: str = "") -> None:

@@ -105,7 +105,7 @@ class Remembered:
             probe = getattr(self._own_target, vendor.probe)
             return _method(value, memory, dialect, kind, asynchronous=_check_fits(probe, memory.session))
         if name in ("with_raw_response", "with_streaming_response") and self._leads(""):
-            raise _around(path, "the client as it is")
+            raise _around(path, f"client.{self._own_path}".removesuffix("."))
         if not self._own_path and name in vendor.again:
             return update_wrapper(lambda *args, **given: Remembered(value(*args, **given), memory, ""), value)
         return Remembered(value, memory, f"{path}.") if self._leads(f"{name}.") else value
@@ -136,7 +136,10 @@ def _named(value: object) -> str:
 
 
 def _around(path: str, instead: str) -> ConfigError:
-    return ConfigError(f"client.{path}", "what goes around the log", f"{instead}; the client itself has it still")
+    told = (
+        f"{instead}, since this would ask a model without the log; where that is meant, use the client that was given"
+    )
+    return ConfigError("the client that remembers", path, told)
 
 
 def _check_fits(probe: Callable[..., Any], session: AnySession) -> bool:

@@ -58,7 +58,8 @@ class _Responses:
 
     def read(self, given: Mapping[str, Any]) -> Asked:
         """What is asked for."""
-        refuse(given, "previous_response_id", "conversation", "background", "response_id", "starting_after")
+        refuse(given, "previous_response_id", "conversation", why="what was said before comes from the session's log")
+        refuse(given, "background", "response_id", "starting_after", why="the answer is added to the log when it comes")
         value = given.get("input")
         every = [{"role": "user", "content": value}] if isinstance(value, str) else listed(value, "input")
         texts, items = without_system(every, "input")
