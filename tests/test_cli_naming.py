@@ -159,6 +159,7 @@ def test_sessions_are_filtered_and_paged(several: Path) -> None:
     assert [info["session"] for info in read("sessions", "--prefix", "support-71")] == ["support-71"]
     assert read("sessions", "--before", "2001-01-01") == []
     assert len(read("sessions", "--since", "2001-01-01T12:00")) == 4
+    assert "'2026-13-01' is no time; write it as 2026-11-01" in run("sessions", "--since", "2026-13-01").stderr
     assert run("sessions", "--user", "nobody").stderr == "No such sessions.\n"
     for order in ("id", "latest"):
         first = run("sessions", "--order", order, "--limit", "3", "--json")

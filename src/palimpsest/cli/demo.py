@@ -25,8 +25,12 @@ from palimpsest.tokens.models import find_model
         "palimpsest demo", "palimpsest demo --all", "palimpsest demo --html demo.html", "palimpsest demo --budget 16000"
     ),
 )
-@click.option("--budget", type=click.IntRange(2_500), default=8_000, show_default=True, help="Tokens of a request.")
-@click.option("--model", default="gpt-4o", show_default=True, help="Whose prices; a model counted in o200k_base.")
+@click.option(
+    "--budget", type=click.IntRange(2_500), metavar="N", default=8_000, show_default=True, help="Tokens of a request."
+)
+@click.option(
+    "--model", metavar="NAME", default="gpt-4o", show_default=True, help="Whose prices; a model counted in o200k_base."
+)
 @click.option("--all", "everything", is_flag=True, help="Every turn and all figures.")
 @click.option("--html", metavar="FILE", help="Write a page: what each call was given, and what was left out.")
 @click.option("--svg", metavar="FILE", help="Write the picture of the four ways.")

@@ -23,6 +23,19 @@ TITLE = 60
 """Characters of a title in a listing."""
 
 
+class _Time(click.DateTime):
+    """A time, whose error is in words and not in the patterns that times are read by."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is no time; write it as 2026-11-01 or 2026-11-01T12:00, in UTC", param, ctx)
+
+
+TIME = _Time(TIMES)
+
+
 @click.command(
     "sessions",
     epilog=examples(
@@ -34,10 +47,10 @@ TITLE = 60
 @click.option("--user", metavar="ID", help="Only those of this user.")
 @click.option("--title", metavar="TEXT", help="Only those with this in their title, in any letter case.")
 @click.option("--prefix", metavar="TEXT", default="", help="Only those whose id begins so.")
-@click.option("--since", type=click.DateTime(TIMES), metavar="TIME", help="Only those written to since then, UTC.")
-@click.option("--before", type=click.DateTime(TIMES), metavar="TIME", help="Only those not written to from then on.")
+@click.option("--since", type=TIME, metavar="TIME", help="Only those written to since then, UTC.")
+@click.option("--before", type=TIME, metavar="TIME", help="Only those not written to from then on.")
 @click.option("--order", type=click.Choice(["id", "latest"]), default="id", show_default=True, help="What comes first.")
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", default=1000, show_default=True, help="At most so many.")
 @click.option("--after", metavar="PLACE", default="", help="The next page: the place that the page before has named.")
 @json_option
 @store_options
@@ -116,7 +129,9 @@ def _iso(microseconds: int) -> str | None:
     ),
 )
 @session_argument
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many entries.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="The newest so many entries."
+)
 @click.option("--all", "everything", is_flag=True, help="The whole log.")
 @click.option("--entry", "one", metavar="ID|SEQ", help="This entry alone, whole.")
 @click.option("--at", type=click.IntRange(0), metavar="REVISION", help="The log as it was at this revision.")

@@ -98,7 +98,7 @@ class Hunk(NamedTuple):
 @click.argument("one", type=click.IntRange(0), metavar="REV1")
 @click.argument("other", type=click.IntRange(0), metavar="REV2")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
-@click.option("--format", default="openai", show_default=True, help="The messages of which provider.")
+@click.option("--format", metavar="NAME", default="openai", show_default=True, help="The messages of which provider.")
 @click.option("--full", is_flag=True, help="Whole messages, not their first lines.")
 @json_option
 @store_options
