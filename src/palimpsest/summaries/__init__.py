@@ -22,7 +22,10 @@ Purpose = Literal["summarise", "densify", "shorten", "repair"]
 class SummarySource(msgspec.Struct, frozen=True, kw_only=True):
     """What a summary is made from: the current summaries that it takes the place of, and the entries that it takes in.
 
-    `entries` are whole and oldest first. `pinned` are identifiers that no summary may leave out.
+    Args:
+        entries: the entries, whole and oldest first.
+        previous: the summaries; none by default.
+        pinned: identifiers that no summary may leave out; none by default.
     """
 
     entries: Sequence[Entry]
