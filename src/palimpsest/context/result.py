@@ -17,6 +17,7 @@ from palimpsest.context.rendering import Ready, rendered
 from palimpsest.context.window import Window
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Joined, Message
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.late import sha256
 from palimpsest.log.summary import Summary
@@ -117,6 +118,15 @@ class Context:
     def noted(self, why: str) -> None:
         """Note `why` something about this context was not stored."""
         self._outcome = msgspec.structs.replace(self._outcome, notes=(*self._outcome.notes, why))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries that stand in this context, as the log has them, in the order in which they stand.
+
+        `report` names those that are shown as a note or shortened. Summaries are not among them.
+        """
+        groups = [*self._head, *self._window.groups]
+        return [item.entry for group in groups for item in group.items if item.entry.seq and item.form != "placeholder"]
 
     @property
     def messages(self) -> list[Any]:

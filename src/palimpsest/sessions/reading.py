@@ -256,6 +256,10 @@ class LogReader:
             counted += len(counts)
         return counted
 
+    def cost(self, entry: Entry) -> int:
+        """What the entry costs, shown whole."""
+        return Meter(self._options.counter, find_format(self._options.format), self._options.model).whole(entry)
+
     async def _retained(self, head: Head) -> int:
         """What all entries cost that are neither erased nor rewound, shown whole."""
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)

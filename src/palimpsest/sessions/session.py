@@ -508,6 +508,17 @@ class AsyncSession:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
         return await self._log.count()
 
+    def cost(self, entry: Entry) -> int:
+        """Return what the entry takes in a context, shown whole, in tokens by the session's counter.
+
+        Text, name and arguments, media, and what the session's format adds to them: the scale of `stats` and triggers.
+        What is stored of its count is used; else it is counted now, and not stored.
+
+        Args:
+            entry: an entry of this session, or of another.
+        """
+        return self._log.cost(entry)
+
     # --- the context
 
     async def context(
