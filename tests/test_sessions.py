@@ -301,11 +301,12 @@ def test_the_cost_of_an_entry_is_on_the_scale_of_stats(session: Session) -> None
 def test_a_context_names_its_entries(memory: Memory) -> None:
     """The entries of a context are those that stand in it, pinned ones first; what was left out, and stand-ins for
     results that never came, are not among them."""
-    session = memory.session("one", max_tokens=400, counter=quarters)
+    session = memory.session("one", max_tokens=200, counter=quarters)
     pinned = session.add_user_message("always", pinned=True)
-    session.add_tool_call("look", {})
     for number in range(20):
         session.add(turn(str(number)))
+    session.add_tool_call("look", {})
+    session.add_user_message("and now?")
 
     context = session.context()
 
