@@ -311,10 +311,10 @@ def test_a_context_names_its_entries(memory: Memory) -> None:
     context = session.context()
 
     found = context.entries
-    assert found[0] == pinned
+    assert found[0].id == pinned.id
     assert [entry.seq for entry in found] == sorted(entry.seq for entry in found)
     assert len(found) == context.report.entries < len(session.entries())
-    assert found[-1] == session.entries(last=1)[0]
+    assert found[-1].id == session.entries(last=1)[0].id
 
 
 def test_counting_counts_each_entry_once(memory: Memory) -> None:

@@ -121,12 +121,17 @@ class Context:
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries that stand in this context, as the log has them, in the order in which they stand.
+        """The entries that stand in this context, in the order in which they stand; summaries are not among them.
 
-        `report` names those that are shown as a note or shortened. Summaries are not among them.
+        One that is shown as a note, or shortened, has that text as its content.
         """
-        groups = [*self._head, *self._window.groups]
-        return [item.entry for group in groups for item in group.items if item.entry.seq and item.form != "placeholder"]
+        items = [item for group in (*self._head, *self._window.groups) for item in group.items if item.entry.seq]
+        return [_as_shown(item.entry, item.text) for item in items if item.form != "placeholder"]
+
+    @property
+    def summary_texts(self) -> list[str]:
+        """The texts of its `summaries` as they stand in it: one that is longer than its share is cut."""
+        return [group.entries[0].text for _, group in self._summaries]
 
     @property
     def messages(self) -> list[Any]:
@@ -259,6 +264,10 @@ class Context:
         from palimpsest.context.tail import marked_before  # only for who has one
 
         return marked_before(fmt.request(self._stable, tools, cache_breakpoints=True), whole)
+
+
+def _as_shown(entry: Entry, text: str | None) -> Entry:
+    return entry if text is None else msgspec.structs.replace(entry, content=text, native=None, tokens=None)
 
 
 def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], cut: Cut) -> Sequence[Group]:
