@@ -256,10 +256,6 @@ class LogReader:
             counted += len(counts)
         return counted
 
-    def cost(self, entry: Entry) -> int:
-        """What the entry costs, shown whole."""
-        return Meter(self._options.counter, find_format(self._options.format), self._options.model).whole(entry)
-
     async def _retained(self, head: Head) -> int:
         """What all entries cost that are neither erased nor rewound, shown whole."""
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
@@ -302,6 +298,11 @@ class LogReader:
             usage=head.usage,
             spent=head.attempts.spent if head.attempts else Spent(),
         )
+
+
+def cost_of(entry: Entry, options: Options) -> int:
+    """What an entry costs by these options, shown whole."""
+    return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 
 
 def _place(id: int | str) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.describing import Describing
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.parts import Part
-from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.reading import LogReader, cost_of
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.timeline import Timeline
 from palimpsest.sessions.turns import TurnEnd, Turns
@@ -517,7 +517,7 @@ class AsyncSession:
         Args:
             entry: an entry of this session, or of another.
         """
-        return self._log.cost(entry)
+        return cost_of(entry, self._scope.options)
 
     # --- the context
 

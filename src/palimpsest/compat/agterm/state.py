@@ -224,7 +224,8 @@ def _with_graves(entries: list[dict[str, Any]], erased: Sequence[Any]) -> list[d
     graves: list[tuple[int, dict[str, Any]]] = []
     for i, one in enumerate(erased):
         pair = (0, one) if isinstance(one, str) else one
-        if isinstance(pair, Mapping) or len(pair) != 2 or not isinstance(pair[0], int) or not isinstance(pair[1], str):
+        fits = isinstance(pair, list | tuple) and [type(part) for part in pair] == [int, str]
+        if not fits:
             raise ImportFailed(f"state.erased[{i}]", f"{one!r} is no id, or how many entries come before it and an id")
         grave = {"id": pair[1], "kind": "message", "role": "assistant", "content": "", "erased": True}
         graves.append((pair[0], grave))
