@@ -1,4 +1,4 @@
-"""What tests of the door for programs of AGTerm share: both managers with one face, a clock, and talks of known cost."""
+"""What tests of the door for programs of AGTerm share: both managers with one face, and talks of known cost."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def managed(kind: str, store: str = "memory://", config: Any = None, **options: 
             yield MemoryManager(config, store=memory, **options)
         return
     with asyncio.Runner() as runner:
-        memory = AsyncMemory.open(store, clock=clock)
+        core = AsyncMemory.open(store, clock=clock)
         try:
-            yield Awaited(AsyncMemoryManager(config, store=memory, **options), runner.run)
+            yield Awaited(AsyncMemoryManager(config, store=core, **options), runner.run)
         finally:
-            runner.run(memory.close())
+            runner.run(core.close())
 
 
 class Heard:

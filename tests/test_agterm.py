@@ -118,7 +118,7 @@ def test_the_newer_text_of_a_file_takes_the_place_of_the_older(manager: Any) -> 
 
 
 def test_the_hundred_and_first_entry_compresses(manager: Any) -> None:
-    """100 user messages: nothing. The 101st: 91 covered, 10 active, one summary, told after the entry that led to it."""
+    """100 user messages: nothing. The 101st: 91 covered, 10 active, one summary, told after its entry."""
     heard = Heard(manager, "entry:added", "compressed")
     for i in range(100):
         manager.add_user_message("s", LINE.format(i))

@@ -22,7 +22,7 @@ from palimpsest.compat.agterm.records import (
     SessionState,
     snake_case,
 )
-from palimpsest.errors import ConfigError, ImportFailed
+from palimpsest.errors import ConfigError, ImportFailed, shorten
 
 SEAL = "agterm"
 """What the records of an import say that they are from."""
@@ -44,31 +44,32 @@ def exported_natively(
     raw = _mapping(state.to_dict() if isinstance(state, SessionState) else state, "state", _TOP)
     session = raw.get("session_id")
     if not isinstance(session, str) or not session:
-        raise ImportFailed("state.session_id", f"{session!r} is no session's id")
+        raise ImportFailed("state.session_id", f"{shorten(session)} is no session's id")
     _check_version(raw.get("schema_version", SCHEMA_VERSION))
     _check_config(raw.get("config"))
     summaries = [_summary(one, f"state.summaries[{i}]") for i, one in enumerate(_list(raw, "summaries"))]
     entries = [_entry(one, f"state.entries[{i}]") for i, one in enumerate(_list(raw, "entries"))]
     entries = [one for one in entries if one["kind"] != "summary" or _check_listed(one, summaries)]
+    _check_links(entries, summaries)
     log = _with_graves(entries, _list(raw, "erased"))
     places: dict[str, int] = {}
     for i, one in enumerate(log):
         if places.setdefault(one["id"], i + 1) != i + 1:
-            raise ImportFailed("state.entries", f"the id {one['id']!r} is there twice")
-    _check_links(entries, summaries)
-    living = {one["id"]: one for one in entries}
-    records = _records(summaries, places, living, count, cost)
-    covered = {seq for record in records for first, last in record["compaction"]["covered"] for seq in (first, last)}
-    covered |= {
-        seq for first, last in (records[-1]["compaction"]["covered"] if records else ()) for seq in range(first, last)
-    }
-    archived = [places[one["id"]] for one in entries if one["compressed"] and places[one["id"]] not in covered]
+            raise ImportFailed("state.entries", f"the id {shorten(one['id'])} is there twice")
+    records = _records(summaries, places, {one["id"]: one for one in entries}, count, cost)
+    covered = {id for one in summaries for id in one["ids"]}
+    archived = [places[one["id"]] for one in entries if one["compressed"] and one["id"] not in covered]
     if archived:
         records.append(_archiving(records, archived))
     for i, one in enumerate(log):
         one |= {"seq": i + 1, "links": {"revision": 1}}
         for name in ("compressed", "summary_id", "place"):
             one.pop(name, None)
+    return _native(session, log, records)
+
+
+def _native(session: str, log: Sequence[dict[str, Any]], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """An export of Palimpsest with this log, which one revision added, and these records of what followed."""
     return {
         "schema_version": 2,
         "session_id": session,
@@ -103,13 +104,13 @@ def _mapping(raw: object, where: str, known: Sequence[str]) -> dict[str, Any]:
 def _list(raw: Mapping[str, Any], name: str) -> Sequence[Any]:
     value = raw.get(name) or ()
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise ImportFailed(f"state.{name}", f"{value!r} is not a list")
+        raise ImportFailed(f"state.{name}", f"{shorten(value)} is not a list")
     return value
 
 
 def _check_version(version: object) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
-        raise ImportFailed("state.schema_version", f"{version!r} is not known (known is {SCHEMA_VERSION})")
+        raise ImportFailed("state.schema_version", f"{shorten(version)} is not known (known is {SCHEMA_VERSION})")
 
 
 def _check_config(config: Any) -> None:
@@ -123,7 +124,7 @@ def _check_config(config: Any) -> None:
 def _text(raw: Mapping[str, Any], name: str, where: str, *, empty: bool = False) -> str:
     value = raw.get(name)
     if not isinstance(value, str) or not (value or empty):
-        raise ImportFailed(f"{where}.{name}", f"{value!r} is not text" if not isinstance(value, str) else "is empty")
+        raise ImportFailed(f"{where}.{name}", "is no text" if not isinstance(value, str) else "is empty")
     return value
 
 
@@ -132,9 +133,9 @@ def _time(value: object, where: str) -> str:
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError as fault:
-        raise ImportFailed(where, f"{value!r} is no time in ISO 8601") from fault
+        raise ImportFailed(where, f"{shorten(value)} is no time in ISO 8601") from fault
     if moment.tzinfo is None:
-        raise ImportFailed(where, f"{value!r} has no time zone: add one, such as Z")
+        raise ImportFailed(where, f"{shorten(value)} has no time zone: add one, such as Z")
     return moment.astimezone(UTC).isoformat()
 
 
@@ -145,10 +146,10 @@ def _entry(raw: object, where: str) -> dict[str, Any]:
     given = _mapping(raw, where, ENTRY_FIELDS)
     kind = given.get("type")
     if kind not in _TYPES:
-        raise ImportFailed(f"{where}.type", f"{kind!r} is none of {', '.join(_TYPES)}")
+        raise ImportFailed(f"{where}.type", f"{shorten(kind)} is none of {', '.join(_TYPES)}")
     role = given.get("role", "user") if kind == "message" else _ROLES.get(kind, "user")
     if kind == "message" and role not in ("user", "assistant", "system"):
-        raise ImportFailed(f"{where}.role", f"{role!r} is none of user, assistant, system")
+        raise ImportFailed(f"{where}.role", f"{shorten(role)} is none of user, assistant, system")
     made = {"id": _text(given, "id", where), "kind": kind, "role": role, "place": where}
     made["content"] = given["parts"] if given.get("parts") else _text(given, "content", where, empty=True)
     made["created_at"] = _time(given.get("timestamp"), f"{where}.timestamp")
@@ -176,10 +177,10 @@ def _summary(raw: object, where: str) -> dict[str, Any]:
     given = _mapping(raw, where, MemorySummary.__struct_fields__)
     ids = given.get("original_entry_ids")
     if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids:
-        raise ImportFailed(f"{where}.original_entry_ids", f"{ids!r} is no list of entries' ids")
+        raise ImportFailed(f"{where}.original_entry_ids", f"{shorten(ids)} is no list of entries' ids")
     level, method = given.get("level", 0), given.get("method", "heuristic")
     if isinstance(level, bool) or not isinstance(level, int) or level < 0:
-        raise ImportFailed(f"{where}.level", f"{level!r} is no whole number of at least 0")
+        raise ImportFailed(f"{where}.level", f"{shorten(level)} is no whole number of at least 0")
     span = _mapping(given.get("time_range") or {}, f"{where}.time_range", ("start", "end"))
     times = {name: _time(value, f"{where}.time_range.{name}") for name, value in span.items()}
     return {
@@ -200,7 +201,9 @@ def _summary(raw: object, where: str) -> dict[str, Any]:
 def _check_listed(entry: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]]) -> bool:
     """Refuse an entry that is a summary and is none of the summaries; one that is needs no second place."""
     if not any(entry["id"] == one["id"] for one in summaries):
-        raise ImportFailed(f"{entry['place']}.id", f"{entry['id']!r} is a summary that the summaries do not have")
+        raise ImportFailed(
+            f"{entry['place']}.id", f"{shorten(entry['id'])} is a summary that the summaries do not have"
+        )
     return False
 
 
@@ -214,9 +217,11 @@ def _check_links(entries: Iterable[Mapping[str, Any]], summaries: Sequence[Mappi
         if meant is None:
             continue
         if meant not in named:
-            raise ImportFailed(f"{entry['place']}.summary_id", f"{meant!r} is no summary of this state")
+            raise ImportFailed(f"{entry['place']}.summary_id", f"{shorten(meant)} is no summary of this state")
         if entry["id"] not in named[meant]:
-            raise ImportFailed(f"{entry['place']}.summary_id", f"the summary {meant!r} does not name {entry['id']!r}")
+            raise ImportFailed(
+                f"{entry['place']}.summary_id", f"the summary {shorten(meant)} does not name {shorten(entry['id'])}"
+            )
 
 
 def _with_graves(entries: list[dict[str, Any]], erased: Sequence[Any]) -> list[dict[str, Any]]:
@@ -226,7 +231,9 @@ def _with_graves(entries: list[dict[str, Any]], erased: Sequence[Any]) -> list[d
         pair = (0, one) if isinstance(one, str) else one
         fits = isinstance(pair, list | tuple) and [type(part) for part in pair] == [int, str]
         if not fits:
-            raise ImportFailed(f"state.erased[{i}]", f"{one!r} is no id, or how many entries come before it and an id")
+            raise ImportFailed(
+                f"state.erased[{i}]", f"{shorten(one)} is no id, or how many entries come before it and an id"
+            )
         grave = {"id": pair[1], "kind": "message", "role": "assistant", "content": "", "erased": True}
         graves.append((pair[0], grave))
     log: list[dict[str, Any]] = []
@@ -252,10 +259,12 @@ def _records(
         seqs = []
         for id in one["ids"]:
             if id not in places:
-                raise ImportFailed(f"{one['place']}.original_entry_ids", f"{id!r} is no entry of this state")
+                raise ImportFailed(f"{one['place']}.original_entry_ids", f"{shorten(id)} is no entry of this state")
             if places[id] in covered:
                 other = covered[places[id]]
-                raise ImportFailed(f"{one['place']}.original_entry_ids", f"{id!r} is in the summary {other!r}, too")
+                raise ImportFailed(
+                    f"{one['place']}.original_entry_ids", f"{shorten(id)} is in the summary {shorten(other)}, too"
+                )
             covered[places[id]] = one["id"]
             seqs.append(places[id])
         originals = [living[id] for id in one["ids"] if id in living]
