@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from palimpsest.compat.agterm.records import Record, snake_case
+from palimpsest.compat.agterm.spelling import Record, snake_case
 from palimpsest.errors import ConfigError
 from palimpsest.strategies import Summarize, Triggers
 
