@@ -20,8 +20,8 @@ from palimpsest.compat.agterm.records import (
     SCHEMA_VERSION,
     MemorySummary,
     SessionState,
-    snake_case,
 )
+from palimpsest.compat.agterm.spelling import snake_case
 from palimpsest.errors import ConfigError, ImportFailed, shorten
 
 SEAL = "agterm"
