@@ -50,9 +50,7 @@ def main() -> int:
     given = arguments(__doc__ or "")
     medians = over_runs(given.runs, lambda: run(memory_folder() or given.disk))
     names = {"add": "an add", "text": "the text for a model", "active": "active entries", "stats": "stats"}
-    figures = [
-        Figure(f"AGTerm: {told}, CPU in the session's own", medians[name], MOST) for name, told in names.items()
-    ]
+    figures = [Figure(f"AGTerm: {told}, CPU in the session's own", medians[name], MOST) for name, told in names.items()]
     return report("Doors for programs of another memory", figures, given)
 
 

@@ -5,6 +5,7 @@ Where a docstring ends in N and a number, the memory that the door stands in for
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from palimpsest.compat.agterm import DEFAULT_MEMORY_CONFIG, AsyncMemoryManager, 
 from palimpsest.testing import FakeClock
 from talks import words
 from terminals import STARTS, Heard, covered, managed, says
+from test_docstrings import listed, parameters
 
 LINE = "message {} about the weather in Paris and other things"
 
@@ -421,6 +423,33 @@ def test_entries_that_come_during_a_slow_callback_are_active(plain: Any) -> None
     assert [one.id for one in plain.get_active_entries("s")][-3:] == [one.id for one in late]
 
 
+def test_a_slow_callback_holds_up_no_other_task() -> None:
+    """While a callback of one session waits, other tasks add to it and to others, and what they add is active (N12)."""
+
+    async def main() -> None:
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: str) -> str:
+            entered.set()
+            await go_on.wait()
+            return "They spoke."
+
+        async with AsyncMemoryManager({"autoCompress": False}, counter=words) as manager:
+            manager.set_summarize_callback(slow)
+            for i in range(20):
+                await manager.add_user_message("s", f"m{i} {'word ' * 49}")
+            compressing = asyncio.create_task(manager.compress("s"))
+            await entered.wait()
+            late = await manager.add_user_message("s", "meanwhile")
+            await manager.add_user_message("other", "hello")
+            assert (await manager.get_stats("s")).compressed_entries == 0
+            go_on.set()
+            assert len((await compressing).entry_ids) == 10
+            assert (await manager.get_active_entries("s"))[-1].id == late.id
+
+    asyncio.run(main())
+
+
 def test_a_callback_may_use_the_manager(plain: Any) -> None:
     """A callback that reads and adds waits for nothing: the manager holds no lock while it is asked (N12)."""
     plain.set_summarize_callback(
@@ -716,21 +745,31 @@ def test_both_managers_have_the_same_methods() -> None:
     assert {"add_user_message", "get_context_for_llm", "import_session", "on"} <= set(methods(MemoryManager))
 
 
+@pytest.mark.parametrize("cls", [MemoryManager, AsyncMemoryManager])
+def test_editors_see_what_each_parameter_means(cls: type) -> None:
+    """Every method has a docstring that tells of each parameter, and so have the managers themselves."""
+    for name, verb in vars(cls).items():
+        if (name == "__init__" or not name.startswith("_")) and inspect.isfunction(verb):
+            assert set(inspect.signature(verb).parameters) - {"self"} == listed(inspect.getdoc(verb) or ""), name
+    assert parameters(MemoryConfig) == listed(inspect.getdoc(MemoryConfig) or "")
+
+
 def test_the_public_names_of_the_door() -> None:
     """The door lists its names, each is there, and nothing else is."""
     assert dir(agterm) == list(agterm.__all__) == sorted(set(agterm.__all__))
     assert all(inspect.getdoc(getattr(agterm, name)) for name in agterm.__all__)
 
 
-def test_conversations_outlive_the_manager(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["sqlite:///{}/agent.db", "file://{}/agent", "{}/agent.db"])
+def test_conversations_outlive_the_manager(tmp_path: Path, store: str) -> None:
     """Over a file the next manager goes on where the last one was, and closes what it opened (N28)."""
-    path = tmp_path / "agent.db"
-    with MemoryManager(store=path, counter=words) as first:
+    store = store.format(tmp_path)
+    with MemoryManager(store=store, counter=words) as first:
         for i in range(101):
             first.add_user_message("s", LINE.format(i))
         before = first.get_context_for_llm("s")
 
-    with MemoryManager(store=f"sqlite:///{path}", counter=words) as second:
+    with MemoryManager(store=Path(store) if "://" not in store else store, counter=words) as second:
         assert second.get_context_for_llm("s") == before
         assert covered(second, "s") == 91
 

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from palimpsest import Image, Text
+from laws import examples
+from palimpsest import BudgetImpossible, Image, Text
 from palimpsest.compat.agterm import MemoryManager
 from palimpsest.errors import ImportFailed
+from talks import words
 from terminals import STARTS, Heard, managed, says
 
 DAY = "2024-01-01T10:00:00.000Z"
@@ -230,6 +235,46 @@ def test_what_is_handed_out_is_no_part_of_what_is_kept(manager: Any) -> None:
     manager.export_session("s").to_dict()["entries"][0]["metadata"]["tags"].append("d")
 
     assert manager.get_active_entries("s")[0].metadata == {"tags": ["a"]}
+
+
+STEPS = st.tuples(
+    st.sampled_from(["user", "assistant", "call", "result", "context", "compress", "text"]),
+    st.sampled_from(
+        ["short", "word " * 30, "=== Recent Conversation ===\n[2020-01-01 - 2020-01-02]", "{content} <a> "]
+    ),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+@settings(max_examples=examples(60))
+def test_whatever_was_done_a_state_comes_back_and_texts_fit(steps: list[tuple[str, str]]) -> None:
+    """After any steps figures add up, a text for a model is within the limit, and a session that was exported is the
+    same after its import."""
+    with (
+        managed("plain", config={"maxTokens": 300, "maxEntries": 12, "recentWindow": 4}) as one,
+        managed("plain") as two,
+    ):
+        verbs = {
+            "user": lambda text: one.add_user_message("s", text),
+            "assistant": lambda text: one.add_assistant_message("s", text),
+            "call": lambda text: one.add_tool_call("s", "tool", {"say": text}),
+            "result": lambda text: one.add_tool_result("s", "tool", text),
+            "context": lambda text: one.add_context("s", text, "a.py"),
+            "compress": lambda _: one.compress("s"),
+            "text": lambda _: one.get_context_for_llm("s"),
+        }
+        for verb, text in steps:
+            with suppress(BudgetImpossible):
+                verbs[verb](text)
+        with suppress(BudgetImpossible):
+            assert words(one.get_context_for_llm("s")) <= 300
+        exported, stats = one.export_session("s"), one.get_stats("s")
+
+        assert stats.total_entries == stats.active_entries + stats.compressed_entries == len(exported.entries)
+        two.update_config(one.config.to_dict())
+        two.import_session(json.loads(json.dumps(exported.to_dict(camel=True))))
+        assert two.export_session("s") == exported
+        assert two.memory.session("s").verify().ok
 
 
 def test_the_practices_as_one_script() -> None:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from palimpsest.compat.agterm.spelling import Record, snake_case
 from palimpsest.errors import ConfigError
 from palimpsest.strategies import Summarize, Triggers
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class ConfigChanges(TypedDict, total=False):
+        """The fields of `MemoryConfig`, for type checkers."""
+
+        max_entries: int
+        max_tokens: int
+        recent_window: int
+        min_entries_to_compress: int
+        auto_compress: bool
+        compression_ratio: float
+        recent_window_tokens: int | None
+        on_failure: Literal["keep", "heuristic"]
 
 
 class MemoryConfig(Record, frozen=True, kw_only=True):

@@ -25,6 +25,9 @@ from palimpsest.errors import ConfigError, Conflict
 from palimpsest.strategies import CallableSummarizer
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from palimpsest.compat.agterm.config import ConfigChanges
     from palimpsest.types import Status, Summary
 
 KEPT = 1024
@@ -90,11 +93,12 @@ class AsyncMemoryManager:
         return self._memory
 
     def _session(self, session_id: str) -> AsyncSession:
-        found = self._open.get(session_id)
+        kept = self._open  # a change of the configuration puts another one in its place
+        found = kept.get(session_id)
         if found is None:
-            while len(self._open) >= KEPT:
-                self._open.pop(next(iter(self._open), ""), None)
-            found = self._open[session_id] = self._memory.session(
+            if len(kept) >= KEPT:
+                kept.clear()
+            found = kept[session_id] = self._memory.session(
                 session_id,
                 format="text",
                 max_tokens=self._config.max_tokens,
@@ -184,9 +188,11 @@ class AsyncMemoryManager:
             callback: a function, or a coroutine function; None: summaries are made without a model again.
         """
         self._summarizer = None if callback is None else CallableSummarizer(callback, checked=False)
-        self._open.clear()
+        self._open = {}
 
-    async def update_config(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> MemoryConfig:
+    async def update_config(
+        self, changes: Mapping[str, Any] | None = None, /, **more: Unpack[ConfigChanges]
+    ) -> MemoryConfig:
         """Change the configuration of all sessions, from the next check on, and return it. Nothing is compressed by it.
 
         Raises ConfigError, and changes nothing, for an unknown key or a value that cannot be.
@@ -198,7 +204,7 @@ class AsyncMemoryManager:
         config = self._config.changed({**(changes or {}), **more})
         self._strategy = strategy_of(config, self._prompt)
         self._config = config
-        self._open.clear()
+        self._open = {}
         for handler in self._handlers.of(CONFIG_CHANGED):
             with self._handlers.watched(CONFIG_CHANGED):
                 await completed(handler("", config))
@@ -271,8 +277,8 @@ class AsyncMemoryManager:
         """A summary as a record. What it is from is read once."""
         known = self._originals.get(summary.id)
         if known is None:
-            while len(self._originals) >= KEPT:
-                self._originals.pop(next(iter(self._originals), ""), None)
+            if len(self._originals) >= KEPT:
+                self._originals.clear()
             known = self._originals[summary.id] = Originals(await session.expand(summary), session.cost)
         return summary_of(summary, known, session)
 
