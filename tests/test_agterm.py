@@ -366,7 +366,7 @@ def test_a_callback_that_raises_loses_nothing_and_is_not_asked_for_ever(manager:
     assert manager.get_stats("s").total_entries == 20
     assert 1 <= len(asked) <= 3
     assert len(heard.calls) == len(asked)
-    assert words(manager.get_context_for_llm("s")) <= 400
+    assert manager.context("s").tokens <= 400
     assert manager.get_summaries("s") == []
 
 
@@ -516,21 +516,21 @@ def test_no_text_forges_a_heading_or_a_label(plain: Any) -> None:
     assert not [line for line in lines if line.startswith("System:")]
 
 
-def test_the_text_stays_within_max_tokens_whatever_is_there(plain: Any) -> None:
-    """Few long entries, one long result, pins or none: the text is within the limit on every read, and never empty
-    where the newest can be shortened (N1, N5)."""
-    plain.update_config(max_tokens=200)
-    plain.add_user_message("s", "look at this")
-    plain.add_tool_call("s", "read", {})
-    plain.add_tool_result("s", "read", "word " * 5000)
+def test_the_text_stays_within_max_tokens_whatever_is_there() -> None:
+    """With one long result the text, headings and labels counted, is within the limit on every read, and never empty
+    where the newest can be shortened; what the user said is never cut (N1, N2, N5)."""
+    with managed("plain", counter=None, config={"maxTokens": 200}) as plain:
+        plain.add_user_message("s", "look at this")
+        plain.add_tool_call("s", "read", {})
+        plain.add_tool_result("s", "read", "word " * 5000)
 
-    text = plain.get_context_for_llm("s")
+        text = plain.get_context_for_llm("s")
 
-    assert 50 < words(text) <= 200
-    assert "look at this" in text
-    plain.add_user_message("s", "word " * 201)
-    with pytest.raises(BudgetImpossible):
-        plain.get_context_for_llm("s")
+        assert 50 < plain.memory.session("s").options.counter.count(text) <= 200
+        assert "look at this" in text
+        plain.add_user_message("s", "word " * 201)
+        with pytest.raises(BudgetImpossible):
+            plain.get_context_for_llm("s")
 
 
 def test_stats_are_on_the_scale_that_triggers_compare(manager: Any) -> None:

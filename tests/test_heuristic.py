@@ -120,6 +120,19 @@ def test_bare_it_has_the_documented_lines_and_nothing_else():
     ]
 
 
+def test_bare_it_tells_where_contexts_were_from():
+    """Of background data a bare one tells the source and the entry, at every fold, and nothing of the text."""
+    entries = [Entry(seq=1, content="hello"), Entry(seq=2, kind="context", name="src/main.ts", content="secret body")]
+    bare = Recipe(target=400, most=500, source_tokens=5_000, bare=True)
+    lines = ["Context:", "- src/main.ts (entry 2)"]
+
+    draft = heuristic(SummarySource(entries=entries), bare, words)
+    again = heuristic(SummarySource(entries=[Entry(seq=3, content="go on")], previous=[summary(draft)]), bare, words)
+
+    assert draft.text.split("\n") == ["[Previous conversation summary]", "1 user message", 'First: "hello"', *lines]
+    assert again.text.split("\n")[-2:] == lines
+
+
 def test_one_of_each_is_singular():
     """One message and one error are in the singular, and one message has no last."""
     text = told([Entry(seq=1, content="hello"), result(2, "find", "", "error")]).text

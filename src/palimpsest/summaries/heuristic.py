@@ -86,8 +86,8 @@ def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
     """Return a summary that no model was asked for: `recipe.target` tokens if there is so much to tell.
 
     It takes at most `recipe.most` tokens, less than its source, and holds every pinned identifier. Where that is `bare`
-    it has the documented lines alone, after what a model's summary said before. Raises Rejected: empty where there is
-    nothing to tell, no_gain where what may not be left out is longer than that.
+    it has the documented lines alone, after what a model's summary said before, and before where contexts were from.
+    Raises Rejected: empty where there is nothing to tell, no_gain where what may not be left out is longer than that.
     """
     found, pinned = glean(source), pinned_of(source)
     if found.is_empty and not pinned:
@@ -96,7 +96,7 @@ def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
     least = _least(found, pinned, most, count, bare=recipe.bare)
     aim = max(min(recipe.target, most), count(least.text()))
     parts = _after_earlier(least, found, aim, count)
-    parts = parts if recipe.bare else _filled(parts, found, aim, count)
+    parts = _with_contexts(parts, found, most, count) if recipe.bare else _filled(parts, found, aim, count)
     text = parts.text()
     if count(text) > most or missing(text, pinned):  # a counter by which more text may be fewer tokens
         parts, text = least, least.text()
@@ -128,6 +128,12 @@ def _after_earlier(parts: _Parts, found: Gleaned, aim: int, count: Count) -> _Pa
     if found.notes or found.mentioned:
         room = min(room, int(aim * _EARLIER_SHARE))
     return msgspec.structs.replace(parts, earlier=cut(earlier, room, count))
+
+
+def _with_contexts(parts: _Parts, found: Gleaned, most: int, count: Count) -> _Parts:
+    """Return the parts with the sources of background data, which nobody can ask for whom nobody tells of them."""
+    items = tuple(found.contexts.values())
+    return msgspec.structs.replace(parts, notes=items[: _longest(parts, "notes", items, most, count)])
 
 
 def _filled(parts: _Parts, found: Gleaned, aim: int, count: Count) -> _Parts:
