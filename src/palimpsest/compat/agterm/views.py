@@ -104,8 +104,8 @@ def state_of(
         if entry.erased:
             erased.append((len(living), entry.id))
         else:
-            compressed = entry.id not in shown
-            living.append(MemoryEntry(entry, session.cost, compressed, within.get(entry.id) if compressed else None))
+            made = within.get(entry.id)  # a context may show an open question beside the summary that has it
+            living.append(MemoryEntry(entry, session.cost, made is not None or entry.id not in shown, made))
     return SessionState(
         session_id=session.id,
         entries=tuple(living),
