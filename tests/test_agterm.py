@@ -558,7 +558,8 @@ def test_a_text_without_spaces_is_not_one_token() -> None:
 
 
 def test_a_summary_is_an_object_and_an_entry(manager: Any) -> None:
-    """A summary names its originals, its times and how much it saves, and has what an entry has: one record."""
+    """A summary names its originals, its times and how much it saves, and has what an entry has: one record. Its ratio is
+    how many tokens became one; natively that has a word of its own, and the share that is aimed at another (N18)."""
     manager.update_config(auto_compress=False, recent_window=0)
     manager.set_summarize_callback(lambda _: "four words of summary")
     says(manager, "s", *[20] * 6)
@@ -569,6 +570,7 @@ def test_a_summary_is_an_object_and_an_entry(manager: Any) -> None:
 
     assert (summary.token_count, summary.original_token_count, summary.compression_ratio) == (4, 140, 35.0)
     assert summary.original_entry_ids == tuple(one.id for one in manager.export_session("s").entries)
+    assert manager.config.compression_ratio == 0.3
     assert (summary.type, summary.role, summary.timestamp) == ("summary", "system", summary.created_at)
     assert summary.to_dict(camel=True)["timeRange"] == dict.fromkeys(("start", "end"), "2023-11-14T22:13:20+00:00")
 
