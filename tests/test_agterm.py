@@ -17,6 +17,7 @@ import pytest
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, InvalidEntry, Memory
 from palimpsest.compat import agterm
 from palimpsest.compat.agterm import DEFAULT_MEMORY_CONFIG, AsyncMemoryManager, MemoryConfig, MemoryManager
+from palimpsest.compat.agterm.config import strategy_of
 from palimpsest.testing import FakeClock
 from talks import words
 from terminals import STARTS, Heard, covered, managed, says
@@ -162,6 +163,28 @@ def test_tokens_compress_above_their_limit_where_there_is_enough(plain: Any) -> 
 
     assert heard.names() == ["compaction:skipped", "compressed"]
     assert covered(plain, "s") == 5
+
+
+def test_the_recent_window_shrinks_to_its_tokens(manager: Any) -> None:
+    """Ten entries that take all of max_tokens are not kept whole: the window goes down to half of it, or to the tokens
+    that were said, so that compression does something (N5)."""
+    manager.update_config(max_tokens=1000)
+    says(manager, "half", *[100] * 11)
+    manager.update_config(recent_window_tokens=300)
+    says(manager, "said", *[100] * 11)
+
+    assert (covered(manager, "half"), covered(manager, "said")) == (6, 8)
+
+
+def test_system_messages_and_pinned_entries_are_never_compressed(plain: Any) -> None:
+    """What was pinned, or is of the system, through Palimpsest stays active, and in the text (N8)."""
+    session = plain.memory.session("s")
+    kept = [session.add_system_message("Be kind."), session.add_user_message("always this", pinned=True)]
+    for i in range(120):
+        plain.add_user_message("s", LINE.format(i))
+
+    assert [one.id for one in plain.get_active_entries("s")][:2] == [one.id for one in kept]
+    assert all(words in plain.get_context_for_llm("s") for words in ("Be kind.", "always this"))
 
 
 def test_switched_off_it_compresses_by_hand_alone(manager: Any) -> None:
@@ -558,8 +581,7 @@ def test_a_text_without_spaces_is_not_one_token() -> None:
 
 
 def test_a_summary_is_an_object_and_an_entry(manager: Any) -> None:
-    """A summary names its originals, its times and how much it saves, and has what an entry has: one record. Its ratio is
-    how many tokens became one; natively that has a word of its own, and the share that is aimed at another (N18)."""
+    """A summary names its originals, its times and how much it saves, and has what an entry has: one record."""
     manager.update_config(auto_compress=False, recent_window=0)
     manager.set_summarize_callback(lambda _: "four words of summary")
     says(manager, "s", *[20] * 6)
@@ -570,9 +592,22 @@ def test_a_summary_is_an_object_and_an_entry(manager: Any) -> None:
 
     assert (summary.token_count, summary.original_token_count, summary.compression_ratio) == (4, 140, 35.0)
     assert summary.original_entry_ids == tuple(one.id for one in manager.export_session("s").entries)
-    assert manager.config.compression_ratio == 0.3
     assert (summary.type, summary.role, summary.timestamp) == ("summary", "system", summary.created_at)
     assert summary.to_dict(camel=True)["timeRange"] == dict.fromkeys(("start", "end"), "2023-11-14T22:13:20+00:00")
+
+
+def test_the_two_ratios_have_two_words_underneath(plain: Any) -> None:
+    """What AGTerm calls a ratio is the share that is aimed at in the configuration, and how many tokens became one in a
+    summary; underneath these are two words (N18)."""
+    plain.update_config(auto_compress=False, recent_window=0, compression_ratio=0.5)
+    plain.set_summarize_callback(lambda _: "four words of summary")
+    says(plain, "s", *[20] * 6)
+    plain.add_assistant_message("s", " ".join(["word"] * 20))
+    plain.compress("s")
+
+    assert plain.get_summaries("s")[0].compression_ratio == 35.0
+    assert plain.memory.session("s", counter=words).summaries()[0].reduction_factor == 35.0
+    assert strategy_of(plain.config, None).target_ratio == 0.5
 
 
 def test_a_larger_context_gets_summaries_and_entries_apart(manager: Any) -> None:
