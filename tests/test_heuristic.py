@@ -133,6 +133,17 @@ def test_bare_it_tells_where_contexts_were_from():
     assert again.text.split("\n")[-2:] == lines
 
 
+def test_bare_it_tells_the_rest_where_the_documented_lines_say_nothing():
+    """Of entries that no user said, and no tool, a bare one tells what any other does: a heading is none."""
+    entries = [Entry(seq=i, role="assistant", content=f"We decided to use Postgres for ORD-{i}.") for i in range(1, 9)]
+    source = SummarySource(entries=entries)
+
+    draft = heuristic(source, Recipe(target=60, most=80, source_tokens=5_000, bare=True), words)
+
+    assert "ORD-8" in draft.text
+    assert draft == heuristic(source, Recipe(target=60, most=80, source_tokens=5_000), words)
+
+
 def test_one_of_each_is_singular():
     """One message and one error are in the singular, and one message has no last."""
     text = told([Entry(seq=1, content="hello"), result(2, "find", "", "error")]).text

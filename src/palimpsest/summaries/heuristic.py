@@ -86,8 +86,9 @@ def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
     """Return a summary that no model was asked for: `recipe.target` tokens if there is so much to tell.
 
     It takes at most `recipe.most` tokens, less than its source, and holds every pinned identifier. Where that is `bare`
-    it has the documented lines alone, after what a model's summary said before, and before where contexts were from.
-    Raises Rejected: empty where there is nothing to tell, no_gain where what may not be left out is longer than that.
+    it has the documented lines alone, between what a model's summary said before and where contexts were from; the rest
+    only where these say nothing. Raises Rejected: empty where there is nothing to tell, no_gain where what may not be
+    left out is longer than that.
     """
     found, pinned = glean(source), pinned_of(source)
     if found.is_empty and not pinned:
@@ -96,7 +97,8 @@ def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
     least = _least(found, pinned, most, count, bare=recipe.bare)
     aim = max(min(recipe.target, most), count(least.text()))
     parts = _after_earlier(least, found, aim, count)
-    parts = _with_contexts(parts, found, most, count) if recipe.bare else _filled(parts, found, aim, count)
+    bare = _with_contexts(parts, found, most, count) if recipe.bare else None
+    parts = bare if bare is not None and bare.text() != HEADING else _filled(parts, found, aim, count)
     text = parts.text()
     if count(text) > most or missing(text, pinned):  # a counter by which more text may be fewer tokens
         parts, text = least, least.text()
