@@ -15,6 +15,7 @@ NAMES = (
     "append",
     "context",
     "cold",
+    "compat",
     "concurrency",
     "sessions",
     "storage",

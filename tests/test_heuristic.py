@@ -99,6 +99,51 @@ def test_the_documented_lines_alone():
     assert text == '[Previous conversation summary]\n1 user message\nFirst: "hello"'
 
 
+def test_bare_it_has_the_documented_lines_and_nothing_else():
+    """A bare one leaves out outcomes, errors, facts and names, whatever room there is, and counts on over the next."""
+    entries = [
+        Entry(seq=1, content=FIRST),
+        call(2, "fetch"),
+        result(3, "fetch", "timed out at db-7.example.com", "error"),
+        Entry(seq=4, content=LAST),
+    ]
+    bare = Recipe(target=400, most=500, source_tokens=5_000, bare=True)
+    lines = ["[Previous conversation summary]", "2 user messages", f'First: "{FIRST}"', f'Last: "{LAST}"']
+
+    draft = heuristic(SummarySource(entries=entries), bare, words)
+    again = heuristic(SummarySource(entries=[Entry(seq=5, content="And now?")], previous=[summary(draft)]), bare, words)
+
+    assert draft.text.split("\n") == [*lines, "Tools used: fetch", "1 error encountered"]
+    assert again.text.split("\n") == [
+        *("[Previous conversation summary]", "3 user messages", f'First: "{FIRST}"', 'Last: "And now?"'),
+        *("Tools used: fetch", "1 error encountered"),
+    ]
+
+
+def test_bare_it_tells_where_contexts_were_from():
+    """Of background data a bare one tells the source and the entry, at every fold, and nothing of the text."""
+    entries = [Entry(seq=1, content="hello"), Entry(seq=2, kind="context", name="src/main.ts", content="secret body")]
+    bare = Recipe(target=400, most=500, source_tokens=5_000, bare=True)
+    lines = ["Context:", "- src/main.ts (entry 2)"]
+
+    draft = heuristic(SummarySource(entries=entries), bare, words)
+    again = heuristic(SummarySource(entries=[Entry(seq=3, content="go on")], previous=[summary(draft)]), bare, words)
+
+    assert draft.text.split("\n") == ["[Previous conversation summary]", "1 user message", 'First: "hello"', *lines]
+    assert again.text.split("\n")[-2:] == lines
+
+
+def test_bare_it_tells_the_rest_where_the_documented_lines_say_nothing():
+    """Of entries that no user said, and no tool, a bare one tells what any other does: a heading is none."""
+    entries = [Entry(seq=i, role="assistant", content=f"We decided to use Postgres for ORD-{i}.") for i in range(1, 9)]
+    source = SummarySource(entries=entries)
+
+    draft = heuristic(source, Recipe(target=60, most=80, source_tokens=5_000, bare=True), words)
+
+    assert "ORD-8" in draft.text
+    assert draft == heuristic(source, Recipe(target=60, most=80, source_tokens=5_000), words)
+
+
 def test_one_of_each_is_singular():
     """One message and one error are in the singular, and one message has no last."""
     text = told([Entry(seq=1, content="hello"), result(2, "find", "", "error")]).text

@@ -13,12 +13,15 @@ import pytest
 
 import palimpsest
 from palimpsest import errors, strategies, types
+from palimpsest.compat import agterm
 
 HOMES: dict[str, ModuleType] = {
     module.__name__: module  # type: ignore[attr-defined]
     for module in (palimpsest, errors, strategies, types)
 }
 LAZY = [palimpsest, strategies, types]
+DOORS = [agterm]
+"""Names of other memories: two doors may have the same ones."""
 NAMES = [(home, name) for home, module in HOMES.items() for name in module.__all__]
 
 
@@ -63,7 +66,7 @@ def test_the_list_of_public_names_is_sorted(home: str) -> None:
     assert list(HOMES[home].__all__) == sorted(set(HOMES[home].__all__))
 
 
-@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [*LAZY, *DOORS], ids=lambda module: module.__name__)
 def test_what_type_checkers_see_is_what_programs_get(module: ModuleType) -> None:
     """The table of homes and the imports for type checkers agree name by name, module by module."""
     assert imported_for_type_checkers(module) == module._HOMES
@@ -103,7 +106,7 @@ def test_every_public_name_is_there_and_documented(home: str, name: str) -> None
         assert documented(import_module(origin), name), "an alias has its meaning under it"
 
 
-@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [*LAZY, *DOORS], ids=lambda module: module.__name__)
 def test_nothing_else_is_public(module: ModuleType) -> None:
     """A home defines and lists no other public name, and an unknown one is an AttributeError that names it."""
     defined = {name for node in source(module).body for name in _assigned(node) if not name.startswith("_")}

@@ -286,6 +286,37 @@ def test_the_figures_of_stats_add_up(memory: Memory) -> None:
     assert (stats.interactions, stats.pinned) == (20, 1)
 
 
+def test_the_cost_of_an_entry_is_on_the_scale_of_stats(session: Session) -> None:
+    """What entries cost one by one is what the session costs, with what its format adds, counted before or not."""
+    session.add(turn("1"))
+    session.add_context("what is in it", name="notes.md")
+    uncounted = [session.cost(entry) for entry in session.entries()]
+
+    stats = session.stats()
+
+    assert sum(uncounted) == stats.total_tokens == stats.active_tokens
+    assert [session.cost(entry) for entry in session.entries()] == uncounted
+
+
+def test_a_context_names_its_entries(memory: Memory) -> None:
+    """The entries of a context are those that stand in it, pinned ones first; what was left out, and stand-ins for
+    results that never came, are not among them."""
+    session = memory.session("one", max_tokens=200, counter=quarters)
+    pinned = session.add_user_message("always", pinned=True)
+    for number in range(20):
+        session.add(turn(str(number)))
+    session.add_tool_call("look", {})
+    session.add_user_message("and now?")
+
+    context = session.context()
+
+    found = context.entries
+    assert found[0].id == pinned.id
+    assert [entry.seq for entry in found] == sorted(entry.seq for entry in found)
+    assert len(found) == context.report.entries < len(session.entries())
+    assert found[-1].id == session.entries(last=1)[0].id
+
+
 def test_counting_counts_each_entry_once(memory: Memory) -> None:
     """`count` says how many entries had no count yet; a second call and other verbs count none of them again."""
     asked: list[str] = []

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.wide
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("palimpsest", "palimpsest.errors", "palimpsest.strategies", "palimpsest.types", "palimpsest.testing")
+DOORS = ("palimpsest.compat.agterm",)
 CLIENTS = ("palimpsest.integrations.openai", "palimpsest.integrations.anthropic", "palimpsest.integrations.google")
 LOADS = {
     "script": "src",
@@ -106,7 +107,7 @@ def pages(site: Path) -> dict[Path, Page]:
 
 def public_names() -> Iterator[tuple[str, str]]:
     """Yield every public name with the package that it is imported from."""
-    for package in PACKAGES:
+    for package in (*PACKAGES, *DOORS):
         for name in importlib.import_module(package).__all__:
             yield package, name
     for client in CLIENTS:

@@ -743,6 +743,7 @@ SESSION: Mapping[str, Driver | str] = {
     "expand": "it reads",
     "verify": "it reads",
     "id": "an id",
+    "cost": "counts, and stores nothing",
     "in_turn": "whether a turn is open",
     "in_atomic_turn": "whether that is an atomic one",
     "options": "what the session was opened with",

@@ -1,4 +1,5 @@
-"""Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py` and `working_sync.py`.
+"""Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py` and `working_sync.py`;
+and `sync.py` of each door for programs of another memory, which is its asynchronous module without what waits.
 
     python tools/make_sync.py [--check]
 
@@ -35,6 +36,25 @@ FACES = {
 
 TARGETS = {"sync": ["AsyncSession", "AsyncMemory"], "working_sync": ["AsyncWorkingMemory"]}
 """The modules that are written, and whose faces each has: apart is what few programs load."""
+
+DOORS = {"palimpsest.compat.agterm.manager": "sync"}
+"""Modules of which every word is written again but for `PLAIN`, and what the synchronous one is called beside them."""
+
+PLAIN = {
+    " over the sessions of a memory. `sync.py` is written out of it.": " over the sessions of a memory.",
+    "for programs with an event loop that were written": "for programs that were written",
+    "handler: a function or coroutine function.": (
+        'handler: a function or coroutine function; for "config:changed" a function alone.'
+    ),
+    "async def ": "def ",
+    "await ": "",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "completed": "ended",
+    "AsyncMemory": "Memory",
+    "AsyncSession": "Session",
+}
+"""Words of a door's asynchronous module, in this order, and what its synchronous one says in their place."""
 
 RETURNS = {
     "AbstractAsyncContextManager": "AbstractContextManager",
@@ -295,8 +315,31 @@ def rendered(name: str, cores: Sequence[str]) -> str:
     named = " and ".join(f"`{FACES[core][1]}`" for core in reversed(cores))
     head = HEAD.format(faces=named, cores=" and ".join(f"`{core}`" for core in reversed(cores)))
     text = f"{head}{imports(faces, cores)}\n{faces}"
+    return formatted(text, FOLDER / f"{name}.py")
+
+
+def door(name: str) -> str:
+    """Return the text of a door's synchronous module."""
+    lines = load(name).lines
+    text = "".join(lines)
+    for words, instead in PLAIN.items():
+        text = text.replace(words, instead)
+    told, _, rest = text.partition("\n\n")
+    edit = f"# Written by `python tools/make_sync.py`. Not to be edited: edit `{name}`, and run that again."
+    if found := UNFIT.search(rest):
+        raise SystemExit(f"{name}: there is no rule for {found[0]!r}")
+    return formatted(f"{told}\n\n{edit}\n\n{rest}", home(name))
+
+
+def home(name: str) -> Path:
+    """Where a door's synchronous module is."""
+    return SOURCE.joinpath(*name.split(".")).with_name(f"{DOORS[name]}.py")
+
+
+def formatted(text: str, path: Path) -> str:
+    """The text of a module with its imports in order, and formatted."""
     for command in (["check", "--select", "I", "--fix-only"], ["format"]):
-        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(FOLDER / f"{name}.py"), "-"]
+        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(path), "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, check=True, encoding="utf-8").stdout  # noqa: S603
     return text
 
@@ -308,9 +351,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the modules")
     options = parser.parse_args()
     differs = False
-    for name, cores in TARGETS.items():
-        target = options.into / f"{name}.py"
-        text = rendered(name, cores)
+    targets = {options.into / f"{name}.py": rendered(name, cores) for name, cores in TARGETS.items()}
+    if options.into == FOLDER:
+        targets |= {home(name): door(name) for name in DOORS}
+    for target, text in targets.items():
         if not options.check:
             target.write_text(text, encoding="utf-8")
             continue

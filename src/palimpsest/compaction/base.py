@@ -54,6 +54,7 @@ class Summarizing(Triggered, frozen=True, kw_only=True):
     prompt_template: str | None = None
     on_failure: Literal["keep", "heuristic"] = "heuristic"
     rebuild_every: int = 5
+    bare_heuristic: bool = False
 
     def __post_init__(self) -> None:
         Triggered.__post_init__(self)

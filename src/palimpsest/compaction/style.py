@@ -19,7 +19,7 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     `cod_max_loops` are the passes of Chain of Density (0: one plain summary), `instructions` add a focus to the
     prompt, `prompt_template` replaces it. `on_failure` says what becomes of a compaction whose summarizer gave no
     acceptable summary: take the "heuristic", or "keep" everything as it is. Every `rebuild_every` folds the summary is
-    made anew from the entries (0: never).
+    made anew from the entries (0: never). With `bare_heuristic` the heuristic says its documented lines alone.
     """
 
     cod_max_loops: int = 3
@@ -27,6 +27,7 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     prompt_template: str | None = None
     on_failure: Literal["keep", "heuristic"] = "heuristic"
     rebuild_every: int = 5
+    bare_heuristic: bool = False
 
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a value that cannot be."""
@@ -40,3 +41,4 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
             )
         values.choice("on_failure", self.on_failure, ("keep", "heuristic"))
         values.whole("rebuild_every", self.rebuild_every)
+        values.switch("bare_heuristic", self.bare_heuristic)

@@ -17,6 +17,7 @@ from palimpsest.context.rendering import Ready, rendered
 from palimpsest.context.window import Window
 from palimpsest.errors import ConfigError, InvalidContext
 from palimpsest.formats import Joined, Message
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.late import sha256
 from palimpsest.log.summary import Summary
@@ -117,6 +118,20 @@ class Context:
     def noted(self, why: str) -> None:
         """Note `why` something about this context was not stored."""
         self._outcome = msgspec.structs.replace(self._outcome, notes=(*self._outcome.notes, why))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries that stand in this context, in the order in which they stand; summaries are not among them.
+
+        One that is shown as a note, or shortened, has that text as its content.
+        """
+        items = [item for group in (*self._head, *self._window.groups) for item in group.items if item.entry.seq]
+        return [_as_shown(item.entry, item.text) for item in items if item.form != "placeholder"]
+
+    @property
+    def summary_texts(self) -> list[str]:
+        """The texts of its `summaries` as they stand in it: one that is longer than its share is cut."""
+        return [group.entries[0].text for _, group in self._summaries]
 
     @property
     def messages(self) -> list[Any]:
@@ -249,6 +264,10 @@ class Context:
         from palimpsest.context.tail import marked_before  # only for who has one
 
         return marked_before(fmt.request(self._stable, tools, cache_breakpoints=True), whole)
+
+
+def _as_shown(entry: Entry, text: str | None) -> Entry:
+    return entry if text is None else msgspec.structs.replace(entry, content=text, native=None, tokens=None)
 
 
 def ahead(before: Sequence[Group], summaries: Sequence[tuple[Summary, Group]], cut: Cut) -> Sequence[Group]:

@@ -300,6 +300,11 @@ class LogReader:
         )
 
 
+def cost_of(entry: Entry, options: Options) -> int:
+    """What an entry costs by these options, shown whole."""
+    return Meter(options.counter, find_format(options.format), options.model).whole(entry)
+
+
 def _place(id: int | str) -> tuple[int, ...]:
     """The place that a number names, unless no log has so many."""
     place = id if isinstance(id, int) else int(id) if len(id) <= len(str(END)) else END

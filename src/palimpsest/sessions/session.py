@@ -25,7 +25,7 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.describing import Describing
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.parts import Part
-from palimpsest.sessions.reading import LogReader
+from palimpsest.sessions.reading import LogReader, cost_of
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.timeline import Timeline
 from palimpsest.sessions.turns import TurnEnd, Turns
@@ -507,6 +507,17 @@ class AsyncSession:
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
         return await self._log.count()
+
+    def cost(self, entry: Entry) -> int:
+        """Return what the entry takes in a context, shown whole, in tokens by the session's counter.
+
+        Text, name and arguments, media, and what the session's format adds to them: the scale of `stats` and triggers.
+        What is stored of its count is used; else it is counted now, and not stored.
+
+        Args:
+            entry: an entry of this session, or of another.
+        """
+        return cost_of(entry, self._scope.options)
 
     # --- the context
 

@@ -459,6 +459,17 @@ class Session:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""
         return drive(self._core.count())
 
+    def cost(self, entry: Entry) -> int:
+        """Return what the entry takes in a context, shown whole, in tokens by the session's counter.
+
+        Text, name and arguments, media, and what the session's format adds to them: the scale of `stats` and triggers.
+        What is stored of its count is used; else it is counted now, and not stored.
+
+        Args:
+            entry: an entry of this session, or of another.
+        """
+        return self._core.cost(entry)
+
     def context(
         self,
         *,

@@ -41,7 +41,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     (0: one plain summary). `instructions` add a focus, `template` replaces the prompt and has `{content}` in it.
     `window` is how much the summarizer reads at once, `max_output` the longest answer that it gives (None: unknown).
     `nonce` closes the fence around the source, so that nothing in it can. `checked` off takes any text that says
-    something and is short enough.
+    something and is short enough, `bare` has the heuristic tell its documented lines alone.
     """
 
     target: int
@@ -54,6 +54,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     max_output: int | None = None
     nonce: str = ""
     checked: bool = True
+    bare: bool = False
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

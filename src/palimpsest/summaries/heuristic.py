@@ -85,16 +85,20 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
 def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
     """Return a summary that no model was asked for: `recipe.target` tokens if there is so much to tell.
 
-    It takes at most `recipe.most` tokens, less than its source, and holds every pinned identifier. Raises Rejected:
-    empty where there is nothing to tell, no_gain where what may not be left out is longer than that.
+    It takes at most `recipe.most` tokens, less than its source, and holds every pinned identifier. Where that is `bare`
+    it has the documented lines alone, between what a model's summary said before and where contexts were from; the rest
+    only where these say nothing. Raises Rejected: empty where there is nothing to tell, no_gain where what may not be
+    left out is longer than that.
     """
     found, pinned = glean(source), pinned_of(source)
     if found.is_empty and not pinned:
         raise Rejected("empty", "there is nothing in the entries that could be told")
     most = min(recipe.most, recipe.source_tokens - 1)
-    least = _least(found, pinned, most, count)
+    least = _least(found, pinned, most, count, bare=recipe.bare)
     aim = max(min(recipe.target, most), count(least.text()))
-    parts = _filled(_after_earlier(least, found, aim, count), found, aim, count)
+    parts = _after_earlier(least, found, aim, count)
+    bare = _with_contexts(parts, found, most, count) if recipe.bare else None
+    parts = bare if bare is not None and bare.text() != HEADING else _filled(parts, found, aim, count)
     text = parts.text()
     if count(text) > most or missing(text, pinned):  # a counter by which more text may be fewer tokens
         parts, text = least, least.text()
@@ -106,9 +110,9 @@ def heuristic(source: SummarySource, recipe: Recipe, count: Count) -> Draft:
 # --- choosing
 
 
-def _least(found: Gleaned, pinned: tuple[str, ...], most: int, count: Count) -> _Parts:
+def _least(found: Gleaned, pinned: tuple[str, ...], most: int, count: Count, *, bare: bool) -> _Parts:
     """Return what is pinned, and the documented lines that there is room for beside it."""
-    head = _head(found)
+    head = [line for line in _head(found) if not (bare and line[0] == _OUTCOMES)]
     fewer = (_Parts(head=tuple(line for rank, line in head if rank < worst), pinned=pinned) for worst in _RANKS)
     for parts in (*fewer, _Parts(heading=False, pinned=pinned)):
         text = parts.text()
@@ -126,6 +130,12 @@ def _after_earlier(parts: _Parts, found: Gleaned, aim: int, count: Count) -> _Pa
     if found.notes or found.mentioned:
         room = min(room, int(aim * _EARLIER_SHARE))
     return msgspec.structs.replace(parts, earlier=cut(earlier, room, count))
+
+
+def _with_contexts(parts: _Parts, found: Gleaned, most: int, count: Count) -> _Parts:
+    """Return the parts with the sources of background data, which nobody can ask for whom nobody tells of them."""
+    items = tuple(found.contexts.values())
+    return msgspec.structs.replace(parts, notes=items[: _longest(parts, "notes", items, most, count)])
 
 
 def _filled(parts: _Parts, found: Gleaned, aim: int, count: Count) -> _Parts:
@@ -230,11 +240,12 @@ def _head(found: Gleaned) -> list[tuple[int, str]]:
         lines.append((1, f"{found.errors} error{'' if found.errors == 1 else 's'} encountered"))
     ends = [f"{name} {words}" for name, counts in list(found.tools.items())[:_TOOLS] if (words := outcome(counts))]
     if ends:
-        lines.append((5, f"Outcomes: {'; '.join(ends)}"))
+        lines.append((_OUTCOMES, f"Outcomes: {'; '.join(ends)}"))
     return lines
 
 
-_RANKS = range(6, -1, -1)
+_OUTCOMES = 5
+_RANKS = range(_OUTCOMES + 1, -1, -1)
 
 _WHO = {SAID_BY_USER: "user: ", SAID_BY_ASSISTANT: "assistant: ", SAID: ""}
 

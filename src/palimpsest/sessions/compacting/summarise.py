@@ -131,6 +131,7 @@ class SummaryMaker:
             window=asked.window if asked is not None else None,
             max_output=asked.max_output if asked is not None else None,
             checked=asked is None or asked.checked,
+            bare=style.bare_heuristic,
             nonce=new_ids(1, self._clock() // 1000)[0].replace("-", "")[12:],
         )
 

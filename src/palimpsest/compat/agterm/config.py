@@ -1,0 +1,119 @@
+"""The configuration of the door: the documented defaults, checked, and what it is natively."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from palimpsest.compat.agterm.spelling import Record, snake_case
+from palimpsest.errors import ConfigError
+from palimpsest.strategies import Summarize, Triggers
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class ConfigChanges(TypedDict, total=False):
+        """The fields of `MemoryConfig`, for type checkers."""
+
+        max_entries: int
+        max_tokens: int
+        recent_window: int
+        min_entries_to_compress: int
+        auto_compress: bool
+        compression_ratio: float
+        recent_window_tokens: int | None
+        on_failure: Literal["keep", "heuristic"]
+
+
+class MemoryConfig(Record, frozen=True, kw_only=True):
+    """When and how sessions are compressed. Raises ConfigError, naming the key, for a value that cannot be.
+
+    Args:
+        max_entries: more active entries than that are compressed; 100 by default.
+        max_tokens: more active tokens than that are compressed, and no context is larger; 50,000 by default.
+        recent_window: how many of the last entries stay, extended back to the start of their interaction; 10 by
+            default.
+        min_entries_to_compress: fewer entries than that are left alone; 5 by default.
+        auto_compress: whether it happens by itself; True by default.
+        compression_ratio: a summary's tokens as a share of what it stands for, over 0 and up to 1; 0.3 by default.
+        recent_window_tokens: tokens that the recent window shrinks to, in whole groups; None: half of `max_tokens`.
+        on_failure: what becomes of it where the callback gave no acceptable summary: "keep" (default) everything as it
+            is, or take the "heuristic".
+    """
+
+    max_entries: int = 100
+    max_tokens: int = 50_000
+    recent_window: int = 10
+    min_entries_to_compress: int = 5
+    auto_compress: bool = True
+    compression_ratio: float = 0.3
+    recent_window_tokens: int | None = None
+    on_failure: Literal["keep", "heuristic"] = "keep"
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is None and name == "recent_window_tokens":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(name, value, f"a whole number of at least {least}")
+        ratio: Any = self.compression_ratio
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+            raise ConfigError("compression_ratio", ratio, "a number over 0 and up to 1")
+        if not isinstance(self.auto_compress, bool):
+            raise ConfigError("auto_compress", self.auto_compress, "True or False")
+        if self.on_failure not in ("keep", "heuristic"):
+            raise ConfigError("on_failure", self.on_failure, "keep or heuristic")
+
+    def changed(self, changes: Mapping[str, Any]) -> MemoryConfig:
+        """Return the configuration with these changes, whose keys have either spelling. Raises ConfigError."""
+        if not isinstance(changes, Mapping):
+            raise ConfigError("config", changes, "a MemoryConfig, or a mapping with some of its fields")
+        from difflib import get_close_matches  # only for who has misspelled something
+
+        given = snake_case(changes)
+        for name in given:
+            if name not in self.__struct_fields__:
+                near = get_close_matches(name, self.__struct_fields__, 1)
+                allowed = ", ".join(self.__struct_fields__)
+                raise ConfigError("config", name, allowed, nearest=near[0] if near else None)
+        return msgspec.structs.replace(self, **given)
+
+
+_LEAST = {
+    "max_entries": 1,
+    "max_tokens": 1,
+    "recent_window": 0,
+    "min_entries_to_compress": 1,
+    "recent_window_tokens": 1,
+}
+
+DEFAULT_MEMORY_CONFIG = MemoryConfig()
+"""The documented defaults."""
+
+
+def config_of(given: MemoryConfig | Mapping[str, Any] | None) -> MemoryConfig:
+    """The configuration that is meant: an object, a mapping of changes to the defaults, or the defaults."""
+    if isinstance(given, MemoryConfig):
+        return given
+    return DEFAULT_MEMORY_CONFIG if given is None else DEFAULT_MEMORY_CONFIG.changed(given)
+
+
+def strategy_of(config: MemoryConfig, prompt: str | None) -> Summarize:
+    """What compresses: everything before the recent window, by one more summary of a chain."""
+    window = config.recent_window_tokens or max(config.max_tokens // 2, 1)
+    return Summarize(
+        name="agterm",
+        recent_entries=config.recent_window,
+        recent_tokens=window,
+        min_entries=config.min_entries_to_compress,
+        summaries="chain",
+        target_ratio=config.compression_ratio,
+        cod_max_loops=0,
+        prompt_template=prompt,
+        on_failure=config.on_failure,
+        bare_heuristic=True,
+        triggers=Triggers(max_entries=config.max_entries, max_active_tokens=config.max_tokens),
+    )

@@ -1,0 +1,91 @@
+"""Who is told of what: the documented arguments of each event, and the one event that a memory does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from inspect import isawaitable, iscoroutine
+from typing import Any
+
+from palimpsest import Entry
+from palimpsest.compat.agterm.records import CompressionResult, MemoryEntry
+from palimpsest.errors import ConfigError
+from palimpsest.runtime.logs import log_failure
+
+CONFIG_CHANGED = "config:changed"
+"""The event of a changed configuration, which is the manager's own."""
+
+EntryCost = Callable[[str, Entry], int]
+"""Tokens of an entry of the session of this id."""
+
+
+class Handlers:
+    """Who wants to be told of the manager's own events."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, list[Callable[..., Any]]] = {}
+
+    def add(self, event: str, handler: Callable[..., Any]) -> Callable[[], None]:
+        """Take one more, and return a function that lets it go."""
+        handlers = self._handlers.setdefault(event, [])
+        handlers.append(handler)
+
+        def leave() -> None:
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return leave
+
+    def of(self, event: str) -> tuple[Callable[..., Any], ...]:
+        """Those of an event, in the order in which they came."""
+        return tuple(self._handlers.get(event, ()))
+
+    @contextmanager
+    def watched(self, event: str) -> Iterator[None]:
+        """Log what a handler raises."""
+        try:
+            yield
+        except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
+            log_failure(None, fault, "a handler of %s failed", event)
+
+
+async def completed(outcome: object) -> None:
+    """Wait for what a handler returned, where that can be waited for."""
+    if isawaitable(outcome):
+        await outcome
+
+
+def ended(outcome: object) -> None:
+    """What a handler returned is done, where nothing waits. Raises ConfigError for a coroutine."""
+    if iscoroutine(outcome):
+        outcome.close()
+        raise ConfigError("handler", "a coroutine function", f"a plain function, for {CONFIG_CHANGED} in MemoryManager")
+
+
+def shaped(
+    event: str, handler: Callable[..., Any], cost: EntryCost
+) -> Callable[[str, dict[str, Any]], Awaitable[None] | None]:
+    """A handler of a memory that calls one with the documented arguments."""
+    if not callable(handler):
+        raise ConfigError("handler", handler, "a function or coroutine function")
+
+    def told(session_id: str, facts: dict[str, Any]) -> Awaitable[None] | None:
+        outcome = handler(session_id, *_arguments(event, session_id, facts, cost))
+        return outcome if isawaitable(outcome) else None
+
+    return told
+
+
+def _arguments(event: str, session_id: str, facts: dict[str, Any], cost: EntryCost) -> tuple[Any, ...]:
+    """What comes after the session's id."""
+    if event == "entry:added":
+        return (MemoryEntry(facts["entry"], lambda entry: cost(session_id, entry)),)
+    if event == "compressed":
+        made = CompressionResult(
+            summary_id=facts["summary_id"],
+            entry_ids=tuple(facts["covered"]),
+            tokens_saved=facts["tokens_saved"],
+            method=facts["method"],
+        )
+        return (made,)
+    return () if event == "session:cleared" else (facts,)

@@ -1,0 +1,347 @@
+"""`MemoryManager`: the documented methods over the sessions of a memory."""
+
+# Written by `python tools/make_sync.py`. Not to be edited: edit `palimpsest.compat.agterm.manager`, and run that again.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from palimpsest import Memory, Session
+from palimpsest.compat.agterm.config import MemoryConfig, config_of, strategy_of
+from palimpsest.compat.agterm.handlers import CONFIG_CHANGED, Handlers, ended, shaped
+from palimpsest.compat.agterm.records import (
+    Cleared,
+    CompressionResult,
+    ContextParts,
+    MemoryEntry,
+    MemoryStats,
+    MemorySummary,
+    SessionState,
+)
+from palimpsest.compat.agterm.state import exported_natively
+from palimpsest.compat.agterm.views import Originals, compression_of, parts_of, state_of, stats_of, summary_of
+from palimpsest.errors import ConfigError, Conflict
+from palimpsest.strategies import CallableSummarizer
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from palimpsest.compat.agterm.config import ConfigChanges
+    from palimpsest.types import Status, Summary
+
+KEPT = 1024
+"""Sessions that are kept open at once: opening one reads nothing, but what it knows of its triggers is lost."""
+
+TRIES = 8
+"""How often a session that others change is read anew for an export."""
+
+
+class MemoryManager:
+    """Conversations that are compressed by themselves, for programs that were written for AGTerm's
+    memory manager.
+
+    Sessions come into being with the first thing that is added. Everything is kept in memory unless `store` says where.
+    """
+
+    def __init__(
+        self,
+        config: MemoryConfig | Mapping[str, Any] | None = None,
+        *,
+        store: str | Path | Memory = "memory://",
+        model: str | None = None,
+        counter: Callable[[str], int] | str | None = None,
+        prompt: str | None = None,
+    ) -> None:
+        """Raises ConfigError, naming the option, for what is not accepted.
+
+        Args:
+            config: a MemoryConfig, or a mapping of changes to the defaults, in either spelling; None: the defaults.
+            store: where sessions are: the address of a store, a path, or a memory that is open already, which stays
+                open.
+            model: the model that contexts are for: its tokenizer counts. None: not known.
+            counter: what counts tokens: a function from text to a number, or an encoding's name; None: the model's.
+            prompt: the prompt of the summarize callback, with `{content}` where the conversation is put; None: one that
+                asks for topics, decisions, tools, errors, what is needed to go on, and a length.
+        """
+        self._config, self._prompt = config_of(config), prompt
+        self._strategy = strategy_of(self._config, prompt)
+        self._model, self._counter = model, counter
+        self._summarizer: CallableSummarizer | None = None
+        self._owns = not isinstance(store, Memory)
+        self._memory = store if isinstance(store, Memory) else Memory.open(store)
+        self._open: dict[str, Session] = {}
+        self._originals: dict[str, Originals] = {}
+        self._handlers = Handlers()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def config(self) -> MemoryConfig:
+        """The configuration as it is now."""
+        return self._config
+
+    @property
+    def memory(self) -> Memory:
+        """The memory underneath: all that Palimpsest offers beside these methods."""
+        return self._memory
+
+    def _session(self, session_id: str) -> Session:
+        kept = self._open  # a change of the configuration puts another one in its place
+        found = kept.get(session_id)
+        if found is None:
+            if len(kept) >= KEPT:
+                kept.clear()
+            found = kept[session_id] = self._memory.session(
+                session_id,
+                format="text",
+                max_tokens=self._config.max_tokens,
+                model=self._model,
+                counter=self._counter,
+                summarizer=self._summarizer,
+                long_term=self._strategy if self._config.auto_compress else None,
+            )
+        return found
+
+    # --- adding
+
+    def add_user_message(self, session_id: str, content: str, metadata: dict[str, Any] | None = None) -> MemoryEntry:
+        """Append what the user said, and return its entry. Raises InvalidEntry for what says nothing.
+
+        Args:
+            session_id: the session's id, 1 to 256 characters.
+            content: the text.
+            metadata: JSON values of the program's own.
+        """
+        session = self._session(session_id)
+        return MemoryEntry(session.add_user_message(content, metadata=metadata), session.cost)
+
+    def add_assistant_message(
+        self, session_id: str, content: str, metadata: dict[str, Any] | None = None
+    ) -> MemoryEntry:
+        """Append what the model said, and return its entry.
+
+        Args:
+            session_id: the session's id.
+            content: the text.
+            metadata: JSON values of the program's own.
+        """
+        session = self._session(session_id)
+        return MemoryEntry(session.add_assistant_message(content, metadata=metadata), session.cost)
+
+    def add_tool_call(self, session_id: str, tool: str, args: Any, call_id: str | None = None) -> MemoryEntry:
+        """Append the model's call of a tool, and return its entry, whose `call_id` a result may name.
+
+        Args:
+            session_id: the session's id.
+            tool: the tool's name.
+            args: its arguments, any JSON value.
+            call_id: the call's id; None: one is made.
+        """
+        session = self._session(session_id)
+        return MemoryEntry(session.add_tool_call(tool, args, call_id=call_id), session.cost)
+
+    def add_tool_result(
+        self, session_id: str, tool: str, output: Any, status: Status = "unknown", call_id: str | None = None
+    ) -> MemoryEntry:
+        """Append a tool's result, and return its entry.
+
+        Args:
+            session_id: the session's id.
+            tool: the tool's name.
+            output: text, or any JSON value.
+            status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
+            call_id: the call that it answers; None: the oldest open one of the tool.
+        """
+        session = self._session(session_id)
+        return MemoryEntry(session.add_tool_result(tool, output, status=status, call_id=call_id), session.cost)
+
+    def add_context(self, session_id: str, content: str, source: str) -> MemoryEntry:
+        """Append background data such as a file, and return its entry.
+
+        The same text of the same source adds nothing. A new text takes the place of the older one in the context.
+
+        Args:
+            session_id: the session's id.
+            content: the text.
+            source: where it is from, such as a path.
+        """
+        session = self._session(session_id)
+        return MemoryEntry(session.add_context(content, name=source), session.cost)
+
+    # --- compression
+
+    def set_summarize_callback(self, callback: Callable[[str], Any] | None) -> None:
+        """Have summaries written by a function from the prompt to the text, from the next compression on.
+
+        Any text is taken that is shorter than what it stands for. Raises ConfigError for what cannot be called.
+
+        Args:
+            callback: a function, or a coroutine function; None: summaries are made without a model again.
+        """
+        self._summarizer = None if callback is None else CallableSummarizer(callback, checked=False)
+        self._open = {}
+
+    def update_config(self, changes: Mapping[str, Any] | None = None, /, **more: Unpack[ConfigChanges]) -> MemoryConfig:
+        """Change the configuration of all sessions, from the next check on, and return it. Nothing is compressed by it.
+
+        Raises ConfigError, and changes nothing, for an unknown key or a value that cannot be.
+
+        Args:
+            changes: a mapping of changes, in either spelling; None: those given by name.
+            more: the same by name, such as `max_tokens=100_000`.
+        """
+        config = self._config.changed({**(changes or {}), **more})
+        self._strategy = strategy_of(config, self._prompt)
+        self._config = config
+        self._open = {}
+        for handler in self._handlers.of(CONFIG_CHANGED):
+            with self._handlers.watched(CONFIG_CHANGED):
+                ended(handler("", config))
+        return config
+
+    def compress(self, session_id: str) -> CompressionResult:
+        """Compress now, whatever the thresholds say, and return what came of it: `reason` says why nothing did.
+
+        Args:
+            session_id: the session's id.
+        """
+        session = self._session(session_id)
+        result = session.compact(self._strategy)
+        made = None if result.summary is None else self._summary(session, result.summary)
+        return compression_of(result, made.original_entry_ids if made is not None and result.covered else ())
+
+    # --- reading
+
+    def get_context_for_llm(self, session_id: str) -> str:
+        """Return summaries and recent entries as one text within `max_tokens`; "" for a session without entries.
+
+        Raises BudgetImpossible where what may not be left out does not fit.
+
+        Args:
+            session_id: the session's id.
+        """
+        return (self._session(session_id).context()).text
+
+    def context(self, session_id: str, *, max_tokens: int | None = None) -> ContextParts:
+        """Return the same in parts, for a program that puts them into a larger context.
+
+        Raises BudgetImpossible where what may not be left out does not fit.
+
+        Args:
+            session_id: the session's id.
+            max_tokens: the most tokens of all of it; None: the configuration's.
+        """
+        session = self._session(session_id)
+        context = session.context(max_tokens=max_tokens)
+        summaries = [self._summary(session, one) for one in context.summaries]
+        return parts_of(context, summaries, session)
+
+    def get_active_entries(self, session_id: str) -> list[MemoryEntry]:
+        """Return the entries that are not compressed, oldest first, without summaries; none of an unknown session.
+
+        Args:
+            session_id: the session's id.
+        """
+        session = self._session(session_id)
+        return [MemoryEntry(entry, session.cost) for entry in session.active_entries()]
+
+    def get_summaries(self, session_id: str) -> list[MemorySummary]:
+        """Return the summaries that stand in the context now, oldest first.
+
+        Args:
+            session_id: the session's id.
+        """
+        session = self._session(session_id)
+        return [self._summary(session, one) for one in session.summaries()]
+
+    def get_stats(self, session_id: str) -> MemoryStats:
+        """Return the session in six numbers; zeros for an unknown one.
+
+        Args:
+            session_id: the session's id.
+        """
+        return stats_of(self._session(session_id).stats())
+
+    def _summary(self, session: Session, summary: Summary) -> MemorySummary:
+        """A summary as a record. What it is from is read once."""
+        known = self._originals.get(summary.id)
+        if known is None:
+            if len(self._originals) >= KEPT:
+                self._originals.clear()
+            known = self._originals[summary.id] = Originals(session.expand(summary), session.cost)
+        return summary_of(summary, known, session)
+
+    # --- a session as a whole
+
+    def export_session(self, session_id: str) -> SessionState:
+        """Return the session's state; `to_dict` makes JSON values of it. An unknown one has no entries.
+
+        Raises Conflict where others change the session faster than it can be read.
+
+        Args:
+            session_id: the session's id.
+        """
+        session = self._session(session_id)
+        for _ in range(TRIES):
+            stats = session.stats()
+            entries, active = session.entries(), session.active_entries()
+            summaries = [self._summary(session, one) for one in session.summaries()]
+            if (session.stats()).revision == stats.revision:
+                return state_of(session, entries, active, summaries, stats, self._config)
+        raise Conflict(f"session {session_id!r}", "is changed faster than it can be read: try again, or later")
+
+    def import_session(self, state: SessionState | Mapping[str, Any]) -> str:
+        """Take a session's state in, in the place of one of this id, and return the id.
+
+        Every reference is checked, and all totals are made anew. The manager keeps its own configuration. Raises
+        ImportFailed, and imports nothing, for what does not hold together.
+
+        Args:
+            state: what `export_session` gave, or a mapping with `sessionId`, `entries`, `summaries` and `totalTokens`.
+        """
+        session = self._session("import")
+        made = exported_natively(state, session.options.counter.count, session.cost)
+        found = self._memory.import_session(made, on_conflict="replace")
+        self._open.pop(found, None)
+        self._originals.clear()
+        return found
+
+    def clear_session(self, session_id: str) -> Cleared:
+        """Destroy all entries and summaries of a session, and return how many there were.
+
+        Args:
+            session_id: the session's id.
+        """
+        session = self._session(session_id)
+        summaries = session.summaries()
+        return Cleared(entries=session.clear(), summaries=len(summaries))
+
+    # --- events
+
+    def on(self, event: str, handler: Callable[..., Any]) -> Callable[[], None]:
+        """Call `handler` after each `event`, and return a function that stops it. One that raises breaks nothing.
+
+        "entry:added" gives the session's id and the entry, "compressed" the id and a CompressionResult,
+        "session:cleared" the id, "config:changed" an empty id and the configuration. Every other event of a memory
+        gives the id and its facts. Raises ConfigError for a name that is no event.
+
+        Args:
+            event: the event's name.
+            handler: a function or coroutine function; for "config:changed" a function alone.
+        """
+        if event != CONFIG_CHANGED:
+            return self._memory.on(event, shaped(event, handler, lambda id, one: self._session(id).cost(one)))  # type: ignore[arg-type]
+        if not callable(handler):
+            raise ConfigError("handler", handler, "a function or coroutine function of session id and configuration")
+        return self._handlers.add(CONFIG_CHANGED, handler)
+
+    def close(self) -> None:
+        """Close the store, where this manager opened it. Closing twice is fine."""
+        if self._owns:
+            self._memory.close()

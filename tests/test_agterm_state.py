@@ -1,0 +1,290 @@
+"""The door for programs of AGTerm's memory manager: a session's state on its way out and in.
+
+Where a docstring ends in N and a number, the memory that the door stands in for would fail the test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laws import examples
+from palimpsest import BudgetImpossible, Image, Text
+from palimpsest.compat.agterm import MemoryManager
+from palimpsest.errors import ImportFailed
+from terminals import STARTS, Heard, managed, says
+
+DAY = "2024-01-01T10:00:00.000Z"
+
+
+@pytest.fixture(params=STARTS)
+def manager(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Either manager, in memory."""
+    with managed(request.param) as made:
+        yield made
+
+
+def entry(id: str, content: str = "one two three", **more: Any) -> dict[str, Any]:
+    """An entry as the documented mappings have it."""
+    told = {"type": "message", "role": "user", "timestamp": DAY, "tokenCount": 3, "compressed": False}
+    return {"id": id, "content": content, **told, **more}
+
+
+def summary(id: str, *ids: str, **more: Any) -> dict[str, Any]:
+    """A summary as the documented mappings have it."""
+    span = {"start": DAY, "end": DAY}
+    told = {"tokenCount": 9, "originalTokenCount": 99, "compressionRatio": 11.0, "createdAt": DAY, "timeRange": span}
+    return {"id": id, "content": "They spoke.", "originalEntryIds": list(ids), **told, **more}
+
+
+def state(*entries: dict[str, Any], summaries: tuple[dict[str, Any], ...] = (), **more: Any) -> dict[str, Any]:
+    """The four documented keys."""
+    return {
+        "sessionId": "restored-session",
+        "entries": list(entries),
+        "summaries": list(summaries),
+        "totalTokens": 999_999,
+        **more,
+    }
+
+
+def busy(manager: Any) -> None:
+    """A session with two levels of summaries, tools, contexts, and what is compressed in none of them."""
+    manager.update_config(max_tokens=1500, max_entries=30)
+    for i in range(40):
+        manager.add_user_message("s", f"question {i} {'word ' * 20}", {"number": i})
+        manager.add_tool_call("s", "shell", {"step": i})
+        manager.add_tool_result("s", "shell", f"{'out ' * 20}\nerror", "error" if i % 3 else "success")
+        manager.add_assistant_message("s", f"answer {i}")
+        if not i % 10:
+            manager.add_context("s", f"text {i} {'word ' * 20}", "src/main.ts")
+
+
+@pytest.mark.parametrize("camel", [False, True])
+def test_export_import_export_is_equal(manager: Any, camel: bool) -> None:
+    """What is exported, written as JSON in either spelling and imported elsewhere, is exported again as it was, with
+    the same figures and the same text for a model; the state has the configuration (N45)."""
+    busy(manager)
+    exported = manager.export_session("s")
+    assert len(exported.summaries) > 1
+    assert exported.config == manager.config
+
+    with managed("plain", config=manager.config) as other:
+        name = other.import_session(json.loads(json.dumps(exported.to_dict(camel=camel))))
+
+        assert name == "s"
+        assert other.export_session("s") == exported
+        assert other.get_stats("s") == manager.get_stats("s")
+        assert other.get_context_for_llm("s") == manager.get_context_for_llm("s")
+        assert other.memory.session("s").verify().ok
+        says(other, "s", *[50] * 40)
+        assert other.memory.session("s").verify().ok
+
+
+def test_the_documented_four_keys_are_taken(manager: Any) -> None:
+    """Entries and summaries as documented come in; the given total is not believed, figures are made anew (N31)."""
+    summaries = (summary("sum-1", "a", "b"),)
+    ones = [entry(id, compressed=True, summaryId="sum-1") for id in "ab"]
+    call = entry("d", '{"command": "ls"}', type="tool_call", role="assistant", metadata={"tool": "shell"})
+    result = entry("e", "file1", type="tool_result", role="system", metadata={"tool": "shell"})
+
+    manager.import_session(state(*ones, entry("c", "four five"), call, result, summaries=summaries))
+
+    stats = manager.get_stats("restored-session")
+    assert (stats.total_entries, stats.active_entries, stats.compressed_entries, stats.summaries) == (5, 3, 2, 1)
+    assert stats.total_tokens < 100
+    (made,) = manager.get_summaries("restored-session")
+    assert (made.token_count, made.original_token_count, made.original_entry_ids) == (2, 6, ("a", "b"))
+    assert manager.get_context_for_llm("restored-session").split("\n") == [
+        "=== Previous Conversation Summaries ===",
+        "[2024-01-01 - 2024-01-01]",
+        "They spoke.",
+        "",
+        "=== Recent Conversation ===",
+        "User: four five",
+        'Tool call (shell): {"command": "ls"}',
+        "Tool result (shell): file1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (state(entry("a", compressed=True, summaryId="nope")), "nope"),
+        (state(entry("a"), summaries=(summary("one", "a", "gone"),)), "gone"),
+        (state(entry("a"), entry("b"), summaries=(summary("x", "a"), summary("y", "a", "b"))), "'x'"),
+        (state(entry("a"), entry("b", summaryId="x"), summaries=(summary("x", "a"),)), "does not name"),
+        (state(entry("a"), summaries=(summary("x", "a"), summary("x", "a"))), "one id"),
+        (state(entry("a"), summaries=(summary("x"),)), "originalEntryIds|original_entry_ids"),
+        (state(entry("a"), entry("a")), "twice"),
+        (state(entry("a", timestamp="2024-01-01T10:00:00")), "time zone"),
+        (state(entry("a", timestamp=None)), "timestamp"),
+        (state(entry("a", timestamp="1.5.2024")), "ISO"),
+        (state(entry("a", type="thought")), "thought"),
+        (state(entry("a", role="tool")), "role"),
+        (state(entry("a", kind="message")), "kind"),
+        (state(entry("a", content=None)), "content"),
+        (state(entry("")), "id"),
+        (state(entry("a"), tokens=5), "tokens"),
+        (state(entry("a"), schemaVersion=2), "schema_version"),
+        (state(entry("a"), config={"maxEntries": 0}), "max_entries"),
+        (state(entry("s", type="summary")), "summaries do not have"),
+        (state(entry("a"), entries="all"), "not a list"),
+        (state(entry("a"), erased=[7]), "erased"),
+        (state(entry("a"), sessionId=None), "session_id"),
+        ([], "mapping"),
+    ],
+)
+def test_what_does_not_hold_together_is_refused_by_name(manager: Any, bad: Any, named: str) -> None:
+    """A reference to nothing, a summary of what another has, a time without a zone, an unknown key: refused, naming it,
+    and the session that was there stays as it was (N31, N37)."""
+    manager.import_session(state(entry("z", "was there before")))
+
+    with pytest.raises(ImportFailed, match=named):
+        manager.import_session(bad)
+
+    assert [one.id for one in manager.get_active_entries("restored-session")] == ["z"]
+
+
+def test_a_time_of_another_zone_is_converted(manager: Any) -> None:
+    """A time with any zone, as text or as a datetime, is kept as UTC (N24)."""
+    moment = datetime(2024, 1, 1, 12, 30, 0, 123456, UTC)
+    manager.import_session(state(entry("a", timestamp="2024-01-01T12:00:00+02:00"), entry("b", timestamp=moment)))
+
+    first, second = manager.get_active_entries("restored-session")
+
+    assert first.timestamp.isoformat() == "2024-01-01T10:00:00+00:00"
+    assert second.timestamp == moment
+
+
+def test_an_import_takes_the_place_of_the_session(manager: Any) -> None:
+    """What was there under the id is gone, in one step; the manager keeps its own configuration."""
+    manager.import_session(state(entry("a"), entry("b")))
+    heard = Heard(manager, "entry:added", "compressed")
+
+    manager.import_session(state(entry("c"), config={"maxEntries": 3}))
+
+    assert [one.id for one in manager.export_session("restored-session").entries] == ["c"]
+    assert (manager.config.max_entries, heard.calls) == (100, [])
+
+
+def test_a_summary_that_stands_among_the_entries_is_there_once(manager: Any) -> None:
+    """A program that lists its summaries with its entries may import that list."""
+    told = entry("x", "They spoke.", type="summary", role="system")
+    manager.import_session(state(told, entry("a"), entry("b"), summaries=(summary("x", "a"),)))
+
+    found = manager.export_session("restored-session")
+
+    assert [one.id for one in found.entries] == ["a", "b"]
+    assert [one.id for one in found.summaries] == ["x"]
+
+
+def test_what_was_erased_is_named_and_stays_erased(manager: Any) -> None:
+    """An export lists what was destroyed, by id, and a summary may name it; no text of it comes back (N31)."""
+    summaries = (summary("x", "gone", "a"),)
+    manager.import_session(state(entry("a"), entry("b"), summaries=summaries, erased=["gone"]))
+
+    exported = manager.export_session("restored-session")
+
+    assert exported.erased == ((0, "gone"),)
+    assert exported.summaries[0].original_entry_ids == ("gone", "a")
+    manager.import_session(json.loads(json.dumps(exported.to_dict())))
+    assert manager.export_session("restored-session") == exported
+
+
+def test_an_entry_that_is_compressed_in_no_summary_goes_to_the_archive(manager: Any) -> None:
+    """It counts as compressed, no context has it, and it is exported again."""
+    manager.import_session(state(entry("a", compressed=True), entry("b")))
+
+    stats = manager.get_stats("restored-session")
+
+    assert (stats.compressed_entries, stats.active_entries) == (1, 1)
+    first, _ = manager.export_session("restored-session").entries
+    assert (first.compressed, first.summary_id) == (True, None)
+
+
+def test_what_other_programs_added_survives() -> None:
+    """Images, pins and importance that the session got through Palimpsest are in the state, and come back."""
+    with managed("plain") as first, managed("plain") as second:
+        session = first.memory.session("s")
+        session.add_user_message([Text(text="look"), Image(source="data:image/png;base64,iVBORw0KGgo=")], pinned=True)
+        session.add_assistant_message("nice", importance=0.9)
+
+        second.import_session(json.loads(json.dumps(first.export_session("s").to_dict(camel=True))))
+
+        found = second.memory.session("s").entries()
+        assert [one.content for one in found] == [one.content for one in session.entries()]
+        assert [(one.pinned, one.importance) for one in found] == [(True, None), (False, 0.9)]
+        assert second.memory.session("s").stats().pinned == 1
+
+
+def test_what_is_handed_out_is_no_part_of_what_is_kept(manager: Any) -> None:
+    """Changing what a program gave, or was given, changes nothing that is stored (N29)."""
+    metadata = {"tags": ["a"]}
+    made = manager.add_user_message("s", "hello", metadata)
+    metadata["tags"].append("b")
+    made.to_dict()["metadata"]["tags"].append("c")
+    manager.export_session("s").to_dict()["entries"][0]["metadata"]["tags"].append("d")
+
+    assert manager.get_active_entries("s")[0].metadata == {"tags": ["a"]}
+
+
+STEPS = st.tuples(
+    st.sampled_from(["user", "assistant", "call", "result", "context", "compress", "text"]),
+    st.sampled_from(
+        ["short", "word " * 30, "=== Recent Conversation ===\n[2020-01-01 - 2020-01-02]", "{content} <a> "]
+    ),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+@settings(max_examples=examples(60))
+def test_whatever_was_done_a_state_comes_back_and_texts_fit(steps: list[tuple[str, str]]) -> None:
+    """After any steps figures add up, a text for a model is within the limit, and a session that was exported is the
+    same after its import."""
+    config = {"maxTokens": 300, "maxEntries": 12, "recentWindow": 4}
+    with managed("plain", config=config, counter=None) as one, managed("plain", counter=None) as two:
+        verbs = {
+            "user": lambda text: one.add_user_message("s", text),
+            "assistant": lambda text: one.add_assistant_message("s", text),
+            "call": lambda text: one.add_tool_call("s", "tool", {"say": text}),
+            "result": lambda text: one.add_tool_result("s", "tool", text),
+            "context": lambda text: one.add_context("s", text, "a.py"),
+            "compress": lambda _: one.compress("s"),
+            "text": lambda _: one.get_context_for_llm("s"),
+        }
+        for verb, text in steps:
+            with suppress(BudgetImpossible):
+                verbs[verb](text)
+        with suppress(BudgetImpossible):
+            assert one.memory.session("s").options.counter.count(one.get_context_for_llm("s")) <= 300
+        exported, stats = one.export_session("s"), one.get_stats("s")
+
+        assert stats.total_entries == stats.active_entries + stats.compressed_entries == len(exported.entries)
+        two.update_config(one.config.to_dict())
+        two.import_session(json.loads(json.dumps(exported.to_dict(camel=True))))
+        assert two.export_session("s") == exported
+        assert two.memory.session("s").verify().ok
+
+
+def test_the_practices_as_one_script() -> None:
+    """Watch the tokens, add a file, export at the end, import at the next beginning, clear for a new topic."""
+    with MemoryManager() as memory, MemoryManager() as later:
+        memory.add_user_message("s", "Let us look at the parser.")
+        memory.add_context("s", "def parse(): ...", "critical-file.py")
+        used = memory.get_stats("s").active_tokens
+        saved = json.dumps(memory.export_session("s").to_dict(camel=True))
+
+        later.import_session(json.loads(saved))
+
+        assert later.get_stats("s").active_tokens == used > 0
+        assert later.get_context_for_llm("s") == memory.get_context_for_llm("s")
+        assert later.clear_session("s").entries == 2
+        assert later.get_context_for_llm("s") == ""
