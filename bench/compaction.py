@@ -57,17 +57,17 @@ SAID = "What was agreed before, in the words of a model, which are as many as it
 @contextmanager
 def looking() -> Iterator[list[SnapshotReader]]:
     """Note every survey of a session meanwhile: each reads the whole active set."""
-    survey, surveys = SnapshotReader.survey, list[SnapshotReader]()
+    load, surveys = SnapshotReader.load, list[SnapshotReader]()
 
     def surveying(snapshots: SnapshotReader, *given: Any, **more: Any) -> Any:
         surveys.append(snapshots)
-        return survey(snapshots, *given, **more)
+        return load(snapshots, *given, **more)
 
-    SnapshotReader.survey = surveying  # type: ignore[assignment,method-assign]
+    SnapshotReader.load = surveying  # type: ignore[assignment,method-assign]
     try:
         yield surveys
     finally:
-        SnapshotReader.survey = survey  # type: ignore[method-assign]
+        SnapshotReader.load = load  # type: ignore[method-assign]
 
 
 def talk(count: int) -> list[Turn]:

@@ -753,6 +753,7 @@ FACES = {"Memory", "AsyncMemory", "Session", "AsyncSession", "WorkingMemory", "A
 """The public classes whose verbs write."""
 
 VALUES = {
+    "SourceSummarizer": "asks a function; a memory shows it entries and summaries that have passed",
     "CallableSummarizer": "asks a function; a memory gives it prompts that have passed",
     "Derived": "is a program's own, and is told ids alone",
     "Keys": "holds keys",
