@@ -77,7 +77,7 @@ def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
     plain = {name for name, verb in verbs(face).items() if not isinstance(verb, property | classmethod)}
     plain = {name for name in plain if not inspect.iscoroutinefunction(getattr(face, name))}
 
-    assert plain <= {"turn", "stream", "session", "for_tenant", "on", "fork", "bind", "working", "readonly"}
+    assert plain <= {"cost", "turn", "stream", "session", "for_tenant", "on", "fork", "bind", "working", "readonly"}
 
 
 # --- what runs where

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import EntryNotFound, Memory, Session, SessionNotFound, Text
+from palimpsest import Entry, EntryNotFound, InvalidEntry, Memory, Session, SessionNotFound, Text
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
 
@@ -296,6 +296,16 @@ def test_the_cost_of_an_entry_is_on_the_scale_of_stats(session: Session) -> None
 
     assert sum(uncounted) == stats.total_tokens == stats.active_tokens
     assert [session.cost(entry) for entry in session.entries()] == uncounted
+
+
+WRONG: list[Any] = ["text", None, [Entry()], {"content": 5}, {"tokens": "x"}, {"role": "x"}]
+
+
+@pytest.mark.parametrize("given", [*WRONG[:3], *(Entry(**fields) for fields in WRONG[3:])])
+def test_only_an_entry_has_a_cost(session: Session, given: Any) -> None:
+    """What could not be added is refused, with where it is wrong."""
+    with pytest.raises(InvalidEntry, match="entry"):
+        session.cost(given)
 
 
 def test_a_context_names_its_entries(memory: Memory) -> None:

@@ -9,11 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from palimpsest.context.groups import Meter
-from palimpsest.errors import ConfigError, Conflict, EntryNotFound
+from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
-from palimpsest.log import spans
-from palimpsest.log.checks import check_whole, unfit
+from palimpsest.log import spans, values
+from palimpsest.log.checks import check, check_whole, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Head, Usage
 from palimpsest.log.spans import Span
@@ -301,7 +301,12 @@ class LogReader:
 
 
 def cost_of(entry: Entry, options: Options) -> int:
-    """What an entry costs by these options, shown whole."""
+    """What an entry costs by these options, shown whole. Raises InvalidEntry for what is no entry that can be added."""
+    if not isinstance(entry, Entry):
+        raise InvalidEntry("entry", f"{type(entry).__name__}, where an Entry is expected")
+    check(entry, "entry")
+    if entry.tokens is not None and not values.is_whole(entry.tokens):
+        raise InvalidEntry("entry.tokens", f"{entry.tokens!r} is neither a whole number nor None")
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 
 

@@ -463,7 +463,8 @@ class Session:
         """Return what the entry takes in a context, shown whole, in tokens by the session's counter.
 
         Text, name and arguments, media, and what the session's format adds to them: the scale of `stats` and triggers.
-        What is stored of its count is used; else it is counted now, and not stored.
+        What is stored of its count is used; else it is counted now, and not stored. Raises InvalidEntry for what is
+        no entry, or one with a field that is not allowed.
 
         Args:
             entry: an entry of this session, or of another.
