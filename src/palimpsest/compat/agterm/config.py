@@ -9,6 +9,7 @@ import msgspec
 
 from palimpsest.compat.agterm.spelling import Record, snake_case
 from palimpsest.errors import ConfigError
+from palimpsest.log import values
 from palimpsest.strategies import Summarize, Triggers
 
 if TYPE_CHECKING:
@@ -54,31 +55,17 @@ class MemoryConfig(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is None and name == "recent_window_tokens":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(name, value, f"a whole number of at least {least}")
-        ratio: Any = self.compression_ratio
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
-            raise ConfigError("compression_ratio", ratio, "a number over 0 and up to 1")
-        if not isinstance(self.auto_compress, bool):
-            raise ConfigError("auto_compress", self.auto_compress, "True or False")
-        if self.on_failure not in ("keep", "heuristic"):
-            raise ConfigError("on_failure", self.on_failure, "keep or heuristic")
+            values.whole(name, getattr(self, name), least, none=name == "recent_window_tokens")
+        values.share("compression_ratio", self.compression_ratio)
+        values.switch("auto_compress", self.auto_compress)
+        values.choice("on_failure", self.on_failure, ("keep", "heuristic"))
 
     def changed(self, changes: Mapping[str, Any]) -> MemoryConfig:
         """Return the configuration with these changes, whose keys have either spelling. Raises ConfigError."""
         if not isinstance(changes, Mapping):
             raise ConfigError("config", changes, "a MemoryConfig, or a mapping with some of its fields")
-        from difflib import get_close_matches  # only for who has misspelled something
-
         given = snake_case(changes)
-        for name in given:
-            if name not in self.__struct_fields__:
-                near = get_close_matches(name, self.__struct_fields__, 1)
-                allowed = ", ".join(self.__struct_fields__)
-                raise ConfigError("config", name, allowed, nearest=near[0] if near else None)
+        values.known("config", given, self.__struct_fields__)
         return msgspec.structs.replace(self, **given)
 
 
