@@ -15,7 +15,7 @@ from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.summaries import Prompt, Reply
 from palimpsest.summaries.models import SUMMARIZERS, as_summarizer
-from palimpsest.summaries.models.callables import CallableSummarizer
+from palimpsest.summaries.models.callables import CallableSummarizer, SourceSummarizer
 from palimpsest.summaries.models.chat_model import ChatModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure
@@ -330,6 +330,21 @@ class Lab:
 def passing(retry_after: float | None = None) -> Failure:
     """A failure that may pass."""
     return Failure("unavailable", "status 503", passing=True, retry_after=retry_after)
+
+
+@pytest.mark.parametrize("kind", [CallableSummarizer, SourceSummarizer])
+def test_a_function_may_take_all_of_its_timeout(kind: Any) -> None:
+    """However long that is, an attempt is given it, and not what other calls are allowed."""
+    left: list[float] = []
+
+    async def attempt(seconds: float) -> str:
+        left.append(seconds)
+        return "done"
+
+    limits = kind(len, timeout=600).limits
+    assert drive(Caller("f", limits, lambda: 0.0, no_sleep).call(attempt)) == "done"
+    assert left == [600]
+    assert kind(len).limits == CallLimits(retries=0)
 
 
 def test_what_may_pass_is_tried_again() -> None:

@@ -11,7 +11,7 @@ from palimpsest.log import values
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply, SummarySource
-from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size
+from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size, limits_of_function
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import default_encoding
 
@@ -46,8 +46,7 @@ class CallableSummarizer:
     ) -> None:
         if not callable(function) or isinstance(function, type):
             raise ConfigError("summarizer", function, "a function or coroutine function from text to text")
-        self.limits = CallLimits(timeout=timeout, retries=retries)
-        self.limits.check()
+        self.limits = limits_of_function(timeout, retries)
         check_size("window", window)
         check_size("max_output", max_output)
         values.switch("checked", checked)
@@ -110,8 +109,7 @@ class SourceSummarizer:
     ) -> None:
         if not callable(function) or isinstance(function, type):
             raise ConfigError("summarizer", function, "a function or coroutine function from a SummarySource to text")
-        self.limits = CallLimits(timeout=timeout, retries=retries, allowance=max(timeout, CallLimits().allowance))
-        self.limits.check()
+        self.limits = limits_of_function(timeout, retries)
         self.function, self.name = function, name or _name(function)
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundSource:

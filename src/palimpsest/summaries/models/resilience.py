@@ -52,6 +52,13 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
             values.whole(name, getattr(self, name), least)
 
 
+def limits_of_function(timeout: float, retries: int) -> CallLimits:
+    """Return the limits of a user's function, whose whole `timeout` is allowed, however long. Raises ConfigError."""
+    limits = CallLimits(timeout=timeout, retries=retries)
+    limits.check()
+    return msgspec.structs.replace(limits, allowance=max(limits.allowance, timeout))
+
+
 def check_size(name: str, value: object) -> None:
     """Raise ConfigError, naming the option, unless it is a number of tokens over 0, or None."""
     if value is not None and not values.is_whole(value, 1):
