@@ -80,6 +80,9 @@ def test_an_import_replaces_or_merges_facts() -> None:
         assert memory.working("session/a/b").get("other") == 1
 
 
+PAST = {"value": 1, "version": 9, "since": "2025-01-01T00:00:00Z", "superseded_at": "2026-01-01T00:00:00Z"}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -91,7 +94,7 @@ def test_an_import_replaces_or_merges_facts() -> None:
         ({"created_at": "2026-01-01T00:00:00"}, "time zone"),
         ({"scope": "a//b"}, "scope"),
         ({"value": {"$set": 1}}, "value"),
-        ({"history": [{"value": 1, "version": 9, "superseded_at": "2026-01-01T00:00:00Z"}]}, "version"),
+        ({"history": [PAST]}, "version"),
     ],
 )
 def test_what_is_no_fact_is_refused_by_place(change: dict[str, Any], told: str) -> None:

@@ -153,11 +153,13 @@ def _as_json(fact: Fact) -> dict[str, Any]:
         "version": fact.version,
         "created_at": fact.created_at.isoformat(),
         "updated_at": fact.updated_at.isoformat(),
+        "since": fact.since.isoformat(),
         "expires_at": None if fact.expires_at is None else fact.expires_at.isoformat(),
         "history": [
             {
                 "value": _plain(one.value),
                 "version": one.version,
+                "since": one.since.isoformat(),
                 "superseded_at": one.superseded_at.isoformat(),
                 "superseded_by": one.superseded_by,
             }

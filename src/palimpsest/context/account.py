@@ -23,8 +23,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Counted tokens of a context by part; their sum is `Context.counted`.
 
     `system` is the system text, `tools` are the schemas, `overhead` is what the provider adds to every request, `head`
-    what a cut has put before the log, `summaries` with their fences, `log` what stands in place, `tail` what comes
-    behind it.
+    what a cut, or facts in the prefix, have put before the log, `summaries` with their fences, `log` what stands in
+    place, `tail` what comes behind it.
     """
 
     system: int
@@ -55,7 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     nothing like, and what became of it. `epoch_reason` says why the epoch of this context began (None: it is the
     first), `new_cut` whether this call made the cut; `rungs` are the steps of the ladder that it took then, at
     `tokens_before_cut`. `left_out` are runs of entries that it does not hold. `warnings` are things a user should know,
-    `notes` says why a cut was not stored. `tail` names what stands behind the log.
+    `notes` says why a cut was not stored. `lead` names the scopes whose facts stand before the log, `tail` what stands
+    behind it.
     """
 
     entries: int
@@ -79,6 +80,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     parts: Parts | None = None
+    lead: tuple[str, ...] = ()
     tail: tuple[str, ...] = ()
 
 

@@ -1,7 +1,8 @@
 """What one model call is given, with its account: budget, context, report. Pure.
 
-A context is system text, head (pins and open human messages that a cut has passed), log messages, and a tail where it
-was given one. Its log messages only grow until the next cut, and everything up to them is its stable prefix.
+A context is system text, head (facts where they stand there, pins and open human messages that a cut has passed), log
+messages, and a tail where it was given one. Its log messages only grow until the next cut, and everything up to them is
+its stable prefix.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from palimpsest.log.summary import Summary
 
 if TYPE_CHECKING:
     from palimpsest.context.account import Parts, Prefix, Report
-    from palimpsest.context.tail import Facts, Text
+    from palimpsest.context.tail import Facts, Lead, Text
 
 
 class CutOutcome(msgspec.Struct, frozen=True):
@@ -62,6 +63,7 @@ class Context:
         budget: Budget | None,
         outcome: CutOutcome,
         ready: Ready | None = None,
+        lead: Lead | None = None,
     ) -> None:
         self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
         self._summaries = summaries
@@ -71,13 +73,14 @@ class Context:
         self.revision, self.epoch = outcome.head.revision, outcome.epoch
         self.problems: tuple[str, ...] = ("over_budget",) if outcome.over else ()
         fmt = meter.format
-        self.head_messages: list[Message] = [message for group in self._ahead for message in rendered(group, fmt)]
+        self._lead: Sequence[Group] = lead.groups if lead is not None else ()
+        self.head_messages: list[Message] = [m for group in (*self._lead, *self._ahead) for m in rendered(group, fmt)]
         made = ready or Ready()
         rest = window.groups[made.groups :]
         self.log_messages: list[Message] = [*made.copies(), *(m for group in rest for m in rendered(group, fmt))]
         self.tail_messages: list[Message] = []
         self._tail: Sequence[Group] = ()
-        self._left_out: tuple[str, ...] = ()
+        self._left_out: tuple[str, ...] = lead.left if lead is not None else ()
         self._joined = self._stable = self._in_a_row()
 
     def _in_a_row(self) -> Joined:
@@ -92,8 +95,9 @@ class Context:
         """Put these behind the newest entry, as far as the budget's `tail` has room for them."""
         from palimpsest.context.tail import tail_of  # only for who has one
 
-        room = self.budget.tail if self.budget is not None else None
-        self._tail, self._left_out = tail_of(parts, self._outcome.head.next_seq, room, self._meter)
+        room = self.budget.tail - sum(group.cost for group in self._lead) if self.budget is not None else None
+        self._tail, left = tail_of(parts, self._outcome.head.next_seq, room, self._meter)
+        self._left_out += left
         fmt = self._meter.format
         self.tail_messages = [message for group in self._tail for message in rendered(group, fmt)]
         self._joined, self._report = self._in_a_row(), None
@@ -199,7 +203,7 @@ class Context:
             system=fixed.system_tokens,
             tools=fixed.tools_tokens,
             overhead=fixed.prime,
-            head=sum(group.cost for group in self._head),
+            head=sum(group.cost for group in (*self._lead, *self._head)),
             summaries=sum(group.cost for _, group in self._summaries),
             log=sum(group.cost for group in self._window.groups),
             tail=sum(group.cost for group in self._tail),
@@ -248,6 +252,7 @@ class Context:
             warnings=tuple(warnings),
             notes=outcome.notes,
             parts=self.parts,
+            lead=tuple(str(group.entries[0].name) for group in self._lead),
             tail=tuple(str(group.entries[0].name) for group in self._tail),
         )
 

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.context.asks import Newest, Recalled, Steps
-from palimpsest.context.budget import refuse_fixed
 from palimpsest.context.cold import cold_share, holds
-from palimpsest.context.cut import CutPlan, Room, Sight, nothing, plan
+from palimpsest.context.cut import CutPlan, Room
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Layout, LayoutReader, Recollection, View, is_unshown
+from palimpsest.context.planning import planned_of
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context, CutOutcome
 from palimpsest.context.terms import Terms
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import spans
-from palimpsest.log.head import RENDERER, Cut, Head
+from palimpsest.log.head import RENDERER, Cut, FactsShown, Head
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
+    from palimpsest.context.tail import Lead
 
 HIGH_WATER, COLD, EXACT = "high water", "a cold cache", "an exact walk"
 """Why one does that holds no more, whose provider has forgotten what it was sent, or that is made at every call."""
@@ -47,6 +48,8 @@ class Settled(msgspec.Struct, frozen=True):
     plan: CutPlan | None = None
     view: View | None = None
     """What is to be remembered of it."""
+    lead: Lead | None = None
+    """Facts that stand before the log."""
 
     def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
         """Return the context of what is shown: of this head, and of an epoch where its cut is stored.
@@ -59,7 +62,15 @@ class Settled(msgspec.Struct, frozen=True):
         outcome = CutOutcome(layout.cut, head, epoch, reason, rungs, before, over, tuple(notes), self.margin)
         ready = self.view.ready if self.view is not None else None
         return Context(
-            layout.window, layout.before, layout.summaries, layout.fixed, self.meter, layout.budget, outcome, ready
+            layout.window,
+            layout.before,
+            layout.summaries,
+            layout.fixed,
+            self.meter,
+            layout.budget,
+            outcome,
+            ready,
+            self.lead,
         )
 
 
@@ -93,6 +104,7 @@ class Settler:
         self._terms, self._now, self._recalled = terms, now, recalled
         self._layouts = LayoutReader(terms, now, reader, recalled.stored if recalled is not None else None)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
+        self._leads: dict[tuple[int, int | None], Lead] = {}
         self._over = False  # it is not known that the present cut shows too much
 
     def settle(self, head: Head) -> Steps[Settled]:
@@ -154,7 +166,29 @@ class Settler:
         return self._settled(layout)
 
     def _settled(self, layout: Layout, reason: str | None = None, plan: CutPlan | None = None) -> Settled:
-        return Settled(layout, self._meter, self._terms.margin, reason, plan)
+        lead = None
+        if self._terms.lead is not None:
+            shown = layout.cut.facts if reason is None else None
+            at = shown.at if shown is not None else self._now
+            lead = self._lead(layout, at)
+            layout = _replace(layout, cut=_replace(layout.cut, facts=FactsShown(at, lead.mark)))
+        return Settled(layout, self._meter, self._terms.margin, reason, plan, lead=lead)
+
+    def _lead(self, layout: Layout, at: int) -> Lead:
+        """The facts of this time before the log, as far as the budget has room for them."""
+        from palimpsest.context.tail import lead_of  # only for who has one
+
+        room = layout.budget.tail if layout.budget is not None else None
+        if (at, room) not in self._leads:
+            self._leads[at, room] = lead_of(self._terms.lead or (), at, room, self._meter)
+        return self._leads[at, room]
+
+    def _shows_others(self, layout: Layout) -> bool:
+        """Whether the facts that stand before the log are not those that the cut shows."""
+        shown = layout.cut.facts
+        if self._terms.lead is None or shown is None:
+            return self._terms.lead is not None or shown is not None
+        return self._lead(layout, shown.at).mark != shown.mark
 
     def _present_cut(self, head: Head) -> Cut:
         cut = head.views.get(self._terms.view) or Cut(start=head.first_seq)
@@ -170,6 +204,8 @@ class Settler:
             return "compaction"
         if is_unshown(layout):
             return "pinned"
+        if self._shows_others(layout):
+            return "facts"
         return layout.window.stale[0][1] if layout.window.stale else None
 
     def _recut(self, layout: Layout, reason: str | None, share: float) -> Steps[Settled]:
@@ -181,6 +217,7 @@ class Settler:
             gone=layout.gone,
             conditions=self._terms.conditions,
             factor=self._layouts.factor(head),
+            facts=None,
             renderer=RENDERER,
             reason=reason or why,
         )
@@ -296,55 +333,13 @@ class Settler:
     ) -> Steps[Settled]:
         """Cut: with the summaries where they leave room for what may not be left out, else without them."""
         try:
-            planned = self._plan(layout, target, strategy)
+            planned = planned_of(self._terms, layout, target, strategy, self._meter)
         except BudgetImpossible:
             if not layout.summaries:
                 raise
             cut = _replace(layout.cut, summaries=())  # what they cover stays in reach
             steps = self._planning(layout.head, cut) if strategy is None else self._again(layout, cut)
             layout = yield from steps
-            planned = self._plan(layout, target, strategy)
+            planned = planned_of(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries)
         return self._settled(layout, reason, planned)
-
-    def _plan(self, layout: Layout, target: Room | None, strategy: MaxTokens | None) -> CutPlan:
-        sight = self._sight(layout, target, strategy)
-        if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
-            return nothing(sight)
-        return plan(sight)
-
-    def _sight(self, layout: Layout, target: Room | None, strategy: MaxTokens | None) -> Sight:
-        """What the plan is made from."""
-        strategies = self._terms.strategies
-        oversize = strategies[0][0].oversize if strategies and strategy is None else "clamp"
-        room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
-        if strategy is not None:
-            oversize, room = strategy.oversize, self._own_room(layout, room, strategy)
-        room, first = layout.beside_summaries(room), layout.entries[0] if layout.entries else None
-        return Sight(
-            groups=layout.window.groups,
-            head=layout.before,
-            begins=layout.beginning if layout.more else layout.cut.start,
-            partial=layout.more and first is not None and first.turn != first.seq,
-            more=layout.more,
-            pinned=frozenset(layout.head.pinned),
-            cut=layout.cut,
-            room=room,
-            target=layout.beside_summaries(target) if target else room,
-            meter=self._meter,
-            masks=self._terms.masks and strategy is None,
-            gap=strategy is not None and strategy.gap == "skip",
-            oversize=oversize,
-        )
-
-    def _own_room(self, layout: Layout, room: Room, strategy: MaxTokens) -> Room:
-        """The room that a strategy of its own budget leaves."""
-        if strategy.memory_max_tokens is None or strategy.memory_max_tokens <= 0:
-            return room
-        own = strategy.memory_max_tokens - layout.fixed.tokens
-        refuse_fixed(own, 0, layout.fixed)
-        if not strategy.count_pinned:
-            pinned = set(layout.head.pinned)
-            groups = [*layout.before, *layout.window.groups]
-            own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
-        return _replace(room, tokens=own if room.tokens is None else min(own, room.tokens))

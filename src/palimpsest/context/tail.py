@@ -1,4 +1,5 @@
-"""The tail of a context: what varies from call to call, behind the newest entry, fenced as data of the user. Pure.
+"""What stands in a context beside its log, fenced as data of the user: a tail behind the newest entry, which varies
+from call to call, and, where a session says so, facts before all entries, which change with its cuts. Pure.
 
 It has a room of its own, a fixed share of what the request may take, which is kept free of the log whether or not it is
 used. So nothing in a tail makes a cut, and everything before it is what it would be without one.
@@ -10,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from palimpsest.context.groups import Group, Meter, by_group, fill
-from palimpsest.log.entry import Entry
-from palimpsest.log.facts import Fact, rendered
+from palimpsest.log.entry import Entry, moment
+from palimpsest.log.facts import Fact, as_of, rendered
+from palimpsest.log.late import sha256
 
 
 class Text(NamedTuple):
@@ -53,6 +55,29 @@ def tail_of(
         elif part.within(None, len):
             left.append(part.name)
     return groups, tuple(left)
+
+
+class Lead(NamedTuple):
+    """Facts before the log, as they are sent; the names of those scopes whose facts have no room; and their mark."""
+
+    groups: Sequence[Group]
+    left: tuple[str, ...]
+    mark: str
+
+
+def lead_of(parts: Sequence[Facts], at: int, room: int | None, meter: Meter) -> Lead:
+    """Facts before the log as they were at this time (microseconds since 1970), within so many counted tokens.
+
+    The mark is made of times, importance and cost, since it is kept with the session, where no text may be known by it.
+    """
+    then, since, shown = moment(at), list[tuple[int, str, float]](), list[Facts]()
+    for i, part in enumerate(parts):
+        found = as_of(part.facts, then)
+        since += [(i, fact.since.isoformat(), fact.importance) for fact in found]
+        shown.append(Facts(part.name, found))
+    groups, left = tail_of(shown, 0, room, meter)
+    cost = sum(group.cost for group in groups)
+    return Lead(groups, left, sha256(repr((since, cost)).encode()).hex()[:16])
 
 
 def _fitting(part: Text | Facts, seq: int, most: int | None, meter: Meter) -> Group | None:

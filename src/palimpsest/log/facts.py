@@ -23,21 +23,23 @@ UNDONE = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x0b\x0c\x1c\x1d\x1e\x85
 
 
 class Before(msgspec.Struct, frozen=True, array_like=True):
-    """A value that a fact had, as JSON: its version, and the microseconds since 1970 at which another came."""
+    """A value that a fact had, as JSON: its version, and from when until when it had it, in microseconds since 1970."""
 
     value: str
     version: int
     until: int
+    since: int
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """What an item holds of a fact; times are microseconds since 1970, `value` is JSON."""
+    """What an item holds of a fact; times are microseconds since 1970, `value` is JSON, which it has `since` then."""
 
     value: str
     version: int
     importance: float
     created: int
     updated: int
+    since: int
     before: tuple[Before, ...] = ()
 
     def to_bytes(self) -> bytes:
@@ -51,11 +53,12 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
-    """A `value` that a fact had: its `version`, when another came (`superseded_at`), and whose version that has
-    (`superseded_by`)."""
+    """A `value` that a fact had `since` then: its `version`, when another came (`superseded_at`), and which version
+    that has (`superseded_by`)."""
 
     value: Any
     version: int
+    since: datetime
     superseded_at: datetime
     superseded_by: int
 
@@ -63,7 +66,8 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True):
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """A `value` that a working memory keeps under a `key`.
 
-    `version` counts up from 1 with every change, the first of which was at `created_at` and the last at `updated_at`.
+    `version` counts up from 1 with every change, the first of which was at `created_at` and the last at `updated_at`;
+    the value is the same `since` then.
     `importance` is from 0 to 1. `expires_at` is when nobody sees it any more (None: never). `history` has the values
     that it had before, the latest first.
     """
@@ -74,6 +78,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at: datetime
     updated_at: datetime
+    since: datetime
     expires_at: datetime | None = None
     history: tuple[Superseded, ...] = ()
 
@@ -82,9 +87,15 @@ def fact_of(key: str, stored: Stored, expires: int | None) -> Fact:
     """The fact of what is stored under a key. Raises ValueError where its value cannot be read."""
     later, history = stored.version, list[Superseded]()
     for before in stored.before:
-        at = moment(before.until)
-        value = from_json(before.value)
-        history.append(Superseded(value=value, version=before.version, superseded_at=at, superseded_by=later))
+        history.append(
+            Superseded(
+                value=from_json(before.value),
+                version=before.version,
+                since=moment(before.since),
+                superseded_at=moment(before.until),
+                superseded_by=later,
+            )
+        )
         later = before.version
     return Fact(
         key=key,
@@ -93,9 +104,26 @@ def fact_of(key: str, stored: Stored, expires: int | None) -> Fact:
         version=stored.version,
         created_at=moment(stored.created),
         updated_at=moment(stored.updated),
+        since=moment(stored.since),
         expires_at=None if expires is None else moment(expires),
         history=tuple(history),
     )
+
+
+def as_of(facts: Sequence[Fact], then: datetime) -> list[Fact]:
+    """These facts as they were `then`, as far as their histories say.
+
+    One that was made later is not among them. One whose value of then is not kept is as it is now, `since` later.
+    """
+    return [_as_of(fact, then) for fact in facts if fact.created_at <= then]
+
+
+def _as_of(fact: Fact, then: datetime) -> Fact:
+    known: list[Fact | Superseded] = [fact, *fact.history]
+    for one in known:
+        if one.since <= then:  # and `updated_at` is what the same value, set again, does not move
+            return msgspec.structs.replace(fact, value=one.value, since=one.since, updated_at=one.since)
+    return fact
 
 
 def changed(was: Stored | None, value: str, importance: float, now: int, most: int, most_bytes: int) -> Stored:
@@ -105,13 +133,14 @@ def changed(was: Stored | None, value: str, importance: float, now: int, most: i
     than `most_bytes` in all: what is older goes.
     """
     if was is None:
-        return Stored(value, 1, importance, now, now)
-    before = was.before
+        return Stored(value, 1, importance, now, now, now)
+    before, since = was.before, was.since
     if was.value != value:
-        before = (Before(was.value, was.version, now), *before)[:most]
+        since = now
+        before = (Before(was.value, was.version, now, was.since), *before)[:most]
         while before and sum(len(one.value) for one in before) > most_bytes:
             before = before[:-1]
-    return Stored(value, was.version + 1, importance, was.created, now, before)
+    return Stored(value, was.version + 1, importance, was.created, now, since, before)
 
 
 def line(key: str, value: object) -> str:

@@ -75,6 +75,14 @@ class ShownSummary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     counter: str = ""
 
 
+class FactsShown(msgspec.Struct, frozen=True):
+    """Which facts a cut shows: those as of `at` (microseconds since 1970). `mark` says when each of them got its value,
+    and what they cost together: facts whose mark is another are others. Nothing that a fact says is in it."""
+
+    at: int
+    mark: str
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a view is rendered until the next cut: with the entries from `start` on it fixes every byte.
 
@@ -84,7 +92,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
     public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
     covered, evicted or hidden at or after `start`, `hidden` all that it leaves out because somebody said so,
-    `summaries` what it shows before the window. `epoch` and `revision` are those that the cut made.
+    `summaries` what it shows before the window. `facts` says as of when facts stand before all of it, where they do.
+    `epoch` and `revision` are those that the cut made.
     """
 
     epoch: int = 0
@@ -99,6 +108,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: tuple[Span, ...] = ()
     hidden: tuple[Span, ...] = ()
     summaries: tuple[ShownSummary, ...] = ()
+    facts: FactsShown | None = None
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
     renderer: int = RENDERER

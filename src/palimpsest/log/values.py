@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 from palimpsest.errors import ConfigError, nearest
+
+W = TypeVar("W", bound=str)
 
 
 def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
@@ -44,6 +46,15 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Check for one of these words."""
     if value not in allowed:
         raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(str(value), allowed))
+
+
+def word(name: str, value: object, allowed: tuple[W, ...]) -> W:
+    """Return the one of these words that was given, in any letter case."""
+    plain = value.lower() if isinstance(value, str) else ""
+    for one in allowed:
+        if one == plain:
+            return one
+    raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
 
 
 def known(name: str, given: Iterable[object], allowed: Sequence[str], *, inside: bool = False) -> None:

@@ -29,6 +29,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     value: Any
     version: int
+    since: datetime
     superseded_at: datetime
 
 
@@ -42,6 +43,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     importance: float
     created_at: datetime
     updated_at: datetime
+    since: datetime
     expires_at: datetime | None = None
     history: list[Past] = []
 
@@ -69,9 +71,15 @@ async def exported_facts(store: Store, tenant: str, session: str, gate: Gate) ->
                 importance=stored.importance,
                 created_at=moment(stored.created),
                 updated_at=moment(stored.updated),
+                since=moment(stored.since),
                 expires_at=None if item.expires is None else moment(item.expires),
                 history=[
-                    Past(value=loads(one.value), version=one.version, superseded_at=moment(one.until))
+                    Past(
+                        value=loads(one.value),
+                        version=one.version,
+                        since=moment(one.since),
+                        superseded_at=moment(one.until),
+                    )
                     for one in stored.before
                 ],
             )
@@ -109,7 +117,8 @@ def _check(fact: Carried) -> None:
         check_scope(fact.scope)
     if not is_share(fact.importance):
         raise ConfigError("importance", fact.importance, "a number from 0 to 1")
-    times = [fact.created_at, fact.updated_at, *(one.superseded_at for one in fact.history)]
+    times = [fact.created_at, fact.updated_at, fact.since]
+    times += [time for one in fact.history for time in (one.since, one.superseded_at)]
     if any(time.tzinfo is None for time in [*times, fact.expires_at or fact.created_at]):
         raise ValueError("a time has no time zone")
     versions = [fact.version, *(one.version for one in fact.history)]
@@ -121,11 +130,17 @@ def _check(fact: Carried) -> None:
 
 def _stored(fact: Carried) -> Stored:
     before = tuple(
-        Before(dumps(one.value, separators=(",", ":")), one.version, microseconds_of(one.superseded_at))
+        Before(
+            dumps(one.value, separators=(",", ":")),
+            one.version,
+            microseconds_of(one.superseded_at),
+            microseconds_of(one.since),
+        )
         for one in fact.history
     )
     value, created = dumps(fact.value, separators=(",", ":")), microseconds_of(fact.created_at)
-    return Stored(value, fact.version, float(fact.importance), created, microseconds_of(fact.updated_at), before)
+    updated, since = microseconds_of(fact.updated_at), microseconds_of(fact.since)
+    return Stored(value, fact.version, float(fact.importance), created, updated, since, before)
 
 
 async def load_facts(

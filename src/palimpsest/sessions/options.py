@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
 from palimpsest.context.terms import Terms
-from palimpsest.errors import ConfigError, PalimpsestWarning, nearest
+from palimpsest.errors import ConfigError, PalimpsestWarning
 from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
 from palimpsest.log.checks import ID_RULE, MAX_ID, is_id
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         metadata: dict[str, Any] | None
         lifetime: timedelta | float | str | None
         facts: Sequence[str] | str
+        facts_in: FactsIn
         tail_share: float | None
 
 
@@ -70,15 +71,15 @@ FOR_EVER = 10**10
 Persistence: TypeAlias = Literal["incremental", "flush", "ephemeral"]
 """When what a session adds is stored: at once; at once, and what was compacted goes at the turn's end; never."""
 PERSISTENCE: tuple[Persistence, ...] = ("incremental", "flush", "ephemeral")
+FactsIn: TypeAlias = Literal["tail", "prefix"]
+"""Where facts stand: behind the newest entry, as they are, or before the log, as they were at the last cut."""
+FACTS_IN: tuple[FactsIn, ...] = ("tail", "prefix")
 LongTermRun: TypeAlias = Literal["first", "all"]
 """Which of the strategies that fire run."""
 LONG_TERM_RUN: tuple[LongTermRun, ...] = ("first", "all")
 AutoCompact: TypeAlias = Literal["inline", "background", "off"]
 """Where a strategy that fires runs: before the verb returns, beside it, or nowhere."""
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
-
-L = TypeVar("L", bound=str)
-
 
 ABOUT = ("user", "title", "metadata", "lifetime")
 """Options that say something of a session where it is made."""
@@ -139,9 +140,11 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     lifetime: timedelta | float | str | None = None
     """How long it lasts when nothing is added any more, where it is made by this; None: for ever."""
     facts: Sequence[str] | str = ()
-    """Scopes of working memories whose facts stand behind the newest entry of each context."""
+    """Scopes of working memories whose facts stand in each context."""
+    facts_in: FactsIn = "tail"
+    """Where they stand: in the `tail`, as they are at each call, or in the `prefix`, as they were at the last cut."""
     tail_share: float | None = None
-    """The share of the log's room that is kept for what stands there; None: `TAIL_SHARE` with `facts`, else nothing."""
+    """The share of the log's room that is kept for facts and tails; None: `TAIL_SHARE` with `facts`, else nothing."""
 
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
@@ -187,13 +190,14 @@ class Options:
         self.about: About | None = None
         self.exact = False
         self.facts = _scopes(given.facts)
+        self.leads = values.word("facts_in", given.facts_in, FACTS_IN) == "prefix"
         self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * bool(self.facts)
         self._terms: Terms | None = None
         self._strategies(given.short_term, given.conditions, given.oversize)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
-        self.auto_compact = _selection("auto_compact", given.auto_compact, AUTO_COMPACT)
-        self.runs_all = _selection("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
-        self.persistence = _selection("persistence", given.persistence, PERSISTENCE)
+        self.auto_compact = values.word("auto_compact", given.auto_compact, AUTO_COMPACT)
+        self.runs_all = values.word("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
+        self.persistence = values.word("persistence", given.persistence, PERSISTENCE)
         self.long_term: tuple[Strategy, ...] = ()
         if given.long_term:
             self.long_term, told = _loaded(given.long_term, "long_term")
@@ -322,15 +326,6 @@ def _loaded(given: Any, where: str) -> tuple[tuple[Strategy, ...], Sequence[str]
     from palimpsest.compaction.loading import load  # four milliseconds, for who has strategies
 
     return load(given, where)
-
-
-def _selection(name: str, value: object, allowed: tuple[L, ...]) -> L:
-    """The value in lower case. Raises ConfigError unless it is one of those allowed, in any letter case."""
-    plain = value.lower() if isinstance(value, str) else ""
-    for one in allowed:
-        if one == plain:
-            return one
-    raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(plain, allowed))
 
 
 HISTORY, VALUE_BYTES = 5, 64 * 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +14,9 @@ from palimpsest.formats import Message, find_format
 from palimpsest.log.checks import check_depth
 from palimpsest.sessions.options import Options, check_id
 from palimpsest.stores import Store
+
+if TYPE_CHECKING:
+    from palimpsest.context.tail import Facts
 
 _LIMITS = ("max_tokens", "max_messages", "reserve")
 """What of its view's budget a call may give."""
@@ -33,6 +37,8 @@ class ContextRequest(msgspec.Struct, frozen=True):
     dry_run: bool = False
     warm: bool = False
     """Whether no cut is made for a cold cache: the next call would know nothing of it."""
+    lead: Sequence[Facts] | None = None
+    """Facts that stand before the log; None: none may."""
 
     def check(self) -> None:
         """Raise ConfigError, naming it, for what no provider takes as tools, and for a view of no such name."""
@@ -60,6 +66,8 @@ def terms_of(options: Options, call: ContextRequest) -> Terms:
     if call.system or call.tools or call.view is not None or call.at is not None:
         view, past = call.view or options.view, call.at is not None
         terms = msgspec.structs.replace(terms, system=call.system, tools=call.tools, view=view, past=past)
+    if call.lead is not None:
+        terms = msgspec.structs.replace(terms, lead=call.lead)
     if call.warm or call.at is not None:  # what is given again was given once
         terms = msgspec.structs.replace(terms, cache_life=None)
     return terms

@@ -19,6 +19,7 @@ from palimpsest.sessions.scope import Sent, SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
+    from palimpsest.context.tail import Facts, Text
     from palimpsest.sessions.contexts.earlier import EarlierContext
     from palimpsest.stores import Store
 
@@ -67,6 +68,9 @@ class Contexts:
 
             earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
+        facts = await self._facts() if self._options.facts else []
+        if self._options.leads:
+            call = msgspec.structs.replace(call, lead=facts)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
             await (await self._auto.there()).turn_ended()
@@ -75,8 +79,9 @@ class Contexts:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
         else:
             context = await self._stored(call, mode)
-        if tail or self._options.facts:
-            await self._end(context, tail)
+        ending = [*(() if self._options.leads else facts), *_texts(tail)]
+        if ending:
+            await self._scope.store.apart(context.end_with, ending)
         if whole is not None:  # of which no more than the figures may be kept, and those with its tail
             self._scope.sent = Sent.of(context)
         if context.budget is None:
@@ -94,16 +99,13 @@ class Contexts:
         if not self._options.tail_share:
             raise ConfigError("tail", "without room", "a session with `tail_share`, such as 0.1 of the log's room")
 
-    async def _end(self, context: Context, tail: str | Mapping[str, str] | None) -> None:
-        """Put facts and what this call was given behind the newest entry."""
-        from palimpsest.context.tail import Facts, Text  # only for who has a tail
+    async def _facts(self) -> list[Facts]:
+        """The facts of the session's scopes, as they are."""
+        from palimpsest.context.tail import Facts  # only for who has facts
         from palimpsest.sessions.working import AsyncWorkingMemory  # the same
 
         scopes = [AsyncWorkingMemory(self._scope, scope) for scope in self._options.facts]
-        parts: list[Facts | Text] = [Facts(one.scope_id, await one.facts()) for one in scopes]
-        given = {"tail": tail} if isinstance(tail, str) else tail or {}
-        parts += [Text(name, text) for name, text in given.items() if text]
-        await self._scope.store.apart(context.end_with, parts)
+        return [Facts(one.scope_id, await one.facts()) for one in scopes]
 
     def _options_for(self, model: str | None) -> Options:
         """The session's options, for a call of this model; None: of the session's own."""
@@ -201,3 +203,13 @@ class Contexts:
             context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
         except StoreUnavailable as fault:  # what can be read can be sent
             context.noted(f"its count was not kept: {fault}")
+
+
+def _texts(tail: str | Mapping[str, str] | None) -> Sequence[Text]:
+    """What a call was given to stand behind the newest entry."""
+    if not tail:
+        return ()
+    from palimpsest.context.tail import Text  # only for who has a tail
+
+    given = {"tail": tail} if isinstance(tail, str) else tail
+    return [Text(name, text) for name, text in given.items() if text]

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 
+import msgspec
+
 from palimpsest.errors import Conflict, PrivacyRefused
 from palimpsest.log.entry import moment
 from palimpsest.log.facts import Stored
@@ -133,7 +135,7 @@ class FactScan:
             return None
         if not found.findings:  # a number, or what stands under the name of a secret
             found.findings["value", "fact"] += 1
-        return now
+        return msgspec.structs.replace(now, since=self._scope.clock())  # so that contexts know it for another
 
     def _foreign(self, namespace: str, item: Item, found: Findings) -> None:
         for text in (item.key, item.value.decode(errors="replace")):

@@ -1,0 +1,63 @@
+"""From what is laid out to the plan of its next cut: its room, and what may become of what is shown. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from palimpsest.context.budget import refuse_fixed
+from palimpsest.context.cut import CutPlan, Room, Sight, nothing, plan
+from palimpsest.context.groups import Meter
+from palimpsest.context.layout import Layout
+from palimpsest.context.terms import Terms
+
+if TYPE_CHECKING:
+    from palimpsest.context.short_term import MaxTokens
+
+
+def planned_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> CutPlan:
+    """Return the plan of a cut of this layout, down to `target` (None: all of the room).
+
+    With a `strategy` it is one step of an exact walk. Raises BudgetImpossible where nothing fits.
+    """
+    sight = _sight(terms, layout, target, strategy, meter)
+    if strategy is not None and strategy.memory_max_tokens is not None and strategy.memory_max_tokens <= 0:
+        return nothing(sight)
+    return plan(sight)
+
+
+def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
+    oversize = terms.strategies[0][0].oversize if terms.strategies and strategy is None else "clamp"
+    room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
+    if strategy is not None:
+        oversize, room = strategy.oversize, _own_room(layout, room, strategy)
+    room, first = layout.beside_summaries(room), layout.entries[0] if layout.entries else None
+    return Sight(
+        groups=layout.window.groups,
+        head=layout.before,
+        begins=layout.beginning if layout.more else layout.cut.start,
+        partial=layout.more and first is not None and first.turn != first.seq,
+        more=layout.more,
+        pinned=frozenset(layout.head.pinned),
+        cut=layout.cut,
+        room=room,
+        target=layout.beside_summaries(target) if target else room,
+        meter=meter,
+        masks=terms.masks and strategy is None,
+        gap=strategy is not None and strategy.gap == "skip",
+        oversize=oversize,
+    )
+
+
+def _own_room(layout: Layout, room: Room, strategy: MaxTokens) -> Room:
+    """The room that a strategy of its own budget leaves."""
+    if strategy.memory_max_tokens is None or strategy.memory_max_tokens <= 0:
+        return room
+    own = strategy.memory_max_tokens - layout.fixed.tokens
+    refuse_fixed(own, 0, layout.fixed)
+    if not strategy.count_pinned:
+        pinned = set(layout.head.pinned)
+        groups = [*layout.before, *layout.window.groups]
+        own += sum(g.cost for g in groups if any(entry.seq in pinned for entry in g.entries))
+    return msgspec.structs.replace(room, tokens=own if room.tokens is None else min(own, room.tokens))
