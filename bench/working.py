@@ -1,23 +1,26 @@
-"""Facts of a working memory among 100 and among 10,000 in one scope of an SQLite file: reading one, changing one.
+"""Facts of a working memory among 100 and among 10,000 in one scope of an SQLite file: reading one, changing one; and
+what facts add to a context.
 
     python bench/working.py [--runs 3] [--json] [--gate]
 
-What is compared: reading the same item from the store below (`get_item`), and the same work among fewer facts. Commits
-and rows written are counted.
+What is compared: reading the same item from the store below (`get_item`), the same work among fewer facts, and a
+context without facts. Commits and rows written are counted.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from measure import Figure, Statements, alternate, arguments, memory_folder, over_runs, report, scratch
 
-from palimpsest import Memory, WorkingMemory
+from palimpsest import Memory, Session, WorkingMemory
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.scopes import WORKING
 
 SIZES = (100, 10_000)
+FACTS = 20
 TIMES = 400
 VALUE = {"plan": ["look", "ask", "answer"], "notes": "words " * 40}
 
@@ -61,7 +64,28 @@ def run(under: Path | None) -> dict[str, float]:
                 facts.set(key, next(changes))
             found[f"commits at {count}"] = (seen.commits - commits) / len(keys)
             found[f"rows at {count}"] = (seen.rows - rows) / len(keys)
+        return found | contexts(few)
+
+
+def contexts(memory: Memory) -> dict[str, float]:
+    """A turn and its context, with facts and without, in those of a session without."""
+    facts = memory.working("user/ann")
+    facts.set_many({f"k{number}": f"what is known of {number}" for number in range(FACTS)})
+    options: dict[str, Any] = {"model": "gpt-4o", "max_tokens": 8_000, "tail_share": 0.1}
+    found = {}
+    for place in ("tail", "prefix"):
+        bare = memory.session(f"{place} without", **options)
+        full = memory.session(f"{place} with", facts="user/ann", facts_in=place, **options)
+        pair = alternate(lambda n, one=bare: turn(one, n), lambda n, one=full: turn(one, n), list(range(TIMES)))
+        found[place] = pair.ratio
     return found
+
+
+def turn(session: Session, number: int) -> None:
+    """A question, its answer, and the next context."""
+    session.add_user_message(f"question {number} about the weather in Paris")
+    session.add_assistant_message(f"answer {number}: it rains there, " + "as it did before, " * 10)
+    session.context(system="You help.")
 
 
 def main() -> int:
@@ -80,6 +104,11 @@ def main() -> int:
             medians[f"rows at {large}"] / medians[f"rows at {small}"],
             1,
         ),
+    ]
+    told = {"tail": "in its tail", "prefix": "in its prefix"}
+    figures += [
+        Figure(f"a turn and its context with {FACTS} facts {told[place]}, CPU of one without", medians[place], 1.6)
+        for place in told
     ]
     return report("Facts of a working memory", figures, given)
 

@@ -192,7 +192,10 @@ class LayoutReader:
         )
         guessed = 0 if self.meter.exact else self.meter.guessed
         memo = before.memo if before is not None else self.meter.memo
-        return View(self._terms, layout, waiting_in(layout.head), guessed, ready or Ready(), memo)
+        terms = self._terms
+        if terms.lead is not None or terms.tail:
+            terms = msgspec.structs.replace(terms, lead=None, tail=())
+        return View(terms, layout, waiting_in(layout.head), guessed, ready or Ready(), memo)
 
     def view(
         self,

@@ -64,6 +64,7 @@ class Context:
         outcome: CutOutcome,
         ready: Ready | None = None,
         lead: Lead | None = None,
+        tail: Sequence[Text | Facts] = (),
     ) -> None:
         self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
         self._summaries = summaries
@@ -78,29 +79,30 @@ class Context:
         made = ready or Ready()
         rest = window.groups[made.groups :]
         self.log_messages: list[Message] = [*made.copies(), *(m for group in rest for m in rendered(group, fmt))]
-        self.tail_messages: list[Message] = []
-        self._tail: Sequence[Group] = ()
         self._left_out: tuple[str, ...] = lead.left if lead is not None else ()
-        self._joined = self._stable = self._in_a_row()
-
-    def _in_a_row(self) -> Joined:
-        """All messages, as the provider wants them. Raises InvalidContext where a rule of its is broken."""
-        fmt = self._meter.format
-        joined = fmt.join(self._fixed.system, [*self.head_messages, *self.log_messages, *self.tail_messages])
-        if problems := fmt.validate(joined.messages):
+        self._tail: Sequence[Group] = self._fitting(tail) if tail else ()
+        self.tail_messages: list[Message] = [m for group in self._tail for m in rendered(group, fmt)]
+        self._joined = self._in_a_row(self.tail_messages)
+        if problems := fmt.validate(self._joined.messages):
             raise InvalidContext(problems)
-        return joined
 
-    def end_with(self, parts: Sequence[Text | Facts]) -> None:
-        """Put these behind the newest entry, as far as the budget's `tail` has room for them."""
+    def _fitting(self, parts: Sequence[Text | Facts]) -> list[Group]:
+        """What of these the budget's `tail` has room for."""
         from palimpsest.context.tail import tail_of  # only for who has one
 
         room = self.budget.tail - sum(group.cost for group in self._lead) if self.budget is not None else None
-        self._tail, left = tail_of(parts, self._outcome.head.next_seq, room, self._meter)
+        groups, left = tail_of(parts, room, self._meter)
         self._left_out += left
-        fmt = self._meter.format
-        self.tail_messages = [message for group in self._tail for message in rendered(group, fmt)]
-        self._joined, self._report = self._in_a_row(), None
+        return groups
+
+    def _in_a_row(self, tail: Sequence[Message]) -> Joined:
+        """All messages, with these behind them, as the provider wants them."""
+        return self._meter.format.join(self._fixed.system, [*self.head_messages, *self.log_messages, *tail])
+
+    @property
+    def _stable(self) -> Joined:
+        """The same without what stands behind the newest entry."""
+        return self._in_a_row(()) if self.tail_messages else self._joined
 
     @property
     def _ahead(self) -> Sequence[Group]:

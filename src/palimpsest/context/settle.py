@@ -26,7 +26,7 @@ from palimpsest.log.head import RENDERER, Cut, FactsShown, Head
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
-    from palimpsest.context.tail import Lead
+    from palimpsest.context.tail import Facts, Lead, Text
 
 HIGH_WATER, COLD, EXACT = "high water", "a cold cache", "an exact walk"
 """Why one does that holds no more, whose provider has forgotten what it was sent, or that is made at every call."""
@@ -50,6 +50,8 @@ class Settled(msgspec.Struct, frozen=True):
     """What is to be remembered of it."""
     lead: Lead | None = None
     """Facts that stand before the log."""
+    tail: Sequence[Text | Facts] = ()
+    """What is to stand behind it."""
 
     def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
         """Return the context of what is shown: of this head, and of an epoch where its cut is stored.
@@ -71,6 +73,7 @@ class Settled(msgspec.Struct, frozen=True):
             outcome,
             ready,
             self.lead,
+            self.tail,
         )
 
 
@@ -172,7 +175,7 @@ class Settler:
             at = shown.at if shown is not None else self._now
             lead = self._lead(layout, at)
             layout = _replace(layout, cut=_replace(layout.cut, facts=FactsShown(at, lead.mark)))
-        return Settled(layout, self._meter, self._terms.margin, reason, plan, lead=lead)
+        return Settled(layout, self._meter, self._terms.margin, reason, plan, lead=lead, tail=self._terms.tail)
 
     def _lead(self, layout: Layout, at: int) -> Lead:
         """The facts of this time before the log, as far as the budget has room for them."""

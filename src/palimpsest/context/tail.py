@@ -26,30 +26,55 @@ class Text(NamedTuple):
         """The text, or "" where it has more than so many tokens."""
         return self.text if most is None or count(self.text) <= most else ""
 
+    def group(self, most: int | None, meter: Meter) -> Group | None:
+        """It as it is sent, with its fence; None where it says nothing, or has no room."""
+        return _fitting(self, most, meter)
 
-class Facts(NamedTuple):
-    """The facts of a working memory, as many as have room, the most important ones first."""
 
-    name: str
-    facts: Sequence[Fact]
+class Facts:
+    """The facts of a working memory, as many as have room, the most important ones first.
+
+    What was made of them last is kept with them: they are often the same from one context to the next.
+    """
+
+    def __init__(self, name: str, facts: Sequence[Fact]) -> None:
+        self.name, self.facts = name, facts
+        self._made: tuple[object, Group | None] = (None, None)
+        self._then: tuple[int, Facts] | None = None
+        self._times: str | None = None
 
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
         """The facts in at most so many tokens; "" where there are none, or no room."""
         return rendered(self.facts, most, count)
 
+    def group(self, most: int | None, meter: Meter) -> Group | None:
+        """They as they are sent, with their fence; None where there are none, or no room."""
+        asked = (most, meter.counter, meter.format, meter.model)
+        if self._made[0] != asked:
+            self._made = asked, _fitting(self, most, meter)
+        return self._made[1]
 
-def tail_of(
-    parts: Sequence[Text | Facts], seq: int, room: int | None, meter: Meter
-) -> tuple[list[Group], tuple[str, ...]]:
+    def as_of(self, at: int) -> Facts:
+        """They as they were at a time (microseconds since 1970)."""
+        if self._then is None or self._then[0] != at:
+            self._then = at, Facts(self.name, as_of(self.facts, moment(at)))
+        return self._then[1]
+
+    @property
+    def times(self) -> str:
+        """Since when each has its value, and its importance, hashed."""
+        if self._times is None:
+            known = [(fact.since.timestamp(), fact.importance) for fact in self.facts]
+            self._times = sha256(repr(known).encode()).hex()
+        return self._times
+
+
+def tail_of(parts: Sequence[Text | Facts], room: int | None, meter: Meter) -> tuple[list[Group], tuple[str, ...]]:
     """These parts as they are sent, within so many counted tokens (None: any number), the first ones first, and the
-    names of those that have no room.
-
-    `seq` is the first number behind the log.
-    """
+    names of those that have no room."""
     groups, left = list[Group](), list[str]()
     for part in parts:
-        most = None if room is None else room - sum(group.cost for group in groups)
-        shown = _fitting(part, seq + len(groups), most, meter)
+        shown = part.group(None if room is None else room - sum(group.cost for group in groups), meter)
         if shown is not None:
             groups.append(shown)
         elif part.within(None, len):
@@ -70,34 +95,29 @@ def lead_of(parts: Sequence[Facts], at: int, room: int | None, meter: Meter) -> 
 
     The mark is made of times, importance and cost, since it is kept with the session, where no text may be known by it.
     """
-    then, since, shown = moment(at), list[tuple[int, str, float]](), list[Facts]()
-    for i, part in enumerate(parts):
-        found = as_of(part.facts, then)
-        since += [(i, fact.since.isoformat(), fact.importance) for fact in found]
-        shown.append(Facts(part.name, found))
-    groups, left = tail_of(shown, 0, room, meter)
-    cost = sum(group.cost for group in groups)
-    return Lead(groups, left, sha256(repr((since, cost)).encode()).hex()[:16])
+    shown = [part.as_of(at) for part in parts]
+    groups, left = tail_of(shown, room, meter)
+    known = [part.times for part in shown], sum(group.cost for group in groups)
+    return Lead(groups, left, sha256(repr(known).encode()).hex()[:16])
 
 
-def _fitting(part: Text | Facts, seq: int, most: int | None, meter: Meter) -> Group | None:
-    """A part as it is sent, with its fence; None where it says nothing, or has no room."""
+def _fitting(part: Text | Facts, most: int | None, meter: Meter) -> Group | None:
     inner = most
     while inner is None or inner > 0:
         text = part.within(inner, meter.counter.count)
         if not text:
             return None
-        shown = _group(part.name, text, seq, meter)
+        shown = _group(part.name, text, meter)
         if most is None or inner is None or shown.cost <= most:
             return shown
         inner = min(inner, meter.counter.count(text)) - (shown.cost - most)
     return None
 
 
-def _group(name: str, text: str, seq: int, meter: Meter) -> Group:
+def _group(name: str, text: str, meter: Meter) -> Group:
     exact = Meter(meter.counter, meter.format, meter.model)  # which remembers what it has counted by number
     exact.exact = True  # a bound would leave out what has room
-    entry = Entry(kind="context", role="user", content=text, name=name, seq=seq, group=seq, lone=True)
+    entry = Entry(kind="context", role="user", content=text, name=name, lone=True)
     (group,) = by_group([entry])
     fill(group, 0, {}, exact)
     return group

@@ -12,7 +12,7 @@ from palimpsest.formats import Format, Message
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
-    from palimpsest.context.tail import Facts
+    from palimpsest.context.tail import Facts, Text
     from palimpsest.tokens.counter import TokenCounter
     from palimpsest.tokens.models import Model
 
@@ -24,7 +24,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     budget that a cut goes down to. `cache_life`: for how many microseconds after a call the provider's cache is taken
     to hold what was sent (None: for ever). `masks`: whether old results may become notes. `exact`: whether the log is
     walked anew instead of keeping a window. `past`: whether the context is of an earlier revision. `tail_share` is the
-    part of the log's room that is kept for a tail, and for `lead`: facts that stand before the log (None: none may).
+    part of the log's room that is kept for what stands beside it: `lead`, facts before the log (None: none may), and
+    `tail`, what comes behind it.
     """
 
     session: str
@@ -44,6 +45,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     past: bool = False
     tail_share: float = 0.0
     lead: Sequence[Facts] | None = None
+    tail: Sequence[Text | Facts] = ()
     strategies: Sequence[tuple[MaxTokens, list[AppliedCondition]]]
     conditions: tuple[str, ...]
     """Every condition of the low-water strategies, as a cut records them."""

@@ -942,9 +942,10 @@ class Memory:
             lifetime: how long it lasts when nothing is added to it any more, kept like the title: a timedelta, seconds,
                 or text such as "30d" or "1h30m". Then there is no such session, and `sweep` destroys what is stored of
                 it. None: for ever.
-            facts: a scope of a working memory, or a list of these, whose facts stand behind the newest entry of each
-                context; none by default.
-            tail_share: the share of the log's room that is kept for what stands there, at most 0.5; None: 0.1 with
+            facts: a scope of a working memory, or a list of these, whose facts stand in each context; none by default.
+            facts_in: where they stand: `tail`, behind the newest entry, as they are at each call (default), or
+                `prefix`, before the log, as they were at the last cut.
+            tail_share: the share of the log's room that is kept for facts and tails, at most 0.5; None: 0.1 with
                 `facts`, else nothing.
         """
         return Session(self._core.session(session_id, **options))

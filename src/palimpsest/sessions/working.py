@@ -348,11 +348,20 @@ class AsyncWorkingMemory:
             raise self._corrupt(item, cause) from cause
 
     def _fact(self, item: Item) -> Fact:
-        try:
-            return fact_of(item.key, self._stored(item), item.expires)
-        except ValueError as cause:
-            raise self._corrupt(item, cause) from cause
+        return read_fact(self._home.store, self._name, item)
 
     def _corrupt(self, item: Item, cause: Exception) -> StoreCorrupt:
-        told = f"the fact {item.key!r} of the working memory {self._name!r} cannot be read ({type(cause).__name__})"
-        return StoreCorrupt(self._home.store.url, told)
+        return _corrupt(self._home.store, self._name, item, cause)
+
+
+def read_fact(store: Store, scope: str, item: Item) -> Fact:
+    """The fact of an item of a scope. Raises StoreCorrupt, naming it, where it cannot be read."""
+    try:
+        return fact_of(item.key, Stored.of(item.value), item.expires)
+    except ValueError as cause:
+        raise _corrupt(store, scope, item, cause) from cause
+
+
+def _corrupt(store: Store, scope: str, item: Item, cause: Exception) -> StoreCorrupt:
+    told = f"the fact {item.key!r} of the working memory {scope!r} cannot be read ({type(cause).__name__})"
+    return StoreCorrupt(store.url, told)

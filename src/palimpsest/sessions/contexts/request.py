@@ -16,7 +16,7 @@ from palimpsest.sessions.options import Options, check_id
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
-    from palimpsest.context.tail import Facts
+    from palimpsest.context.tail import Facts, Text
 
 _LIMITS = ("max_tokens", "max_messages", "reserve")
 """What of its view's budget a call may give."""
@@ -39,6 +39,8 @@ class ContextRequest(msgspec.Struct, frozen=True):
     """Whether no cut is made for a cold cache: the next call would know nothing of it."""
     lead: Sequence[Facts] | None = None
     """Facts that stand before the log; None: none may."""
+    tail: Sequence[Text | Facts] = ()
+    """What stands behind it."""
 
     def check(self) -> None:
         """Raise ConfigError, naming it, for what no provider takes as tools, and for a view of no such name."""
@@ -66,8 +68,8 @@ def terms_of(options: Options, call: ContextRequest) -> Terms:
     if call.system or call.tools or call.view is not None or call.at is not None:
         view, past = call.view or options.view, call.at is not None
         terms = msgspec.structs.replace(terms, system=call.system, tools=call.tools, view=view, past=past)
-    if call.lead is not None:
-        terms = msgspec.structs.replace(terms, lead=call.lead)
+    if call.lead is not None or call.tail:
+        terms = msgspec.structs.replace(terms, lead=call.lead, tail=call.tail)
     if call.warm or call.at is not None:  # what is given again was given once
         terms = msgspec.structs.replace(terms, cache_life=None)
     return terms

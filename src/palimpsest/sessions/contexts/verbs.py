@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from palimpsest.context.result import Context
     from palimpsest.context.tail import Facts, Text
     from palimpsest.sessions.contexts.earlier import EarlierContext
+    from palimpsest.sessions.contexts.facts import ScopedFacts
     from palimpsest.stores import Store
 
 Mode: TypeAlias = AutoCompact | Literal["shown"]
@@ -34,6 +35,7 @@ class Contexts:
     def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._auto = scope, scope.options, auto
         self._others: dict[str, Options] = {}
+        self._facts: list[ScopedFacts] | None = None
 
     async def next(
         self,
@@ -68,22 +70,19 @@ class Contexts:
 
             earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
-        facts = await self._facts() if self._options.facts else []
-        if self._options.leads:
-            call = msgspec.structs.replace(call, lead=facts)
+        facts = await self._read_facts() if self._options.facts else []
+        ending = [*(() if self._options.leads else facts), *_texts(tail)]
+        if ending or self._options.leads:
+            call = msgspec.structs.replace(call, lead=facts if self._options.leads else None, tail=ending)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
             await (await self._auto.there()).turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
+            self._scope.sent = Sent.of(context)  # no more than its figures may be kept
         else:
             context = await self._stored(call, mode)
-        ending = [*(() if self._options.leads else facts), *_texts(tail)]
-        if ending:
-            await self._scope.store.apart(context.end_with, ending)
-        if whole is not None:  # of which no more than the figures may be kept, and those with its tail
-            self._scope.sent = Sent.of(context)
         if context.budget is None:
             self._scope.memory.tell_unbounded()
         if mode != "shown":
@@ -99,13 +98,13 @@ class Contexts:
         if not self._options.tail_share:
             raise ConfigError("tail", "without room", "a session with `tail_share`, such as 0.1 of the log's room")
 
-    async def _facts(self) -> list[Facts]:
+    async def _read_facts(self) -> list[Facts]:
         """The facts of the session's scopes, as they are."""
-        from palimpsest.context.tail import Facts  # only for who has facts
-        from palimpsest.sessions.working import AsyncWorkingMemory  # the same
+        if self._facts is None:
+            from palimpsest.sessions.contexts.facts import ScopedFacts  # only for who has facts
 
-        scopes = [AsyncWorkingMemory(self._scope, scope) for scope in self._options.facts]
-        return [Facts(one.scope_id, await one.facts()) for one in scopes]
+            self._facts = [ScopedFacts(self._scope, name) for name in self._options.facts]
+        return [await one.read() for one in self._facts]
 
     def _options_for(self, model: str | None) -> Options:
         """The session's options, for a call of this model; None: of the session's own."""
