@@ -124,10 +124,10 @@ def test_the_page_names_every_package() -> None:
 
 
 def test_the_root_is_looked_over_at_once() -> None:
-    """The root package holds at most 20 files and folders."""
+    """The root package holds at most 22 files and folders."""
     entries = [path.name for path in ROOT.iterdir() if path.name != "__pycache__"]
 
-    assert len(entries) <= 20, sorted(entries)
+    assert len(entries) <= 22, sorted(entries)
 
 
 def test_nothing_imports_in_a_circle() -> None:

@@ -84,3 +84,44 @@ def test_a_context_takes_no_more_than_the_share(memory: Memory) -> None:
 
         assert ctx.parts.log + ctx.parts.head + ctx.parts.summaries <= 409
         assert ctx.tokens <= 4096
+
+
+def test_the_log_may_be_bounded_by_itself(memory: Memory) -> None:
+    """In tokens, without a model: what the call brings itself comes beside it; the smaller of two bounds holds."""
+    chat = memory.session("s", max_log_tokens=1_000)
+    budget = chat.context(system="be kind " * 500).budget
+
+    assert budget is not None
+    assert (budget.share, budget.room) == (1_000, 1_000)
+    for _ in range(30):
+        words(chat, 100)
+    context = chat.context(system="be kind " * 500)
+    assert context.counted - context.parts.system <= 1_000 + context.parts.overhead
+    assert context.tokens > 1_000
+
+    both = memory.session("s", max_log_tokens=1_000, max_tokens=500).context().budget
+    assert both is not None
+    assert both.room == 497
+    ratio = memory.session("s", model="gpt-4o", max_log_tokens=2_000, max_context_ratio=0.01).context().budget
+    assert ratio is not None
+    assert ratio.share == 1_280
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.1, 100), (0.25, 250), (0.6, 600)])
+def test_summaries_take_their_share_at_most(memory: Memory, share: float, most: int) -> None:
+    """Whether or not interactions want the room."""
+    chat = memory.session(
+        "s",
+        max_log_tokens=1_000,
+        summary_share=share,
+        long_term={"strategy": "summarizer", "interaction_threshold_qty": 4, "interaction_keep": 1},
+        summarizer=lambda _: "what was said before " * 120,
+    )
+    for number in range(12):
+        chat.add_user_message(f"question {number} " + "words " * 120)
+        chat.add_assistant_message("yes")
+    context = chat.context()
+
+    assert context.parts.summaries > 0
+    assert context.parts.summaries <= most
+    assert context.parts.log + context.parts.summaries + context.parts.head <= 1_000

@@ -24,7 +24,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     `limit` bounds the whole request and the answer: the smaller of `max_tokens` and the model's window.
     `reserve` is kept for the answer, `fixed` is what system text, tools and the request itself cost. `share` is
-    `max_context_ratio` of the window: the log takes no more, whatever else there is (None: not given). `tail` is kept
+    `max_context_ratio` of the window, or `max_log_tokens`: the log takes no more, whatever else there is (None: not
+    given). `tail` is kept
     for what comes behind the log, `room` is what is left for the log: high water; `low_water` is where a cut stops.
     `factor` is how many of the provider's tokens one counted token stands for (1 where the model's tokenizer is
     public); `room`, `low_water`, `fixed` and `tail` are counted tokens. `max_messages` bounds provider messages of the
@@ -71,10 +72,9 @@ class Bounds(msgspec.Struct, frozen=True):
 
     def log(self, factor: float) -> int | None:
         """What the log may take, in counted tokens, where a call brings nothing itself."""
-        if self.limit is None:
-            return None
-        request = self.limit - self.reserve
-        return unscaled(request if self.share is None else min(request, self.share), factor)
+        request = None if self.limit is None else self.limit - self.reserve
+        known = [bound for bound in (request, self.share) if bound is not None]
+        return unscaled(min(known), factor) if known else None
 
 
 LEAST_FACTOR = 0.8
@@ -129,6 +129,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_messages: int | None = None
     max_context_ratio: float | None = None
+    max_log_tokens: int | None = None
     reserve: int | None = None
 
     def check(self) -> None:
@@ -136,6 +137,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (
             ("max_tokens", self.max_tokens),
             ("max_messages", self.max_messages),
+            ("max_log_tokens", self.max_log_tokens),
             ("reserve", self.reserve),
         ):
             check_whole(value, name, or_none=True)
@@ -156,6 +158,8 @@ def bounds_of(limits: BudgetLimits, model: Model | None, name: str | None) -> Bo
         if window is None:
             raise ConfigError("max_context_ratio", limits.max_context_ratio, f"a model of known window, not {name!r}")
         share = int(limits.max_context_ratio * window)
+    if limits.max_log_tokens is not None:
+        share = limits.max_log_tokens if share is None else min(share, limits.max_log_tokens)
     bounds = [bound for bound in (limits.max_tokens, window) if bound is not None]
     limit = min(bounds) if bounds else None
     if limits.reserve is not None:
@@ -185,7 +189,7 @@ def resolve(
 ) -> Budget | None:
     """Return the budget in numbers, or None where nothing bounds the context."""
     limit, reserve, share = bounds.limit, bounds.reserve, bounds.share
-    if limit is None and limits.max_messages is None:
+    if limit is None and limits.max_messages is None and share is None:
         return None
     if limit is None:
         limit, reserve = 2**62, 0

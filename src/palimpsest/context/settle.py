@@ -19,7 +19,7 @@ from palimpsest.context.layout import Layout, LayoutReader, Recollection, View, 
 from palimpsest.context.planning import planned_of
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context, CutOutcome
-from palimpsest.context.terms import Terms
+from palimpsest.context.terms import SUMMARY_SHARE, Terms
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log import spans
 from palimpsest.log.head import RENDERER, Cut, FactsShown, Head
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 HIGH_WATER, COLD, EXACT = "high water", "a cold cache", "an exact walk"
 """Why one does that holds no more, whose provider has forgotten what it was sent, or that is made at every call."""
-
-SUMMARY_SHARE = 0.25
-"""Share of the budget that summaries take at most, where interactions want the room."""
 
 _replace = msgspec.structs.replace
 
@@ -226,6 +223,8 @@ class Settler:
         )
         if compacted := cut.compaction != head.compaction:  # whatever else is a reason
             cut = yield from self._after_compaction(head, cut)
+            if self._terms.summary_share is not None:  # a share that was given is kept to, whatever has room
+                cut = yield from self._with_short_summaries(layout, cut)
         elif reason is not None:
             cut = yield from self._with_pins(head, cut)
         if reason is not None:
@@ -314,11 +313,11 @@ class Settler:
             limit = budget.counted_limit if limit is None else min(limit, budget.counted_limit)
         if not cut.summaries or limit is None:
             return cut
-        most = budget.max_messages if budget is not None else None
+        most, share = budget.max_messages if budget is not None else None, self._terms.summary_share or SUMMARY_SHARE
         shown = yield from self.reader.shown_summaries(
             [shown.revision for shown in cut.summaries],
-            int(limit * SUMMARY_SHARE),
-            None if most is None else max(int(most * SUMMARY_SHARE), 1),
+            int(limit * share),
+            None if most is None else max(int(most * share), 1),
         )
         return _replace(cut, summaries=shown)
 

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
 
 
+SUMMARY_SHARE = 0.25
+"""Share of the budget that summaries take at most, where interactions want the room."""
+
+
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What a context is computed by.
 
     `margin` is the provider's tokens for one counted token before any usage was reported, `low_water` the share of the
     budget that a cut goes down to. `cache_life`: for how many microseconds after a call the provider's cache is taken
     to hold what was sent (None: for ever). `masks`: whether old results may become notes. `exact`: whether the log is
-    walked anew instead of keeping a window. `past`: whether the context is of an earlier revision. `tail_share` is the
+    walked anew instead of keeping a window. `past`: whether the context is of an earlier revision. Summaries take
+    `summary_share` of the budget at most; None: `SUMMARY_SHARE`, where interactions want the room. `tail_share` is the
     part of the log's room that is kept for what stands beside it: `lead`, facts before the log (None: none may), and
     `tail`, what comes behind it.
     """
@@ -44,6 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     past: bool = False
     tail_share: float = 0.0
+    summary_share: float | None = None
     lead: Sequence[Facts] | None = None
     tail: Sequence[Text | Facts] = ()
     strategies: Sequence[tuple[MaxTokens, list[AppliedCondition]]]

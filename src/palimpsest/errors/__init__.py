@@ -82,6 +82,40 @@ class ConfigError(PalimpsestError, ValueError):
         super().__init__(f"{self.where}: {shorten(self.found)} is not accepted; allowed: {allowed}{hint}")
 
 
+class Mistake(NamedTuple):
+    """One thing that is wrong in a declared memory: the `file` (None: a mapping), the `line` and `column` of the key
+    (from 1; None: not known), the memory's id, the `key`, what was `found`, what is `allowed`, and the `nearest` name
+    to an unknown one."""
+
+    file: str | None
+    line: int | None
+    column: int | None
+    memory: str | None
+    key: str
+    found: object
+    allowed: str
+    nearest: str | None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        whose = f"memory {self.memory!r}" if self.memory is not None else ""
+        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        said = f"{self.key or 'the whole'}: {shorten(self.found)} is not accepted; allowed: {self.allowed}{hint}"
+        return ": ".join(part for part in (place, whose, said) if part)
+
+
+class InvalidResource(ConfigError):
+    """Declared memories have mistakes, and none of them was loaded. `mistakes` are all of them."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        first = self.mistakes[0]
+        super().__init__(first.key, first.found, first.allowed, nearest=first.nearest)
+        count = len(self.mistakes)
+        told = [f"{count} {'mistake' if count == 1 else 'mistakes'} in declared memories:", *map(str, self.mistakes)]
+        self.args = ("\n  ".join(told),)
+
+
 class InvalidEntry(PalimpsestError, ValueError):
     """What was handed to `add` is not a message or entry. Nothing was stored.
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         max_tokens: int | None
         max_messages: int | None
         max_context_ratio: float | None
+        max_log_tokens: int | None
         reserve: int | None
         counter: TokenCounter | Callable[[str], int] | str | None
         format: FormatName
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         oversize: Oversize
         mask: bool
         low_water: float
+        summary_share: float | None
         cache_seconds: float | None
         readonly: bool
         long_term: (
@@ -98,6 +100,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Messages, as the format counts them."""
     max_context_ratio: float | None = None
     """The share of the model's window that the log may take; answer, system text and tools come beside it."""
+    max_log_tokens: int | None = None
+    """Tokens that the log may take, with its summaries; answer, system text and tools come beside it."""
     reserve: int | None = None
     """Tokens that are kept free for the answer; None: nothing beside `max_tokens`, else the model's longest answer, but
     at most half of its window."""
@@ -113,6 +117,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """False: old tool results are never replaced by a note."""
     low_water: float = LOW_WATER
     """The share of the budget that a cut goes down to."""
+    summary_share: float | None = None
+    """The share of the budget that summaries take at most; None: a quarter, where interactions want the room."""
     cache_seconds: float | None = None
     """How long the provider's cache holds what it was sent, since the last call; None: what its format says."""
     readonly: bool = False
@@ -150,9 +156,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
         for name in ("mask", "readonly", "before_turn", "archive"):
             values.switch(name, getattr(self, name))
-        share = self.low_water
-        if not values.is_number(share) or not 0 < share < 1:
-            raise ConfigError("low_water", share, "a share of the budget over 0 and under 1")
+        values.share("low_water", self.low_water, one=False)
+        values.share("summary_share", self.summary_share, one=False, none=True)
         life = self.cache_seconds
         if life is not None and not (values.is_number(life) and life > 0):
             raise ConfigError("cache_seconds", life, "seconds, over 0 (math.inf: for ever), or None")
@@ -174,16 +179,12 @@ class Options:
         find_format(given.format)
         given.check()
         self.key, self.view, self.format, self.readonly = key, given.view, given.format, given.readonly
-        self.mask, self.low_water, self.cache_seconds = given.mask, given.low_water, given.cache_seconds
+        self.mask, self.cache_seconds = given.mask, given.cache_seconds
+        self.low_water, self.summary_share = given.low_water, given.summary_share
         self.model_name, self.model = given.model, model_of(given.model)
         self._given_counter, self.counter = given.counter, counter_of(given.counter, self.model)
         check_id(self.counter.name, "counter.name")  # counts are kept under it
-        self.limits = BudgetLimits(
-            max_tokens=given.max_tokens,
-            max_messages=given.max_messages,
-            max_context_ratio=given.max_context_ratio,
-            reserve=given.reserve,
-        )
+        self.limits = BudgetLimits(**{name: getattr(given, name) for name in BudgetLimits.__struct_fields__})
         self.limits.check()
         self.strategies: tuple[MaxTokens, ...] = ()
         self.oversize = given.oversize
@@ -283,6 +284,7 @@ class Options:
             bounds=bounds_of(limits, self.model, self.model_name),
             margin=self.default_factor(),
             low_water=self.low_water,
+            summary_share=self.summary_share,
             cache_life=self.cache_life(find_format(self.format)),
             masks=self.mask,
             tail_share=self.tail_share,

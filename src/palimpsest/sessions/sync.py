@@ -909,6 +909,8 @@ class Memory:
             max_messages: the most messages of a context, as the format counts them; None: no limit.
             max_context_ratio: the share of the model's window that the log may take, over 0 and up to 1; answer, system
                 text and tools come beside it. None: no such share.
+            max_log_tokens: tokens that the log may take, with its summaries; answer, system text and tools come beside
+                it. None: no such limit.
             reserve: tokens kept free for the answer: they come off `max_tokens`, or off the model's window where that
                 is smaller, or the only limit. None: beside `max_tokens` nothing, so the request may take all of it;
                 without it the model's longest answer, but at most half of the window.
@@ -922,6 +924,8 @@ class Memory:
             oversize: what becomes of what does not fit alone: "clamp" (default), "drop", "error" or "keep_newest".
             mask: whether a cut may replace old tool results by a note; True by default.
             low_water: the share of the budget that a cut goes down to, over 0 and under 1; 0.36 by default.
+            summary_share: the share of the budget that summaries take at most, over 0 and under 1. None: a quarter, and
+                only where interactions want the room.
             cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
                 format says; `math.inf`: no cut heeds it.
             readonly: whether contexts store no cut; False by default.

@@ -1,0 +1,27 @@
+"""Memories that are declared in files, and reviewed there: Alquimia's and Compozy's as they are, and Palimpsest's own."""
+
+from typing import TYPE_CHECKING
+
+from palimpsest import _names
+
+if TYPE_CHECKING:
+    from palimpsest.resources.collection import AsyncResources as AsyncResources
+    from palimpsest.resources.collection import Resources as Resources
+    from palimpsest.resources.definition import Resource as Resource
+    from palimpsest.resources.definition import Setting as Setting
+    from palimpsest.resources.definition import StorePlace as StorePlace
+
+_HOMES = {
+    "AsyncResources": "resources.collection",
+    "Resource": "resources.definition",
+    "Resources": "resources.collection",
+    "Setting": "resources.definition",
+    "StorePlace": "resources.definition",
+}
+
+__all__ = [  # noqa: PLE0604 (the names of a literal table)
+    *sorted(_HOMES),
+]
+
+if not TYPE_CHECKING:  # a type checker that saw it would believe in every name
+    __getattr__, __dir__ = _names(globals(), _HOMES)

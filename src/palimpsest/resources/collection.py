@@ -1,0 +1,226 @@
+"""`Resources` and `AsyncResources`: declared memories by id, and the sessions that their keys name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+from palimpsest.errors import ConfigError, InvalidResource, nearest
+from palimpsest.log.entry import now_us
+from palimpsest.resources.definition import Resource, StorePlace
+from palimpsest.resources.loading import loaded
+from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
+from palimpsest.sessions.session import AsyncSession
+from palimpsest.sessions.sync import Memory, Session
+
+M = TypeVar("M", AsyncMemory, Memory)
+
+MODES = ("read-write", "read-only")
+
+
+class _Collection(Generic[M]):
+    """Declared memories by id. Each store is opened when the first session of it is asked for; two memories in one
+    place, under one policy, share it."""
+
+    def __init__(self, resources: Iterable[Resource], tenant: str = DEFAULT_TENANT, **options: Any) -> None:
+        self._resources = {resource.id: resource for resource in resources}
+        self._tenant, self._given = tenant, options
+        self._memories: dict[str, tuple[StorePlace, M]] = {}
+
+    @classmethod
+    def load(
+        cls, source: str | Path | Mapping[str, Any], *, project: str = "default", tenant: str = DEFAULT_TENANT, **options: Any
+    ) -> Self:
+        """Load what is declared in a file, in all files of a folder that say `resource: memory`, or in a mapping.
+
+        Nothing is opened yet. Raises InvalidResource with every mistake, its file and its line, and loads nothing then;
+        MissingExtra for YAML without the extra `config`.
+
+        Args:
+            source: a file (.yaml, .yml, .json), a folder, which is searched with the folders in it, or a mapping.
+            project: the project of memories that name none, 1 to 100 letters, digits, _ and -.
+            tenant: who owns every session, "default" by default.
+            options: further options of the memories, as `Memory.open` takes them, such as `clock`.
+        """
+        return cls(loaded(source, project), tenant, **options)
+
+    def __getitem__(self, id: str) -> Resource:
+        found = self._resources.get(id)
+        if found is None:
+            raise ConfigError("id", id, f"a declared memory: {_names(self._resources)}", nearest=nearest(id, self._resources))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._resources)
+
+    def __len__(self) -> int:
+        return len(self._resources)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {_names(self._resources)}>"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the definitions should know, each with its memory."""
+        return tuple(f"memory {one.id!r}: {text}" for one in self._resources.values() for text in one.warnings)
+
+    def _opened(self, resource: Resource, kind: type[M]) -> M:
+        """The memory of a resource: one for all that are in one place."""
+        for place, memory in self._memories.values():
+            if place == resource.place:
+                return memory
+        place = resource.place
+        options = {"turn_lease": place.turn_lease, "compaction_lease": place.compaction_lease, **self._given}
+        memory = kind.open(
+            _address(resource),
+            tenant=self._tenant,
+            privacy=place.privacy,
+            circuit_breaker=place.circuit_breaker,
+            encryption=_keys(place),
+            **options,
+        )
+        self._memories[resource.id] = place, memory
+        return memory
+
+    def _named(self, reference: object, variables: Mapping[str, Any] | None) -> tuple[Resource, str, dict[str, Any]]:
+        """The resource of a reference, the session that it names, and what the reference adds to its options."""
+        given = {"id": reference} if isinstance(reference, str) else reference
+        if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
+            raise ConfigError("reference", reference, "the id of a memory, or {id, key, mode}")
+        for name in given:
+            if name not in ("id", "key", "mode"):
+                raise ConfigError(f"reference.{name}", name, "id, key, mode", nearest=nearest(str(name), ("id", "key", "mode")))
+        resource, mode = self[given["id"]], given.get("mode", "read-write")
+        if mode not in MODES:
+            raise ConfigError(f"reference {resource.id!r}.mode", mode, ", ".join(MODES), nearest=nearest(str(mode), MODES))
+        return resource, self._session_id(resource, given.get("key"), variables), {"readonly": True} if mode == MODES[1] else {}
+
+    def _session_id(self, resource: Resource, key: object, variables: Mapping[str, Any] | None) -> str:
+        from palimpsest.resources.keys import Template
+
+        template = Template(key, f"reference {resource.id!r}.key") if isinstance(key, str) and "{" in key else None
+        if key is None:
+            template = resource.template
+            if template is None:
+                told = f"a key: memory {resource.id!r} has no default_key_template"
+                raise ConfigError(f"reference {resource.id!r}.key", None, told)
+        return resource.session_id(template.key(variables or {}) if template is not None else key)  # type: ignore[arg-type]
+
+
+class Resources(_Collection[Memory]):
+    """Declared memories by id, opened when they are first used: `with Resources.load("memory/") as resources:`."""
+
+    def session(
+        self, reference: str | Mapping[str, Any], variables: Mapping[str, Any] | None = None, **options: Any
+    ) -> Session:
+        """Return the session that a key of a declared memory names. Raises ConfigError for what names none.
+
+        Args:
+            reference: the id of a memory, or a mapping of `id`, `key` (a key or a template; without it the memory's own
+                template makes one) and `mode` ("read-write", or "read-only").
+            variables: values for the template's places by name; `a.b` is `b` in the mapping `a`.
+            options: further options of the session, such as `format`; what the memory declares holds beside them.
+        """
+        resource, id, added = self._named(reference, variables)
+        return self.memory(resource.id).session(id, **{**options, **_options(resource), **added})
+
+    def memory(self, id: str) -> Memory:
+        """Return the memory that keeps the sessions of a declared one.
+
+        Args:
+            id: the id of the declared memory.
+        """
+        return self._opened(self[id], Memory)
+
+    def close(self) -> None:
+        """Close every store that was opened. Again it does nothing."""
+        while self._memories:
+            _, (_, memory) = self._memories.popitem()
+            memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncResources(_Collection[AsyncMemory]):
+    """The same for a program with an event loop: `async with AsyncResources.load("memory/") as resources:`."""
+
+    def session(
+        self, reference: str | Mapping[str, Any], variables: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncSession:
+        """Return the session that a key of a declared memory names. Raises ConfigError for what names none.
+
+        Args:
+            reference: the id of a memory, or a mapping of `id`, `key` and `mode`, as `Resources.session` takes it.
+            variables: values for the template's places by name.
+            options: further options of the session.
+        """
+        resource, id, added = self._named(reference, variables)
+        return self.memory(resource.id).session(id, **{**options, **_options(resource), **added})
+
+    def memory(self, id: str) -> AsyncMemory:
+        """Return the memory that keeps the sessions of a declared one; its first verb opens the store.
+
+        Args:
+            id: the id of the declared memory.
+        """
+        return self._opened(self[id], AsyncMemory)
+
+    async def close(self) -> None:
+        """Close every store that was opened. Again it does nothing."""
+        while self._memories:
+            _, (_, memory) = self._memories.popitem()
+            await memory.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _options(resource: Resource) -> dict[str, Any]:
+    """The options of a session, with what is made when it is opened."""
+    options = dict(resource.options)
+    summarizer = options.get("summarizer")
+    if isinstance(summarizer, Mapping):
+        from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # an extra, for who has one
+
+        given = dict(summarizer)
+        name = given.pop("api_key_env", None)
+        if name is not None:
+            given["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
+        options["summarizer"] = ModelSummarizer(given.pop("model"), **given)
+    return options
+
+
+def _address(resource: Resource) -> str:
+    place = resource.place
+    if place.address is not None:
+        return place.address
+    return _variable(place.variable or "", f"memory {resource.id!r}: persistence.url")
+
+
+def _keys(place: StorePlace) -> Any:
+    if place.keys_env is None:
+        return None
+    from palimpsest.stores.encrypted.keys import Keys  # an extra, for who has keys
+
+    return Keys.from_env(place.keys_env)
+
+
+def _variable(name: str, where: str) -> str:
+    """What an environment variable says. Raises ConfigError where it says nothing."""
+    value = os.environ.get(name, "")
+    if not value.strip():
+        raise ConfigError(where, None, f"a value, or the environment variable {name}")
+    return value
+
+
+def _names(resources: Iterable[str]) -> str:
+    return ", ".join(sorted(resources)) or "none"

@@ -1,0 +1,214 @@
+"""From what a resource says to a `Resource`: every key is checked, and all that is wrong is told together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
+from palimpsest.log.head import SessionKey
+from palimpsest.log.late import dumps, sha256
+from palimpsest.privacy.policy import load as load_policy
+from palimpsest.resources.definition import Resource, Setting, StorePlace
+from palimpsest.resources.effective import effective_of
+from palimpsest.resources.faults import each_fault
+from palimpsest.resources.keys import Template, check_name
+from palimpsest.resources.limits import limits_of, version_of
+from palimpsest.resources.places import lifetime_of, place_of
+from palimpsest.resources.problems import Problems
+from palimpsest.resources.strategies import check_summarizer, long_term_of, persistence_of, short_term_of
+from palimpsest.resources.table import BARE, KEYS, OPTIONS
+from palimpsest.sessions.options import Options
+
+RESERVED = "health"
+"""An id that no memory may have: it would stand where a service answers how it is."""
+
+
+def resource_of(given: object, problems: Problems, *, project: str = "default", file: str | None = None) -> Resource:
+    """Return the resource that a mapping, or a list of strategies, describes.
+
+    What is wrong is noted in `problems`; then what is returned is of no use.
+    """
+    if isinstance(given, Mapping):
+        root = {str(key): value for key, value in given.items()}
+    elif _is_strategies(given):
+        root = {"long_term_memory_strategy": given} if _names(given, BARE[1]) else {"short_term_memory_strategy": given}
+    else:
+        problems.add((), type(given).__name__, "a mapping of keys, or a list of strategies")
+        root = {}
+    return _Reader(_spread(root, problems), problems, project, file).resource()
+
+
+def _is_strategies(given: object) -> bool:
+    return isinstance(given, Sequence) and any(isinstance(one, Mapping) and set(BARE) & set(one) for one in given)
+
+
+def _names(given: object, key: str) -> bool:
+    return isinstance(given, Sequence) and any(isinstance(one, Mapping) and key in one for one in given)
+
+
+def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """The same with what stands under `profile`, or alone, where it is looked for."""
+    for key, at in zip(BARE, ("short_term_memory_strategy", "long_term_memory_strategy"), strict=True):
+        if key in root:
+            return {at: [root]}
+    profile = root.pop("profile", None)
+    if profile is None:
+        return root
+    if not isinstance(profile, Mapping):
+        problems.add(("profile",), profile, "a mapping")
+        return root
+    problems.inside["profile"] = tuple(map(str, profile))
+    for key, value in profile.items():
+        if key in root:
+            problems.add(("profile", str(key)), value, f"one {key}: it stands beside `profile`, too")
+        root[str(key)] = value
+    return root
+
+
+class _Reader:
+    """Reads one resource."""
+
+    def __init__(self, root: dict[str, Any], problems: Problems, project: str, file: str | None) -> None:
+        self._root, self._problems, self._project, self._file = root, problems, project, file
+        self._warnings: list[str] = []
+        self._options: dict[str, Any] = {}
+
+    def resource(self) -> Resource:
+        """The resource."""
+        self._check_names()
+        self._text("description")
+        version_of(self._root, self._problems)
+        kind = self._kind()
+        name, project = self._name(kind), self._project_name()
+        self._options |= limits_of(self._root, self._problems, self._warnings, kind)
+        self._own_options()
+        self._strategies(kind)
+        if (lifetime := lifetime_of(self._root)) is not None:
+            self._options["lifetime"] = lifetime
+        place = place_of(self._root, self._problems, self._warnings, required=kind is not None)
+        place = self._with_policy(place)
+        resource = Resource(
+            id=name,
+            project=project,
+            description=self._root.get("description") or "",
+            version=self._root.get("version"),
+            place=place,
+            options=self._options,
+            template=self._template(),
+            digest=sha256(dumps(_plain(self._root), sort_keys=True).encode()).hex(),
+            file=self._file,
+        )
+        self._check_whole()
+        return msgspec.structs.replace(resource, warnings=tuple(self._warnings), settings=self._effective(place))
+
+    def _check_names(self) -> None:
+        for key in self._root:
+            if key not in KEYS:
+                near = nearest(key, KEYS)
+                if near is None:
+                    near = next((one for one in KEYS if key.startswith(one) or one.startswith(key)), None)
+                self._problems.add((key,), key, "a key of a resource: the documentation has a table", nearest=near)
+
+    def _text(self, key: str) -> None:
+        value = self._root.get(key)
+        if value is not None and not isinstance(value, str):
+            self._problems.add((key,), value, "text")
+
+    def _kind(self) -> str | None:
+        kind, resource = self._root.get("type"), self._root.get("resource")
+        if resource is not None or kind is not None:
+            with self._problems.at("resource"):
+                values.choice("resource", resource, ("memory",))
+        if kind is None:
+            return None
+        with self._problems.at("type"):
+            values.choice("type", kind, ("token_based", "message_count_based", "buffer"))
+            return str(kind)
+        return None
+
+    def _name(self, kind: str | None) -> str:
+        name = self._root.get("id")
+        if name is None and kind is None and self._root.get("resource") is None:
+            return "memory"
+        with self._problems.at("id"):
+            if name == RESERVED:
+                raise ConfigError("id", name, f"another name than {RESERVED}")
+            return check_name(name, "id")
+        return "memory"
+
+    def _project_name(self) -> str:
+        """The project: nested, else flat, else the one that was configured."""
+        given = self._root.get("project")
+        nested = given.get("id") if isinstance(given, Mapping) else given
+        if not isinstance(nested, str) or not nested.strip():
+            return self._project
+        with self._problems.at("project"):
+            return check_name(nested, "project")
+        return self._project
+
+    def _own_options(self) -> None:
+        """Options of a session by their own names, each checked by what checks options."""
+        for name in OPTIONS:
+            if name not in self._root or name in ("max_messages", "max_context_ratio", "max_log_tokens"):
+                continue
+            with self._problems.at(name, named=name):
+                Options(SessionKey("default", "check"), **{name: self._root[name]})
+                self._options[name] = self._root[name]
+        summarizer = self._root.get("summarizer")
+        if summarizer is not None and each_fault(self._problems, ("summarizer",), summarizer, check_summarizer):
+            self._options["summarizer"] = summarizer
+
+    def _strategies(self, kind: str | None) -> None:
+        root, problems, warnings = self._root, self._problems, self._warnings
+        if (short := short_term_of(root, problems, warnings)) is not None:
+            self._options["short_term"] = short
+        if long := long_term_of(root, problems, warnings, kind):
+            self._options["long_term"] = long
+        if (persistence := persistence_of(root, problems)) is not None:
+            self._options["persistence"] = persistence
+
+    def _with_policy(self, place: StorePlace) -> StorePlace:
+        given, own = self._root.get("privacy_policy"), self._root.get("privacy")
+        if given is not None and own is not None:
+            self._problems.add(("privacy",), "beside privacy_policy", "one of the two")
+        if given is not None:
+            each_fault(self._problems, ("privacy_policy",), given, lambda block: load_policy(block, "privacy_policy"))
+            return msgspec.structs.replace(place, privacy=given)
+        if isinstance(own, Mapping):
+            each_fault(self._problems, ("privacy",), own, lambda block: load_policy(block, "privacy"))
+        elif own is not None:
+            with self._problems.at("privacy", named="privacy"):
+                load_policy({"recognisers": own}, "privacy")
+                return msgspec.structs.replace(place, privacy={"recognisers": own})
+        return msgspec.structs.replace(place, privacy=own)
+
+    def _template(self) -> Template | None:
+        given = self._root.get("default_key_template")
+        if given is None:
+            return None
+        with self._problems.at("default_key_template"):
+            return Template(given)
+        return None
+
+    def _check_whole(self) -> None:
+        """What holds of all options together."""
+        if self._problems.found:
+            return
+        with self._problems.at():
+            Options(SessionKey("default", "check"), **{**self._options, "summarizer": None})
+
+    def _effective(self, place: StorePlace) -> tuple[Setting, ...]:
+        return () if self._problems.found else effective_of(self._root, self._options, place)
+
+
+def _plain(value: Any) -> Any:
+    """What is said, as JSON has it, to be hashed: what is no JSON as its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

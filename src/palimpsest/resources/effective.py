@@ -1,0 +1,86 @@
+"""Every resolved value of a declared memory, and who says it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from palimpsest.compaction import loading
+from palimpsest.context.short_term import MaxTokens
+from palimpsest.resources.definition import Origin, Setting, StorePlace
+from palimpsest.sessions.options import GivenOptions
+
+SOURCES = {
+    "max_log_tokens": ("max_tokens", "max_log_tokens", "max_context_ratio"),
+    "model": ("token_provider", "model"),
+    "summary_share": ("token_allocation", "summary_share"),
+    "persistence": ("persistence_strategy",),
+    "lifetime": ("persistence", "lifetime"),
+}
+"""The keys that an option may come from, where that is not its own name."""
+
+
+def effective_of(root: Mapping[str, Any], options: Mapping[str, Any], place: StorePlace) -> tuple[Setting, ...]:
+    """Every setting: the place, then each option of a session, then each field of each strategy."""
+    return (*_of_place(root, place), *_of_options(root, options))
+
+
+def _of_place(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
+    given: Origin = "given" if root.get("persistence") or root.get("store") else "our default"
+    key = "store" if root.get("store") else "persistence"
+    yield Setting("store", place.address or f"${{{place.variable}}}", given, key if given == "given" else "")
+    policy = next((name for name in ("privacy_policy", "privacy") if root.get(name) is not None), "")
+    yield Setting("privacy", place.privacy, "given" if policy else "our default", policy)
+    yield Setting("circuit_breaker", place.circuit_breaker, _said(place.circuit_breaker is not None))
+    yield Setting("encryption", place.keys_env, _said(place.keys_env is not None))
+    locking = root.get("locking") or {}
+    for ours, key in (("turn_lease", "append_ttl"), ("compaction_lease", "flush_ttl")):
+        yield Setting(ours, getattr(place, ours), "given" if key in locking else "document default", f"locking.{key}")
+
+
+def _said(given: bool) -> Origin:
+    return "given" if given else "our default"
+
+
+def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Setting]:
+    defaults = GivenOptions()
+    for name in GivenOptions.__struct_fields__:
+        if name in ("user", "title", "metadata", "short_term", "long_term"):
+            continue
+        if name in options:
+            key = next((one for one in SOURCES.get(name, (name,)) if root.get(one) is not None), name)
+            yield Setting(name, options[name], "given", key)
+        else:
+            yield Setting(name, getattr(defaults, name), "our default")
+    yield from _of_short_term(options.get("short_term") or ())
+    for i, block in enumerate(options.get("long_term") or ()):
+        yield from _of_long_term(f"long_term[{i}]", block, told="flushing" in root or "type" not in block)
+
+
+def _of_short_term(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Setting]:
+    documented = ("memory_strategy_id", "memory_max_tokens", "conditions")
+    for i, block in enumerate(blocks):
+        for name in MaxTokens.__struct_fields__:
+            origin: Origin = "document default" if name in documented else "our default"
+            value = block.get(name, getattr(MaxTokens(), name))
+            yield Setting(f"short_term[{i}].{name}", value, "given" if name in block else origin)
+
+
+def _of_long_term(where: str, block: Mapping[str, Any], *, told: bool) -> Iterator[Setting]:
+    """The fields of a strategy, its rules in their place. `told`: whether somebody asked for it."""
+    ((strategy,), _) = loading.load(dict(block), where)
+    kind = block.get("long_term_memory_id")
+    documented = {**loading.SHARED, **loading.BLOCKS.get(str(kind), {})} if kind is not None else {}
+    documented |= {"summarize_threshold": 0, "threshold": 0, "summarize_oldest_percent": 0} if kind is None else {}
+    given = {"threshold"} if "summarize_threshold" in block else set[str]()
+    given |= set(block)
+    yield Setting(f"{where}.strategy", type(strategy).__name__, "given" if told else "document default")
+    fields = {
+        name: getattr(strategy, name) for name in getattr(strategy, "__struct_fields__", ()) if name != "triggers"
+    }
+    rules = msgspec.structs.asdict(strategy.triggers)
+    for name, value in {**rules, **fields}.items():
+        origin: Origin = "document default" if name in documented else "our default"
+        yield Setting(f"{where}.{name}", value, "given" if name in given else origin)

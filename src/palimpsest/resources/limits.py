@@ -1,0 +1,157 @@
+"""Limits of a declared memory, and the window that a share of it is taken of. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import floor, isclose
+from typing import Any
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
+from palimpsest.resources.problems import Problems
+from palimpsest.tokens.models import find_model, model_names
+
+WINDOWS = {
+    "openai": 128_000,
+    "anthropic": 200_000,
+    "google": 1_000_000,
+    "groq": 32_768,
+    "ollama": 32_768,
+    "deepseek": 128_000,
+    "xai": 131_072,
+    "cerebras": 128_000,
+    "openrouter": 128_000,
+    "mock": 4_096,
+}
+"""The windows that Compozy takes for a provider whose model is not named, in tokens."""
+
+PROVIDER_KEYS = ("provider", "model", "api_key", "api_key_env", "endpoint", "fallback", "settings")
+SHARES = ("short_term", "long_term", "system", "user_defined")
+NEEDED = {
+    "token_based": ("max_tokens", "max_context_ratio", "max_messages"),
+    "message_count_based": ("max_messages",),
+    "buffer": ("max_tokens", "max_messages"),
+}
+"""Of which limits each type needs one."""
+
+_VERSION = re.compile(r"v?\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]{1,64})?(\+[0-9A-Za-z.-]{1,64})?")
+
+
+def version_of(root: Mapping[str, Any], problems: Problems) -> None:
+    """Check the version."""
+    given = root.get("version")
+    if given is not None and (not isinstance(given, str) or not _VERSION.fullmatch(given)):
+        problems.add(("version",), given, "a semantic version, such as 1.0.0 or 2.1.0-beta")
+
+
+def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], kind: str | None) -> dict[str, Any]:
+    """The options of a session that the limits of a resource come to."""
+    options = _model(root, problems, warnings)
+    for name in ("max_tokens", "max_messages", "max_log_tokens", "context_window"):
+        with problems.at(name):
+            values.whole(name, root.get(name), 1, none=True)
+    tokens = [root[name] for name in ("max_tokens", "max_log_tokens") if values.is_whole(root.get(name), 1)]
+    if (share := root.get("max_context_ratio")) is not None:
+        with problems.at("max_context_ratio"):
+            values.share("max_context_ratio", share)
+            tokens.append(max(floor(share * _window(root)), 1))
+    if tokens:
+        options["max_log_tokens"] = min(tokens)
+    if values.is_whole(root.get("max_messages"), 1):
+        options["max_messages"] = root["max_messages"]
+    needed = NEEDED.get(kind or "", ())
+    if needed and not any(root.get(name) is not None for name in needed):
+        problems.add((needed[0],), None, f"a value: {kind} needs {' or '.join(needed)}")
+    return options | _allocation(root, problems, warnings, kind)
+
+
+def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
+    """What counts: the model of `token_provider`, of which no key is kept."""
+    given = root.get("token_provider")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        problems.add(("token_provider",), type(given).__name__, "a mapping")
+        return {}
+    _check_keys(given, ("token_provider",), PROVIDER_KEYS, problems)
+    for key in ("provider", "model", "api_key", "api_key_env", "endpoint", "fallback"):
+        with problems.at("token_provider", key):
+            values.text(key, given.get(key))
+    if given.get("settings") is not None and not isinstance(given["settings"], Mapping):
+        problems.add(("token_provider", "settings"), given["settings"], "a mapping")
+    secret = given.get("api_key")
+    if isinstance(secret, str) and not secret.startswith("${"):
+        warnings.append(
+            "token_provider.api_key: a key in a file is read by everybody who reads the file; it is not kept"
+        )
+    if {"api_key", "api_key_env", "endpoint"} & set(given):
+        warnings.append("token_provider: tokens are counted on this machine, so no key and no endpoint is used")
+    model, fallback = given.get("model"), given.get("fallback")
+    if isinstance(model, str):
+        if find_model(model) is not None:
+            return {"model": model}
+        if isinstance(fallback, str) and find_model(fallback) is not None:
+            warnings.append(f"token_provider.model: {model} is not in the table of models, so {fallback} counts")
+            return {"model": fallback}
+        if root.get("context_window") is None and root.get("max_context_ratio") is None:
+            near = nearest(model, model_names())
+            hint = f" (is it {near}?)" if near else ""
+            warnings.append(f"token_provider.model: {model} is not in the table of models{hint}: counts are estimates")
+    return {}
+
+
+def _window(root: Mapping[str, Any]) -> int:
+    """The window in tokens. Raises ConfigError where nothing says it."""
+    given, provider = root.get("context_window"), root.get("token_provider")
+    if values.is_whole(given, 1):
+        return given
+    model = provider.get("model") if isinstance(provider, Mapping) else root.get("model")
+    name = provider.get("provider") if isinstance(provider, Mapping) else None
+    if isinstance(model, str):
+        known = find_model(model)
+        if known is not None and known.window is not None:
+            return known.window
+        allowed = f"context_window beside it: the window of {model!r} is not known"
+        raise ConfigError("max_context_ratio", root["max_context_ratio"], allowed)
+    if isinstance(name, str) and name.lower() in WINDOWS:
+        return WINDOWS[name.lower()]
+    allowed = "a window to take a share of: context_window, token_provider.model, or a provider of " + ", ".join(
+        WINDOWS
+    )
+    raise ConfigError("max_context_ratio", root["max_context_ratio"], allowed)
+
+
+def _allocation(root: Mapping[str, Any], problems: Problems, warnings: list[str], kind: str | None) -> dict[str, Any]:
+    """The share of summaries: pinned entries and interactions have what the others leave, as the document has it."""
+    given, place = root.get("token_allocation"), ("token_allocation",)
+    if given is None:
+        return {}
+    if kind not in (None, "token_based"):
+        problems.add(place, kind, "the type token_based, which alone shares out tokens")
+    if not isinstance(given, Mapping):
+        problems.add(place, type(given).__name__, "a mapping of shares")
+        return {}
+    _check_keys(given, place, SHARES, problems)
+    more = given.get("user_defined") or {}
+    if not isinstance(more, Mapping):
+        problems.add((*place, "user_defined"), more, "a mapping of names to shares")
+        more = {}
+    named: dict[tuple[str, ...], Any] = {(key,): given[key] for key in SHARES[:3] if given.get(key) is not None}
+    named |= {("user_defined", str(key)): value for key, value in more.items()}
+    wrong = [path for path, share in named.items() if not values.is_number(share) or not 0 <= share <= 1]
+    for path in wrong:
+        problems.add((*place, *path), named[path], "a share from 0 to 1")
+    total = sum(share for path, share in named.items() if path not in wrong)
+    if not wrong and not isclose(total, 1, abs_tol=0.001):
+        problems.add(place, round(total, 4), "shares whose sum is 1")
+    if more:
+        warnings.append("token_allocation.user_defined: what these shares leave goes to the interactions, as all does")
+    share = given.get("long_term")
+    return {"summary_share": min(max(share, 0.001), 0.999)} if values.is_number(share) and 0 <= share <= 1 else {}
+
+
+def _check_keys(given: Mapping[str, Any], path: tuple[str, ...], known: tuple[str, ...], problems: Problems) -> None:
+    for key in given:
+        if key not in known:
+            problems.add((*path, str(key)), key, ", ".join(known), nearest=nearest(str(key), known))

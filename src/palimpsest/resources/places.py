@@ -1,0 +1,188 @@
+"""Where a declared memory is kept, for how long, and who holds what there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
+from palimpsest.resources.definition import StorePlace
+from palimpsest.resources.problems import Problems
+from palimpsest.stores.opening import read_address
+
+SERVERS = {"postgres": "PALIMPSEST_MEMORY_POSTGRES_URL", "mongodb": "PALIMPSEST_MEMORY_MONGODB_URL"}
+SERVERS |= {"redis": "PALIMPSEST_MEMORY_REDIS_URL"}
+"""The variable that has the address of each server, where a resource does not."""
+
+BACKENDS = ("in_memory", "file", "sqlite", *SERVERS)
+LOCAL = {"in_memory": "memory://", "file": "file:.palimpsest", "sqlite": "sqlite:///palimpsest.db"}
+"""Where backends of this machine keep a memory that does not say it."""
+
+KEYS = ("type", "ttl", "url", "path", "circuit_breaker")
+BREAKER = ("enabled", "timeout", "max_failures", "reset_timeout")
+LEASES = {"append_ttl": "turn_lease", "flush_ttl": "compaction_lease", "clear_ttl": ""}
+"""The leases of the document, and which of ours each is: to clear is one step, which needs none."""
+
+
+def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *, required: bool) -> StorePlace:
+    """The place that `persistence`, or `store`, names."""
+    given, own = root.get("persistence"), root.get("store")
+    if own is not None:
+        place = _own(own, given, problems)
+    elif given is None:
+        if required:
+            problems.add(("persistence",), None, f"a mapping with a type: {', '.join(BACKENDS)}")
+        place = StorePlace(backend="in_memory", address="memory://")
+    else:
+        place = _persistence(given, problems, warnings)
+    breaker = _breaker(root.get("circuit_breaker"), ("circuit_breaker",), problems)
+    if breaker is not None:
+        place = msgspec.structs.replace(place, circuit_breaker=breaker)
+    return msgspec.structs.replace(place, keys_env=_keys_env(root, problems), **_leases(root, problems, warnings))
+
+
+def lifetime_of(root: Mapping[str, Any]) -> str | None:
+    """How long a session of it lasts: `ttl`; None: for ever."""
+    given = root.get("persistence")
+    ttl = given.get("ttl") if isinstance(given, Mapping) else None
+    return None if ttl in (None, "0", 0) else ttl
+
+
+def _own(own: object, given: object, problems: Problems) -> StorePlace:
+    if given is not None:
+        problems.add(("store",), "beside persistence", "one of the two")
+    with problems.at("store"):
+        if not isinstance(own, str):
+            raise ConfigError("store", type(own).__name__, "the address of a store")
+        read_address(own)
+        return StorePlace(backend=own.partition(":")[0], address=own)
+    return StorePlace(backend="in_memory")
+
+
+def _persistence(given: object, problems: Problems, warnings: list[str]) -> StorePlace:
+    place = ("persistence",)
+    if not isinstance(given, Mapping):
+        problems.add(place, type(given).__name__, f"a mapping with a type: {', '.join(BACKENDS)}")
+        return StorePlace(backend="in_memory")
+    for key in given:
+        if key not in KEYS:
+            problems.add((*place, str(key)), key, ", ".join(KEYS), nearest=nearest(str(key), KEYS))
+    backend = given.get("type")
+    if backend not in BACKENDS:
+        allowed = ", ".join(BACKENDS)
+        problems.add((*place, "type"), backend, allowed, nearest=nearest(str(backend), BACKENDS))
+        return StorePlace(backend="in_memory")
+    _check_ttl(given, str(backend), problems)
+    address, url = LOCAL.get(str(backend)), given.get("url")
+    if url is not None:
+        with problems.at(*place, "url"):
+            address = _address(url, str(backend))
+    if given.get("path") is not None:
+        with problems.at(*place, "path"):
+            address = _path(given["path"], str(backend), beside=url)
+    if backend == "in_memory":
+        warnings.append("persistence.type: in_memory is gone when the process ends")
+    breaker = _breaker(given.get("circuit_breaker"), (*place, "circuit_breaker"), problems)
+    variable = SERVERS.get(str(backend)) if address is None else None
+    if address is not None and address.startswith("${"):
+        return StorePlace(backend=str(backend), variable=address[2:-1], circuit_breaker=breaker)
+    return StorePlace(backend=str(backend), address=address, variable=variable, circuit_breaker=breaker)
+
+
+def _check_ttl(given: Mapping[str, Any], backend: str, problems: Problems) -> None:
+    ttl = given.get("ttl")
+    if ttl is None:
+        if backend == "redis":
+            problems.add(("persistence", "ttl"), None, "how long a memory lasts, such as 24h; 0: for ever")
+        return
+    with problems.at("persistence", "ttl"):
+        values.microseconds("ttl", ttl, zero=True)
+
+
+def _address(url: object, backend: str) -> str:
+    """The address, or as `${NAME}` the variable that has it. Raises ConfigError."""
+    if isinstance(url, str) and url.startswith("${") and url.endswith("}") and url[2:-1].isidentifier():
+        return url
+    if not isinstance(url, str):
+        raise ConfigError("url", type(url).__name__, "an address, or ${NAME}: what that variable says")
+    read_address(url)
+    kinds = {
+        "postgres": ("postgres", "postgresql"),
+        "redis": ("redis", "rediss"),
+        "mongodb": ("mongodb", "mongodb+srv"),
+    }
+    allowed = kinds.get(backend, ("memory",) if backend == "in_memory" else (backend,))
+    if url.partition(":")[0] not in allowed:
+        raise ConfigError("url", url, f"an address of {backend}, such as {allowed[-1]}://…")
+    return url
+
+
+def _path(path: object, backend: str, beside: object) -> str:
+    if backend not in ("file", "sqlite") or beside is not None:
+        raise ConfigError("path", path, "nothing: only the backends file and sqlite have a path, and no url beside it")
+    if not isinstance(path, str) or not path.strip():
+        raise ConfigError("path", path, "the path of a file, or of a folder for the backend file")
+    address = f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
+    read_address(address)
+    return address
+
+
+def _breaker(given: object, path: tuple[str, ...], problems: Problems) -> object:
+    """A circuit breaker as a memory takes it; None: none."""
+    if given is None or given is False:
+        return None
+    if given is True:
+        return True
+    if not isinstance(given, Mapping):
+        problems.add(path, given, "a mapping, or True")
+        return None
+    for key in given:
+        if key not in BREAKER:
+            problems.add((*path, str(key)), key, ", ".join(BREAKER), nearest=nearest(str(key), BREAKER))
+    with problems.at(*path, "enabled"):
+        values.switch("enabled", given.get("enabled", True))
+    for key in ("timeout", "reset_timeout"):
+        if given.get(key) is not None:
+            with problems.at(*path, key):
+                values.microseconds(key, given[key])
+    with problems.at(*path, "max_failures"):
+        values.whole("max_failures", given.get("max_failures"), 1, none=True)
+    if given.get("enabled") is False:
+        return None
+    return {key: value for key, value in given.items() if key != "enabled" and value is not None} or True
+
+
+def _keys_env(root: Mapping[str, Any], problems: Problems) -> str | None:
+    given = root.get("encryption")
+    if given is None:
+        return None
+    name = given.get("keys_env") if isinstance(given, Mapping) and set(given) == {"keys_env"} else None
+    if not isinstance(name, str) or not name.isidentifier():
+        told = "{keys_env: NAME}: the variable that has the keys, as ID:KEY; keys do not stand in files"
+        problems.add(("encryption",), type(given).__name__, told)
+        return None
+    return name
+
+
+def _leases(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
+    given = root.get("locking")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        problems.add(("locking",), type(given).__name__, f"a mapping of {', '.join(LEASES)}")
+        return {}
+    found = {}
+    for key, value in given.items():
+        if key not in LEASES:
+            problems.add(("locking", str(key)), key, ", ".join(LEASES), nearest=nearest(str(key), tuple(LEASES)))
+            continue
+        with problems.at("locking", key):
+            values.microseconds(key, value)
+            if LEASES[key]:
+                found[LEASES[key]] = value
+    if "clear_ttl" in given:
+        warnings.append("locking.clear_ttl: to clear is one step here, which needs no lease")
+    return found

@@ -1,0 +1,88 @@
+"""What is wrong in a resource, and where: collected, so that a file's mistakes are told together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
+
+from palimpsest.errors import ConfigError, shorten
+from palimpsest.errors.secret import hidden, shown
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and indexes from the root of a resource to a value in it."""
+
+
+class Place(NamedTuple):
+    """A line and a column of a file, both from 1."""
+
+    line: int
+    column: int
+
+
+class Problem(Exception):
+    """One mistake: the path of its key, what was found, what is allowed instead, and the nearest name that there is."""
+
+    def __init__(
+        self, path: Path, found: object, allowed: str, *, nearest: str | None = None, place: Place | None = None
+    ) -> None:
+        self.path, self.found, self.allowed, self.nearest, self.place = path, shown(found), allowed, nearest, place
+        super().__init__(path, allowed)
+
+    @property
+    def key(self) -> str:
+        """The path as it is told: `flushing.summarize_threshold`, `redact_patterns[0]`."""
+        return hidden(spelled(self.path))
+
+    def told(self) -> str:
+        """The problem in a line, without its file."""
+        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        return f"{self.key or 'the file'}: {shorten(self.found)} is not accepted; allowed: {self.allowed}{hint}"
+
+
+def spelled(path: Path) -> str:
+    """A path as text."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+class Problems:
+    """Those of one file."""
+
+    def __init__(self) -> None:
+        self.found: list[Problem] = []
+        self.inside: dict[str, tuple[str, ...]] = {}
+        """Keys that stand under another key, where they are not looked for."""
+
+    def add(self, path: Path, found: object, allowed: str, *, nearest: str | None = None) -> None:
+        """Note one."""
+        self.found.append(Problem(path, found, allowed, nearest=nearest))
+
+    @contextmanager
+    def at(self, *path: str | int, named: str | None = None) -> Iterator[None]:
+        """Note a ConfigError from inside at this path; where it names what is inside of `named`, beneath it."""
+        try:
+            yield
+        except ConfigError as fault:
+            self.found.append(problem_of(fault, path, named))
+
+
+def problem_of(fault: ConfigError, path: Path, named: str | None) -> Problem:
+    """A ConfigError as a problem at this path; where it names what is inside of `named`, beneath it."""
+    inner = fault.where
+    if named is not None and inner.startswith(named):
+        path = (*path, *_parts(inner[len(named) :]))
+    return Problem(path, fault.found, fault.allowed, nearest=fault.nearest)
+
+
+def _parts(text: str) -> Path:
+    """The path that a name such as `.redact_patterns[0]` spells."""
+    parts: list[str | int] = []
+    for piece in text.replace("[", ".[").split("."):
+        if piece.startswith("[") and piece[1:-1].isdigit():
+            parts.append(int(piece[1:-1]))
+        elif piece:
+            parts.append(piece)
+    return tuple(parts)

@@ -1,0 +1,205 @@
+"""Reading a resource file: what it says, and at which line and column each key stands. Pure.
+
+YAML is read as version 1.2 has it: `no` is a text, and `12:30:00` is one. What a declaration does not need is refused,
+for it can be an attack or a mistake that nobody sees: anchors, aliases, merges, tags, keys that come twice, and what is
+deeper or larger than any declaration.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from palimpsest.errors import MissingExtra
+from palimpsest.resources.problems import Path, Place, Problem
+
+LONGEST = 1_000_000
+"""Characters of a file."""
+DEEPEST = 32
+"""How deep a mapping or a list may stand."""
+
+
+class Document(NamedTuple):
+    """What a file says: its value, and the place of each key and item."""
+
+    value: Any
+    places: dict[Path, Place]
+
+
+def read_document(text: str, *, is_json: bool = False) -> Document:
+    """Return what a YAML or JSON text says. Raises Problem for what cannot be read, with its place.
+
+    Raises MissingExtra for YAML without its reader.
+    """
+    if len(text) > LONGEST:
+        raise Problem((), f"{len(text):,} characters", f"a file of at most {LONGEST:,} characters")
+    if not is_json:
+        return _Builder(_events(text)).document()
+    value = _json(text)
+    try:  # which knows where everything stands, and takes a tab for no blank
+        places = _Builder(_events(text.replace("\t", " "))).document().places
+    except (Problem, MissingExtra):
+        places = {}
+    return Document(value, places)
+
+
+def _json(text: str) -> Any:
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in found]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise Problem((key,), key, "each key once")
+        return dict(found)
+
+    depth = 0
+    for mark in re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', text):
+        depth += (mark in "[{") - (mark in "]}")
+        if depth > DEEPEST:
+            raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels")
+    try:
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=_refused)
+    except json.JSONDecodeError as fault:
+        raise Problem((), fault.msg, "JSON", place=Place(fault.lineno, fault.colno)) from fault
+    except (ValueError, RecursionError) as fault:  # a number of thousands of digits
+        raise Problem((), str(fault), "JSON") from fault
+
+
+def _refused(name: str) -> Any:
+    raise Problem((), name, "a number that JSON has")
+
+
+def _events(text: str) -> Iterator[Any]:
+    try:
+        import yaml  # type: ignore[import-untyped]  # 41 milliseconds, for who reads YAML
+    except ImportError as cause:
+        raise MissingExtra("config", "YAML") from cause
+    try:
+        yield from yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as fault:
+        mark = fault.problem_mark or fault.context_mark
+        place = Place(mark.line + 1, mark.column + 1) if mark is not None else None
+        raise Problem((), fault.problem or str(fault), "YAML", place=place) from fault
+    except (yaml.YAMLError, ValueError) as fault:
+        raise Problem((), str(fault).partition("\n")[0], "YAML") from fault
+
+
+class _Builder:
+    """Makes values of a stream of events, without a call for each level: what is too deep is refused, not run into."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._places: dict[Path, Place] = {}
+        self._open: list[tuple[Any, Path]] = []
+        self._key: list[str | None] = []
+        self._value: Any = None
+        self._documents = 0
+
+    def document(self) -> Document:
+        """All of it. Raises Problem."""
+        for event in self._events:
+            kind = type(event).__name__
+            handler: Callable[[Any], None] | None = getattr(self, f"_{kind}", None)
+            if handler is not None:
+                handler(event)
+        return Document(self._value, self._places)
+
+    def _DocumentStartEvent(self, event: Any) -> None:  # noqa: N802 (as the library calls it)
+        self._documents += 1
+        if self._documents > 1:
+            raise Problem((), "a second document", "one document a file", place=_place(event))
+        if event.tags:
+            raise Problem((), "%TAG", "no tags", place=_place(event))
+
+    def _AliasEvent(self, event: Any) -> None:  # noqa: N802
+        raise Problem(self._path(), f"*{event.anchor}", "the value itself: anchors are not taken", place=_place(event))
+
+    def _check(self, event: Any) -> None:
+        if event.anchor is not None:
+            raise Problem(
+                self._path(), f"&{event.anchor}", "the value itself: anchors are not taken", place=_place(event)
+            )
+        if event.tag is not None and event.tag != "!":
+            raise Problem(self._path(), event.tag, "a value without a tag", place=_place(event))
+
+    def _MappingStartEvent(self, event: Any) -> None:  # noqa: N802
+        self._begin(event, {})
+
+    def _SequenceStartEvent(self, event: Any) -> None:  # noqa: N802
+        self._begin(event, [])
+
+    def _begin(self, event: Any, value: Any) -> None:
+        self._check(event)
+        if self._awaits_key():
+            raise Problem(self._path(), "a mapping or a list as a key", "a text as a key", place=_place(event))
+        if len(self._open) >= DEEPEST:
+            raise Problem(self._path(), "what is nested deeper", f"at most {DEEPEST} levels", place=_place(event))
+        path = self._path()
+        self._put(value, event)
+        self._open.append((value, path))
+        self._key.append(None)
+
+    def _MappingEndEvent(self, _: Any) -> None:  # noqa: N802
+        self._open.pop()
+        self._key.pop()
+
+    _SequenceEndEvent = _MappingEndEvent
+
+    def _ScalarEvent(self, event: Any) -> None:  # noqa: N802
+        self._check(event)
+        if not self._awaits_key():
+            self._put(event.value if event.style or event.tag == "!" else _plain(event.value), event)
+            return
+        key, (mapping, path) = event.value, self._open[-1]
+        if key == "<<" and not event.style:
+            raise Problem(path, key, "the keys themselves: merges are not taken", place=_place(event))
+        if key in mapping:
+            first = self._places[(*path, key)]
+            raise Problem((*path, key), key, f"each key once: it stands in line {first.line}, too", place=_place(event))
+        self._places[(*path, key)] = _place(event)
+        self._key[-1] = key
+
+    def _awaits_key(self) -> bool:
+        return bool(self._open) and isinstance(self._open[-1][0], dict) and self._key[-1] is None
+
+    def _path(self) -> Path:
+        """Where the next value stands."""
+        if not self._open:
+            return ()
+        holder, path = self._open[-1]
+        if isinstance(holder, list):
+            return (*path, len(holder))
+        key = self._key[-1]
+        return path if key is None else (*path, key)
+
+    def _put(self, value: Any, event: Any) -> None:
+        if not self._open:
+            self._value = value
+            return
+        holder, path = self._open[-1]
+        if isinstance(holder, list):
+            self._places[(*path, len(holder))] = _place(event)
+            holder.append(value)
+        else:
+            holder[self._key[-1]] = value
+            self._key[-1] = None
+
+
+def _place(event: Any) -> Place:
+    return Place(event.start_mark.line + 1, event.start_mark.column + 1)
+
+
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= dict.fromkeys(("true", "True", "TRUE"), True) | dict.fromkeys(("false", "False", "FALSE"), False)
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[-+]?(\.[0-9]{1,18}|[0-9]{1,18}(\.[0-9]{0,18})?)([eE][-+]?[0-9]{1,3})?")
+
+
+def _plain(text: str) -> Any:
+    """What a scalar without quotes means, by the core schema of YAML 1.2; numbers beyond 18 digits are texts."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
