@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from bson import Binary, encode
+from crowd import crowd, figures_of
 from measure import Figure, arguments, over_runs, report
 from pymongo import AsyncMongoClient
 from pymongo.read_concern import ReadConcern
@@ -181,6 +182,16 @@ def bytes_of(address: str) -> float:
     return asyncio.run(run())
 
 
+def crowded(address: str) -> dict[str, float]:
+    """Many sessions at once."""
+
+    async def run() -> dict[str, float]:
+        async with both(address) as (_, _, memory):
+            return await crowd(memory)
+
+    return asyncio.run(run())
+
+
 def main() -> int:
     """Measure and print."""
     given = arguments(__doc__ or "", calls=200, large=100_000)
@@ -209,6 +220,7 @@ def measured(given: Any) -> int:
             figures.append(Figure(f"round trips of a context, N = {size:,}", c["trips"], 1.0))
         figures.append(Figure(f"context, time at {given.large:,} / at 1,000", times[given.large] / times[1_000], 1.25))
         figures.append(Figure("bytes of documents for a byte of payload, with counts", bytes_of(address), 1.6))
+        figures += figures_of(over_runs(given.runs, lambda: crowded(address)))
     return report("MongoDB", figures, given, "In raw ones, on one connection of the same server.")
 
 

@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import asyncpg
+from crowd import crowd, figures_of
 from measure import Figure, arguments, over_runs, report
 from raw import estimate, payload, stored
 from workload import Turn, history, some
@@ -48,7 +49,6 @@ LEFT JOIN LATERAL (SELECT value FROM bench_raw.count WHERE session = $1 AND seq 
 SIZE = """SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 WHERE nspname = $1 AND relkind = 'r'"""
 BUDGET = 8_000
-SESSIONS, TASKS = 1_000, 50
 
 
 class Raw:
@@ -210,22 +210,12 @@ def bytes_of(address: str) -> float:
     return asyncio.run(run())
 
 
-def crowd(address: str) -> float:
-    """Sessions of one process that were served by many tasks at once, a turn and a context each, in a second."""
+def crowded(address: str) -> dict[str, float]:
+    """Many sessions at once."""
 
-    async def run() -> float:
+    async def run() -> dict[str, float]:
         async with both(address) as (_, _, memory):
-            left, turns = iter(range(SESSIONS)), some(SESSIONS, seed=9)
-
-            async def one() -> None:
-                for number in left:
-                    session = memory.session(f"s{number}", max_tokens=BUDGET)
-                    await session.add(turns[number])
-                    await session.context()
-
-            begun = time.perf_counter()
-            await asyncio.gather(*(one() for _ in range(TASKS)))
-            return SESSIONS / (time.perf_counter() - begun)
+            return await crowd(memory)
 
     return asyncio.run(run())
 
@@ -259,7 +249,7 @@ def measured(given: Any) -> int:
             figures.append(Figure(f"what it asks the store for, N = {size:,}, wall", c["look"], 2.0, detail))
         figures.append(Figure(f"context, time at {given.large:,} / at 1,000", times[given.large] / times[1_000], 1.25))
         figures.append(Figure("bytes for a byte of payload, with counts", bytes_of(address), 1.6))
-        figures.append(Figure(f"{SESSIONS:,} sessions, {TASKS} tasks: sessions/s", crowd(address), None, "no error"))
+        figures += figures_of(over_runs(given.runs, lambda: crowded(address)))
     return report("PostgreSQL", figures, given, "In raw ones, on one connection of the same server.")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from crowd import crowd, figures_of
 from measure import Figure, arguments, over_runs, report
 from raw import payload, stored
 from redis.asyncio import Redis
@@ -198,6 +199,16 @@ def bytes_of(address: str) -> dict[str, float]:
     return asyncio.run(run())
 
 
+def crowded(address: str) -> dict[str, float]:
+    """Many sessions at once."""
+
+    async def run() -> dict[str, float]:
+        async with both(address) as (_, memory):
+            return await crowd(memory)
+
+    return asyncio.run(run())
+
+
 def main() -> int:
     """Measure and print."""
     given = arguments(__doc__ or "", calls=300, large=100_000)
@@ -228,6 +239,7 @@ def measured(given: Any) -> int:
         for name, what in (("one", "one long session"), ("many", "500 sessions")):
             detail = f"{b[f'{name} turn']:,.0f} bytes a turn"
             figures.append(Figure(f"bytes of memory for a byte of payload, {what}", b[name], None, detail))
+        figures += figures_of(over_runs(given.runs, lambda: crowded(address)))
     return report("Redis", figures, given)
 
 

@@ -22,6 +22,7 @@ import mongostore
 import postgresstore
 import redisstore
 import servers
+import shards
 from commands import CHAT, run, write_lines
 from palimpsest import Memory, Session
 from palimpsest.testing import FakeClock
@@ -89,6 +90,7 @@ DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": M
 
 SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager[Memory]]]] = {
     "postgres": (lambda: postgresstore.address_of("sessions"), Memory.open),
+    "postgres apart": (lambda: shards.address_of("apart"), Memory.open),
     "postgres awaited": (lambda: postgresstore.address_of("sessions"), awaited),
     "redis": (redisstore.address_of, Memory.open),
     "redis awaited": (redisstore.address_of, awaited),
@@ -97,8 +99,11 @@ SERVERS: dict[str, tuple[Callable[[], str], Callable[..., AbstractContextManager
 }
 """Stores on servers: what gives the address of an empty one, and what opens it, in both classes."""
 
-SELDOM = ("mongodb (SecantusDB) awaited",)
-"""Of these what is `wide` everywhere: this server takes its time."""
+SELDOM = ("mongodb (SecantusDB) awaited", "postgres apart")
+"""Of these what is `wide` everywhere: such servers take their time."""
+
+ONCE = ("postgres apart",)
+"""And what only the tests of `USUAL` run over."""
 
 USUAL = "test_sessions"
 """What runs over each server in a usual run, too; the other tests of sessions are `wide` there."""
@@ -126,6 +131,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         over = [
             pytest.param(server, marks=() if usual and server not in SELDOM else (pytest.mark.wide,))
             for server in SERVERS
+            if usual or server not in ONCE
         ]
         mark = pytest.mark.parametrize("memory", [*EMBEDDED, *drivers, *over], indirect=True)
         metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters

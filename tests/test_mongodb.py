@@ -6,12 +6,13 @@ It is somebody else's, a beta, and not MongoDB. PALIMPSEST_TEST_MONGODB_URL name
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import bson
 import pytest
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 import mongostore
 from log_rules import LogConformance, StoreFactory
@@ -25,8 +26,8 @@ from palimpsest.stores.backend import Ask, Backend, Place, Range, Row, Step
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.mongodb import open_mongodb
-from palimpsest.stores.mongodb.backend import REMAINS
 from palimpsest.stores.mongodb.faults import may_pass
+from palimpsest.stores.mongodb.scrubbing import DENIED, REMAINS, UNKNOWN, compacted
 from palimpsest.stores.mongodb.updating import TAIL
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.opening import open_store
@@ -35,6 +36,8 @@ from sealed import BOTH
 from writer import quarters, turn
 
 KEEPS = (REMAINS,)
+REFUSES = () if os.environ.get("PALIMPSEST_TEST_MONGODB_URL") else (UNKNOWN,)
+"""SecantusDB has no `compact`."""
 
 
 @pytest.mark.wide
@@ -43,6 +46,7 @@ class TestSecantusBackend(OnALoop, StoreConformance):
 
     lasts = True
     keeps = KEEPS
+    refuses = REFUSES
 
     @pytest.fixture
     def backend(self) -> BackendFactory:
@@ -55,6 +59,7 @@ class TestSecantusStore(OnALoop, LogConformance):
     """The engine keeps its contract over it, on an event loop."""
 
     keeps = KEEPS
+    refuses = REFUSES
 
     @pytest.fixture
     def store(self) -> StoreFactory:
@@ -67,6 +72,7 @@ class TestBridgedSecantusStore(LogConformance):
     """And without one, as a synchronous memory uses it."""
 
     keeps = KEEPS
+    refuses = REFUSES
 
     @pytest.fixture
     def store(self) -> Iterator[StoreFactory]:
@@ -81,6 +87,7 @@ class TestSealedSecantusBackend(StoreConformance):
 
     lasts = True
     keeps = KEEPS
+    refuses = REFUSES
 
     @pytest.fixture
     def backend(self) -> Iterator[BackendFactory]:
@@ -336,8 +343,60 @@ def test_an_erasure_says_what_the_server_keeps() -> None:
         done = session.erase([1])
 
         assert done.remains == KEEPS
-        assert memory.vacuum().remains == KEEPS
+        assert memory.vacuum().remains == (*KEEPS, *REFUSES)
     assert not any(b"zanzibar" in bson.encode(doc) for doc in mongostore.documents().find())
+
+
+class Answering:
+    """A database whose server answers `compact` so, or refuses it with this code."""
+
+    def __init__(self, answer: dict[str, Any] | int) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self._answer = answer
+
+    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(command)
+        if isinstance(self._answer, int):
+            raise OperationFailure("no", self._answer)
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "freed", "told"),
+    [
+        ({"bytesFreed": 40_960, "ok": 1.0}, 40_960, ()),
+        ({"ok": 1.0}, 0, ()),
+        (59, 0, (UNKNOWN,)),
+        (115, 0, (UNKNOWN,)),
+        (13, 0, (DENIED,)),
+        (96, 0, ("the server did not run `compact` (code 96), so that free space stays in its files",)),
+    ],
+    ids=["done", "done by an old server", "unknown", "of a mongos", "denied", "refused"],
+)
+def test_a_vacuum_has_the_server_compact(answer: dict[str, Any] | int, freed: int, told: tuple[str, ...]) -> None:
+    """It tells what that freed; what the server does not do is said beside what MongoDB keeps in any case."""
+    database = Answering(answer)
+
+    done = drive(compacted(database))
+
+    assert database.asked == [{"compact": "palimpsest", "force": True}]
+    assert (done.freed, done.remains) == (freed, (*KEEPS, *told))
+
+
+def test_an_erasure_compacts_nothing() -> None:
+    """Only a vacuum asks for it, and nobody who may only read."""
+    address = mongostore.address_of()
+    with mongostore.watched() as sent:
+        with Memory.open(address) as memory:
+            session = memory.session("s")
+            session.add_user_message("x")
+            session.erase([1])
+            assert "compact" not in sent
+            memory.vacuum()
+            assert sent.count("compact") == 1
+        with Memory.open(address, readonly=True) as memory:
+            drive(memory.store.scrub())
+        assert sent.count("compact") == 1
 
 
 @pytest.mark.parametrize("many", [5, 400], ids=["in the tail", "in a bucket"])

@@ -128,7 +128,8 @@ BODIES = {
 """,
     ("Memory", "open"): """\
         given = {**options, "circuit_breaker": circuit_breaker}
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given, sweep_every)
+        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
+        core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease)
         drive(core.connect())
         return cls(core)
 """,

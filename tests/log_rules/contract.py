@@ -34,6 +34,9 @@ class Contract:
     keeps: tuple[str, ...] = ()
     """What it says of bytes that are left after every erasure, where nobody who uses the store can change that."""
 
+    refuses: tuple[str, ...] = ()
+    """What it says beside that of the whole store's scrubbing, where the server does not do what it is asked for."""
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; here without an event loop, as stores of blocking functions allow."""
         return drive(coroutine)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 TURN_SECONDS = 30.0
 """How long the lease of a turn lasts unless it is renewed, and so how long a turn whose process was killed holds up."""
 
+COMPACTION_SECONDS = 300.0
+"""The same of a compaction that pays for a summary."""
+
 RENEWALS = 3
 """How often a lease is renewed in the time that it lasts."""
 
@@ -84,6 +87,14 @@ class Lease:
             renewals.check(self)
             await self._wait(wait)
         renewals.keep(self)
+
+    async def take_at_once(self, renewals: Renewals) -> bool:
+        """Take the lease, or keep it, unless somebody else holds it, and have it renewed; say whether it is ours."""
+        if not (await self.renew() or await self.try_to_take()):
+            return False
+        self._renewals, self._caller = renewals, self._runner.caller()
+        renewals.keep(self)
+        return True
 
     async def _wait(self, wait: float | None) -> None:
         """Try again and again until the lease is ours."""

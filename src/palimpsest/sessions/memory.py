@@ -18,6 +18,7 @@ from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
+from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
 from palimpsest.sessions.options import ABOUT, HISTORY, VALUE_BYTES, GivenOptions, Options, check_id, check_scope
 from palimpsest.sessions.owned import OwnedSession
@@ -78,6 +79,8 @@ class AsyncMemory:
         view_bytes: int,
         options: dict[str, Any],
         sweep_every: timedelta | float | str | None = None,
+        turn_lease: timedelta | float | str = TURN_SECONDS,
+        compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
     ) -> None:
         check_id(tenant, "tenant")
         self._sweep_every: float | None = None
@@ -86,7 +89,9 @@ class AsyncMemory:
         self._sweeper: Sweeper | None = None
         self.runner, self.tenant, self._gate = runner, tenant, privacy
         runner.redact = privacy.redact if privacy.redactor is not None else None
-        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes)
+        leases = {"turn_lease": turn_lease, "compaction_lease": compaction_lease}
+        seconds = (values.microseconds(name, given) / 1_000_000 for name, given in leases.items())
+        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes, None, *seconds)
         self._where, self._store_options = where, {"clock": self._scope.clock, **options}
         self._keys = keys_of(encryption)
         self._opener: AsyncMemory | None = None
@@ -104,6 +109,8 @@ class AsyncMemory:
         view_bytes: int = VIEW_BYTES,
         circuit_breaker: GivenBreaker = None,
         sweep_every: timedelta | float | str | None = None,
+        turn_lease: timedelta | float | str = TURN_SECONDS,
+        compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
         **options: Unpack[StoreOptions],
     ) -> AsyncMemory:
         """Name the store to open: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -126,6 +133,9 @@ class AsyncMemory:
                 for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
             sweep_every: how often `sweep` runs by itself, for this tenant, while the memory is open: a timedelta,
                 seconds, or text such as "1h". None: never.
+            turn_lease: how long a `turn()` whose process was killed holds up the next one: a timedelta, seconds, or
+                text such as "30s" (default). It is renewed three times in that time while its process lives.
+            compaction_lease: the same of a compaction that pays for a summary; "5m" by default.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -142,7 +152,8 @@ class AsyncMemory:
 
         runner, admits, with_breaker = Threaded(), gate_of(privacy), {**options, "circuit_breaker": circuit_breaker}
         admits.outside = runner.outside
-        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker, sweep_every)
+        leases = turn_lease, compaction_lease
+        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker, sweep_every, *leases)
         admits.opening = OneAtATime(memory._open)
         return memory
 

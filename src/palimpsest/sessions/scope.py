@@ -19,7 +19,7 @@ from palimpsest.runtime.events import EventName, Observers
 from palimpsest.runtime.logs import warn_caller
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Last, Runner
-from palimpsest.sessions.lease import TURN_SECONDS, Renewals
+from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import VIEW_BYTES, Unstored, Views, stored
 from palimpsest.stores import Store
@@ -67,11 +67,14 @@ class MemoryScope:
         gate: Gate,
         view_bytes: int = VIEW_BYTES,
         shared: Opened | None = None,
+        turn_seconds: float = TURN_SECONDS,
+        compaction_seconds: float = COMPACTION_SECONDS,
     ) -> None:
         self.tenant, self.runner, self.clock, self.gate = tenant, runner, clock, gate
         self._shared, self._ended = shared or Opened(), False
         self.observers = self._shared.observers.setdefault(tenant, Observers(runner.redact))
-        self.renewals = Renewals(runner, TURN_SECONDS)
+        self.renewals = Renewals(runner, turn_seconds)
+        self.compactions = Renewals(runner, compaction_seconds)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
         """What is withheld of open interactions: several objects of one session see it."""
         check_whole(view_bytes, "view_bytes")
@@ -86,7 +89,8 @@ class MemoryScope:
     def sharing(self, tenant: str) -> MemoryScope:
         """The scope of another tenant's memory, which shares the store of this one and whatever runs beside it."""
         scope = MemoryScope(tenant, self.runner, self.clock, self.gate, shared=self._shared)
-        scope.renewals, scope.withheld, scope.views = self.renewals, self.withheld, self.views
+        scope.renewals, scope.compactions = self.renewals, self.compactions
+        scope.withheld, scope.views = self.withheld, self.views
         return scope
 
     @property
@@ -127,6 +131,7 @@ class MemoryScope:
     def close(self) -> Last | None:
         """Renew nothing any more, and remember nothing. Return what closes the store, where one is open."""
         self.renewals.close()
+        self.compactions.close()
         counts = self.views.unstored()
         self.views.clear()
         return partial(_closed, self.opened, counts) if self.opened is not None else None

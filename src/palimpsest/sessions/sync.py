@@ -20,6 +20,7 @@ from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.runner import Inline, drive, within
 from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
+from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, Options
@@ -836,6 +837,8 @@ class Memory:
         view_bytes: int = VIEW_BYTES,
         circuit_breaker: GivenBreaker = None,
         sweep_every: timedelta | float | str | None = None,
+        turn_lease: timedelta | float | str = TURN_SECONDS,
+        compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
         **options: Unpack[StoreOptions],
     ) -> Memory:
         """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -857,6 +860,9 @@ class Memory:
                 for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
             sweep_every: how often `sweep` runs by itself, for this tenant, while the memory is open: a timedelta,
                 seconds, or text such as "1h". None: never.
+            turn_lease: how long a `turn()` whose process was killed holds up the next one: a timedelta, seconds, or
+                text such as "30s" (default). It is renewed three times in that time while its process lives.
+            compaction_lease: the same of a compaction that pays for a summary; "5m" by default.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -870,7 +876,8 @@ class Memory:
                 many entries hold it.
         """
         given = {**options, "circuit_breaker": circuit_breaker}
-        core = AsyncMemory(where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given, sweep_every)
+        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
+        core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease)
         drive(core.connect())
         return cls(core)
 

@@ -35,9 +35,6 @@ from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.summaries import Rejected
 
-LEASE_SECONDS = 300.0
-"""How long a compaction's lease lasts unless it is renewed, which every call of the summarizer does."""
-
 REPLANS = 8
 """How often a compaction that lost a race is planned anew before it gives up."""
 
@@ -54,7 +51,8 @@ class Compactor:
     def __init__(self, scope: SessionScope, snapshots: SnapshotReader, maker: SummaryMaker) -> None:
         self._scope, self._store, self._options, self._clock = scope, scope.store, scope.options, scope.clock
         self._snapshots, self._maker = snapshots, maker
-        self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", LEASE_SECONDS, scope.clock)
+        seconds = scope.memory.compactions.seconds
+        self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", seconds, scope.clock)
         self.committed: PlannedCompaction | None = None
         """What was committed."""
 
@@ -157,7 +155,7 @@ class Compactor:
 
     async def _summarised(self, job: PlannedCompaction) -> Summary | CompactionResult | None:
         """Return the summary that the plan asks for, or why there is none; None where the plan must be made anew."""
-        if self._maker.pays and not (await self._lease.renew() or await self._lease.try_to_take()):
+        if self._maker.pays and not await self._lease.take_at_once(self._scope.memory.compactions):
             return nothing(job, "pending", "another compaction of this session is under way")
         try:
             summary = await self._maker.fold(job.strategy, job.loaded, job.plan, self._lease.renew)

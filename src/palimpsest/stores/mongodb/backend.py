@@ -14,6 +14,7 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
 from palimpsest.stores.mongodb import faults, versions
 from palimpsest.stores.mongodb.connected import Connected
+from palimpsest.stores.mongodb.scrubbing import LATE, REMAINS, compacted
 from palimpsest.stores.mongodb.updating import Update, update_of
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.rules import asked_again
@@ -21,11 +22,6 @@ from palimpsest.stores.servers import ServerBackend, ServerOptions
 
 TRIES = 3
 """How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
-
-REMAINS = (
-    "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
-    "overwrites them: see the server's documentation of `compact` and of `oplogSizeMB`"
-)
 
 
 class MongoBackend(ServerBackend[Connected]):
@@ -135,7 +131,14 @@ class MongoBackend(ServerBackend[Connected]):
             raise
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
-        return Scrubbed((REMAINS,))
+        if not (whole and self.writable):
+            return Scrubbed((REMAINS,))
+        try:
+            return await self.asked(lambda connected: compacted(connected.database))
+        except StoreUnavailable as fault:
+            if not isinstance(fault.__cause__, TimeoutError):
+                raise
+            return Scrubbed((REMAINS, LATE.format(self.seconds)))
 
     async def durability(self) -> str:
         return await self.asked(lambda connected: connected.durability())

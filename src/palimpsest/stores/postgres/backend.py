@@ -13,7 +13,7 @@ import asyncpg
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
-from palimpsest.stores.postgres import listing
+from palimpsest.stores.postgres import apart, listing
 from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
 from palimpsest.stores.postgres.layout import prepare
 from palimpsest.stores.postgres.options import PostgresOptions
@@ -40,6 +40,8 @@ KEPT = (
 )
 """What is so after each erasure, whatever is done here."""
 
+KEPT_APART = f"{KEPT}; its tables are on other servers, and VACUUM is to be run on each of these"
+"""The same where the tables are foreign ones, which no VACUUM reaches from here."""
 
 SETTINGS = "SELECT current_setting('synchronous_commit'), current_setting('fsync')"
 """What a crash can lose depends on."""
@@ -63,6 +65,10 @@ class PostgresBackend(ServerBackend[Pool]):
         db = await pool.take()
         try:
             await prepare(db, self.url, self._schema, self.writable)
+            if await db.fetchval(apart.FOREIGN, f"{self._schema}.places", f"{self._schema}.rows"):
+                await db.execute(apart.PLANS)
+                self._sql = Statements(self._schema, foreign=True)
+                self._writing = Writing(self._sql)
         except BaseException:
             db.terminate()
             raise
@@ -71,9 +77,12 @@ class PostgresBackend(ServerBackend[Pool]):
 
     async def _connection(self) -> Connection:
         db = await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
+        plans = [apart.PLANS] if self._sql.foreign else []
         if self._driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
+            plans.append(PLANS)
+        if plans:
             try:
-                await db.execute(PLANS)
+                await db.execute("; ".join(plans))
             except BaseException:
                 db.terminate()
                 raise
@@ -159,11 +168,15 @@ class PostgresBackend(ServerBackend[Pool]):
 
     # --- the end
 
+    async def _is_foreign(self, _: Connection) -> bool:
+        return self._sql.foreign  # known once there is a connection
+
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         if not self.writable:
             return Scrubbed()
-        if not whole:
-            return Scrubbed((KEPT,))
+        foreign = await self._with(self._is_foreign)
+        if foreign or not whole:
+            return Scrubbed((KEPT_APART if foreign else KEPT,))
 
         async def vacuum(db: Connection) -> int:
             before: int = await db.fetchval(self._sql.size)
@@ -176,6 +189,8 @@ class PostgresBackend(ServerBackend[Pool]):
             return Scrubbed((KEPT, f"VACUUM of its tables was not over ({fault.reason}); the server does it later"))
 
     async def durability(self) -> str:
+        if await self._with(self._is_foreign):
+            return "what a crash can lose depends on the servers that the tables are on; ask each of them by itself"
         commit, synced = await self._with(lambda db: db.fetchrow(SETTINGS))
         if synced != "on":
             return f"a crash of the server's machine can damage the whole database (fsync={synced})"

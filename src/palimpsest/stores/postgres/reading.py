@@ -12,7 +12,19 @@ from palimpsest.stores.postgres.statements import Statements
 
 
 async def looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
-    """What there is of each place that is asked for."""
+    """What there is of each place that is asked for; home by home where the tables are on other servers."""
+    if not sql.foreign:
+        return await _looked(db, sql, asks)
+    homes: dict[tuple[str, str], list[int]] = {}
+    for n, ask in enumerate(asks):
+        homes.setdefault(ask.place[:2], []).append(n)
+    found: dict[int, Seen] = {}
+    for mine in homes.values():
+        found.update(zip(mine, await _looked(db, sql, [asks[n] for n in mine]), strict=True))
+    return [found[n] for n in range(len(asks))]
+
+
+async def _looked(db: Connection, sql: Statements, asks: Sequence[Ask]) -> list[Seen]:
     heads: list[list[Any]] = [[] for _ in range(3)]
     ranges: list[list[Any]] = [[] for _ in range(11)]
     named: list[list[Any]] = [[] for _ in range(6)]

@@ -3,10 +3,13 @@
 Whoever reads whole pages gives arrays. A statement that changes heads and rows compares the heads first, and does
 nothing where one is another. What such a statement sees of rows is as of its beginning, which is before it has waited
 for a head. So by itself it only puts rows, which needs to see none; what drops some comes behind a lock.
+
+What is otherwise where the tables are on other servers is in `apart`, and comes in where a name stands in braces.
 """
 
 from __future__ import annotations
 
+from palimpsest.stores.postgres import apart
 from palimpsest.stores.postgres.layout import ADDRESS
 
 _HEADS = """SELECT a.n, -1 AS i, NULL::bigint AS key, p.hot AS value, NULL::text AS id, NULL::bigint AS expires, p.cold
@@ -34,7 +37,7 @@ FROM unnest($15::int[], $16::int[], $17::bigint[], $18::uuid[], $19::text[], $20
     AS a(n, i, home, place, tbl, id)
 CROSS JOIN LATERAL (
     SELECT key, value, id, expires FROM {s}.rows WHERE home = a.home AND place = a.place
-    AND left(id, 100) = left(a.id, 100) AND id = a.id AND "table" = a.tbl AND id IS NOT NULL
+    AND left(id, 100) = left(a.id, 100) AND id = a.id AND "table" = a.tbl AND id IS NOT NULL {sent_names}
 ) r"""
 
 _ROW = 'home, place, "table", key, value, id, expires, address, table_name'
@@ -56,9 +59,7 @@ HASTE = """SELECT concat(CASE WHEN {0} OR {1} IS NOT NULL THEN set_config('synch
 APPEND = f"""WITH moved AS (
     UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
     WHERE home = $1 AND place = $2 AND hot = $3 RETURNING 1
-), put AS (
-    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM {_given(7)} WHERE EXISTS (SELECT FROM moved) {_INSTEAD}
-), there AS MATERIALIZED (
+), {{put_behind}}, there AS MATERIALIZED (
     SELECT hot, cold FROM {{s}}.places WHERE home = $1 AND place = $2 AND NOT EXISTS (SELECT FROM moved) FOR UPDATE
 )
 SELECT EXISTS (SELECT FROM moved) AS done, (SELECT hot FROM there) AS hot, (SELECT cold FROM there) AS cold"""
@@ -77,10 +78,11 @@ CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24::bool", "$25::int
 ), gone AS (
     DELETE FROM {{s}}.places p USING want w
     WHERE (SELECT ok FROM ok) AND p.home = $1 AND p.place = w.place AND w.moves AND w.hot IS NULL
+    {{sent_heads}}
 ), moved AS (
     UPDATE {{s}}.places p SET hot = w.hot, cold = coalesce(w.cold, p.cold), expires = w.expires, mark = {_MARK}
     FROM want w WHERE (SELECT ok FROM ok) AND p.home = $1 AND p.place = w.place AND w.moves AND w.hot IS NOT NULL
-    AND w.expect IS NOT NULL
+    AND w.expect IS NOT NULL {{sent_heads}}
 ), made AS (
     INSERT INTO {{s}}.places(home, place, mark, expires, tenant, home_name, space, name, hot, cold)
     SELECT $1, w.place, {_MARK}, w.expires, $10, $11, w.space, w.name, w.hot, coalesce(w.cold, ''::bytea)
@@ -92,22 +94,21 @@ CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24::bool", "$25::int
     DELETE FROM {{s}}.rows r
     USING unnest($12::uuid[], $13::text[], $14::bigint[], $15::bigint[]) AS d(place, tbl, low, high)
     WHERE (SELECT ok FROM ok) AND r.home = $1 AND r.place = d.place AND r."table" = d.tbl
-    AND r.key BETWEEN d.low AND d.high
+    AND r.key BETWEEN d.low AND d.high {{sent_drops}}
     AND NOT EXISTS (SELECT FROM given g WHERE g.place = r.place AND g.tbl = r."table" AND g.key = r.key)
-), put AS (
-    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM given {_INSTEAD}
-)
+), {{put_given}}
 SELECT o.ok, t.n, t.hot, t.cold FROM ok o LEFT JOIN there t ON NOT o.ok"""
 """Does what a batch says, or tells the heads that are there. What it puts it does not drop before."""
 
 LOCK = "SELECT FROM {s}.places WHERE home = %d AND place IN (%s) ORDER BY place FOR UPDATE"
 TABLES = """WITH RECURSIVE t(tbl) AS (
-    (SELECT "table" FROM {s}.rows WHERE home = $1 AND place = $2 ORDER BY "table" LIMIT 1)
+    (SELECT "table" COLLATE "default" AS tbl FROM {s}.rows WHERE home = $1 AND place = $2 ORDER BY "table" LIMIT 1)
     UNION ALL
-    SELECT (SELECT "table" FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" > t.tbl ORDER BY "table" LIMIT 1)
-    FROM t WHERE t.tbl IS NOT NULL
-) SELECT t.tbl, (SELECT table_name FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" = t.tbl LIMIT 1)
-FROM t WHERE t.tbl IS NOT NULL"""
+    SELECT next.tbl FROM t CROSS JOIN LATERAL (
+        SELECT "table" COLLATE "default" AS tbl FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" > t.tbl
+        ORDER BY "table" LIMIT 1
+    ) next
+) SELECT t.tbl, (SELECT table_name FROM {s}.rows WHERE home = $1 AND place = $2 AND "table" = t.tbl LIMIT 1) FROM t"""
 """The tables of a place, one look into the index each."""
 
 _LISTED = f"SELECT {ADDRESS} AS address, hot, cold, mark FROM {{s}}.places "
@@ -135,14 +136,13 @@ NEWEST = (
     _LISTED + f"WHERE {WITHIN} AND mark <= $3 AND (mark < $3 OR {ADDRESS} > $4) "
     f"ORDER BY left(tenant, 100) DESC, left(space, 100) DESC, mark DESC, {ADDRESS} LIMIT $5"
 )
-TENANTS = f"""WITH RECURSIVE t(tenant) AS (
-    (SELECT tenant FROM {{s}}.places WHERE left({ADDRESS}, 400) >= left($1, 400) AND {ADDRESS} >= $1
-    ORDER BY left({ADDRESS}, 400), {ADDRESS} LIMIT 1)
+TENANTS = f"""WITH RECURSIVE t(tenant, next, first) AS (
+    SELECT NULL::text, $1::text, left($1, 400)
     UNION ALL
-    SELECT (SELECT p.tenant FROM {{s}}.places p
-        WHERE left({ADDRESS}, 400) >= left(t.tenant || E'\\x02', 400) AND {ADDRESS} >= t.tenant || E'\\x02'
-        ORDER BY left({ADDRESS}, 400), {ADDRESS} LIMIT 1)
-    FROM t WHERE t.tenant IS NOT NULL
+    SELECT p.tenant, p.tenant || E'\\x02', left(p.tenant || E'\\x02', 400) FROM t CROSS JOIN LATERAL (
+        SELECT tenant COLLATE "default" AS tenant FROM {{s}}.places
+        WHERE left({ADDRESS}, 400) >= t.first AND {ADDRESS} >= t.next ORDER BY left({ADDRESS}, 400), {ADDRESS} LIMIT 1
+    ) p
 ) SELECT tenant FROM t WHERE tenant IS NOT NULL LIMIT $2"""
 
 EXPIRED = f"""SELECT * FROM (
@@ -159,15 +159,41 @@ EXPIRED = f"""SELECT * FROM (
 SIZE = "SELECT pg_total_relation_size('{s}.places') + pg_total_relation_size('{s}.rows')"
 
 
+_HERE = {
+    "sent_names": "",
+    "sent_heads": "",
+    "sent_drops": "",
+    "put_behind": f"""put AS (
+    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM {_given(7)} WHERE EXISTS (SELECT FROM moved) {_INSTEAD}
+)""",
+    "put_given": f"""put AS (
+    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM given {_INSTEAD}
+)""",
+}
+_APART = apart.SENT | {
+    "put_behind": f"""given AS MATERIALIZED (
+    SELECT * FROM {_given(7)} AS g(place, tbl, key, value, id, expires, address, table_name)
+    WHERE EXISTS (SELECT FROM moved)
+), {apart.put(_ROW, 7)}""",
+    "put_given": apart.put(_ROW, 16),
+}
+
+
 class Statements:
-    """All of them, over one schema."""
+    """All of them, over one schema, whose tables are on other servers where they are `foreign`."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, *, foreign: bool = False) -> None:
         def over(text: str) -> str:
-            return text.replace("{s}", schema)
+            for name, part in (_APART if foreign else _HERE).items():
+                text = text.replace(f"{{{name}}}", part)
+            return (apart.sent(text) if foreign else text).replace("{s}", schema)
 
-        both = f"{_HEADS}\nUNION ALL\n{_RANGES}"
-        self.heads, self.look, self.look_named = over(_HEADS), over(both), over(f"{both}\nUNION ALL\n{_NAMED}")
+        self.foreign = foreign
+        heads, ranges, named = _HEADS, _RANGES, _NAMED
+        if foreign:
+            heads, ranges, named = (apart.over_homes(*of) for of in ((heads, 2), (ranges, 6), (named, 17)))
+        both = f"{heads}\nUNION ALL\n{ranges}"
+        self.heads, self.look, self.look_named = over(heads), over(both), over(f"{both}\nUNION ALL\n{named}")
         self.append, self.change, self.lock, self.tables = over(APPEND), over(CHANGE), over(LOCK), over(TABLES)
         self.places, self.recent, self.newest = over(PLACES), over(RECENT), over(NEWEST)
         self.horizon, self.tenants, self.expired = over(HORIZON), over(TENANTS), over(EXPIRED)

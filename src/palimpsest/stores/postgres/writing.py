@@ -127,7 +127,7 @@ class Writing:
         """What locks the heads of a batch, and the home where one of them is not there, or there are several."""
         heads, home = _heads_of(batch), home_key(*batch[0].place[:2])
         locks = []
-        if len(heads) != 1 or heads[0].expect is None:
+        if self._sql.foreign or len(heads) != 1 or heads[0].expect is None:
             locks.append(f"SELECT pg_advisory_xact_lock({home})")
         keys = ", ".join(f"'{place_key(step.place)}'" for step in heads)
         if keys:

@@ -38,6 +38,12 @@ FAILED = "the server could not write its append-only file anew, so that what was
 SNAPSHOTS = (
     "the server saves snapshots (its setting `save`): the last one holds what was erased until the next is saved"
 )
+FILELESS = "when a server ends, what was acknowledged since its last snapshot is lost (appendonly no)"
+UNSHOWN = (
+    "a crash of a server's machine loses what its append-only file has not on the disk yet: nothing, or the last "
+    "second or more, as its setting appendfsync says, which it does not show"
+)
+HIDDEN = "it does not show its settings: see in them that appendonly is yes, and what appendfsync is"
 REPLICAS = "the server has replicas: what files of theirs hold goes when they write those anew"
 
 
@@ -129,15 +135,19 @@ def _value(answer: Any) -> Any:
 
 
 async def told_durability(link: Link) -> str:
-    """What is lost with a server, as its settings say: of several, with the one that loses most."""
+    """What is lost with a server, as its settings say: of several, with the one that loses most.
+
+    One that does not show its settings, as many that are run by others do not, still says whether it has the file.
+    """
     try:
         kept, synced = [await link.each(b"CONFIG", b"GET", name) for name in (b"appendonly", b"appendfsync")]
     except ResponseError:
-        return "it does not show its settings: see in them that appendonly is yes, and what appendfsync is"
+        files = {info(answer).get("aof_enabled") for answer in await link.each(b"INFO")}
+        return FILELESS if "0" in files else UNSHOWN if files == {"1"} else HIDDEN
     settings = [tuple(bytes(_value(one)).decode() for one in pair) for pair in zip(kept, synced, strict=True)]
     files = {how for _, how in settings}
     if any(on != "yes" for on, _ in settings):
-        return "when a server ends, what was acknowledged since its last snapshot is lost (appendonly no)"
+        return FILELESS
     if files == {"always"}:
         return "a crash of a server loses nothing that was acknowledged (appendfsync always)"
     how = "no" if "no" in files else "everysec"

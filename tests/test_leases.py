@@ -1,0 +1,165 @@
+"""How long a lease lasts that nobody renews: an option of the memory, and what it means for who holds and who waits."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory
+from palimpsest.runtime.threads import apart, outcome
+from palimpsest.sessions.compacting.result import CompactionResult
+from palimpsest.summaries.models.callables import CallableSummarizer
+from palimpsest.testing import FakeClock
+from writer import quarters, turn
+
+STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0}
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that two memories are opened on."""
+    return {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[request.param]
+
+
+def enter(memory: Memory) -> None:
+    """Hold a turn for a moment, if nobody else does."""
+    with memory.session("s").turn(wait=0):
+        pass
+
+
+@pytest.mark.parametrize("length", [10, "10s", timedelta(seconds=10)])
+def test_a_turn_that_nobody_renews_holds_up_for_its_lease(where: str, clock: FakeClock, length: Any) -> None:
+    """No longer, and no shorter; whoever comes back to it late writes nothing under it."""
+    with Memory.open(where, clock=clock, turn_lease=length) as stuck, Memory.open(where, clock=clock) as other:
+        session = stuck.session("s")
+        with session.turn():
+            session.add_user_message("first")
+            clock.advance(9)
+            with pytest.raises(LockTimeout):
+                enter(other)
+            clock.advance(2)
+            enter(other)
+            with pytest.raises(Conflict, match="taken over by another"):
+                session.add_user_message("late")
+        assert [entry.text for entry in other.session("s").entries()] == ["first"]
+
+
+def test_the_defaults_are_those_that_are_told() -> None:
+    """Thirty seconds for a turn, and five minutes for a compaction, in both classes."""
+    for one in (Memory, AsyncMemory):
+        given = inspect.signature(one.open).parameters
+        assert (given["turn_lease"].default, given["compaction_lease"].default) == (30, 300)
+
+
+@pytest.mark.parametrize("name", ["turn_lease", "compaction_lease"])
+@pytest.mark.parametrize("length", [0, -1, "soon", "", None, True, float("inf")])
+def test_a_length_that_is_none_is_refused_by_name(name: str, length: Any) -> None:
+    """Before anything is opened."""
+    with pytest.raises(ConfigError, match=name):
+        Memory.open("memory://", **{name: length})
+    with pytest.raises(ConfigError, match=name):
+        AsyncMemory.open("memory://", **{name: length})
+
+
+def test_the_memory_of_another_tenant_has_the_same(clock: FakeClock) -> None:
+    """It shares what renews, too."""
+    with Memory.open("memory://", clock=clock, turn_lease=3) as memory:
+        session = memory.for_tenant("other").session("s")
+        with session.turn():
+            clock.advance(4)
+            outcome(apart(enter, memory.for_tenant("other")), 60)
+            with pytest.raises(Conflict, match="taken over by another"):
+                session.add_user_message("late")
+
+
+# --- compactions that pay
+
+
+class Slow:
+    """A summarizer that says when it is asked, and answers when it may."""
+
+    def __init__(self, text: str) -> None:
+        self.begun, self.release, self.asked, self.text = threading.Event(), threading.Event(), 0, text
+
+    def __call__(self, prompt: str) -> str:
+        self.asked += 1
+        text = self.text
+        self.begun.set()
+        assert self.release.wait(60)
+        return text
+
+    def compact(self, memory: Memory) -> CompactionResult:
+        """Compact the session with it."""
+        summarizer = CallableSummarizer(self, checked=False)
+        return memory.session("s", counter=quarters, summarizer=summarizer).compact(STRATEGY)
+
+
+def filled(memory: Memory) -> None:
+    for number in range(6):
+        memory.session("s").add(turn(str(number)))
+
+
+def test_a_compaction_is_renewed_while_its_summarizer_thinks(where: str, clock: FakeClock) -> None:
+    """However long one call takes: a second one is told that it is under way, and pays nothing."""
+    slow, second = Slow("one"), Slow("two")
+    second.release.set()
+    with Memory.open(where, clock=clock, compaction_lease="10s") as memory, Memory.open(where, clock=clock) as other:
+        filled(memory)
+        running = apart(slow.compact, memory)
+        assert slow.begun.wait(60)
+        for _ in range(4):
+            clock.advance(8)
+            memory._core._scope.compactions.renew()
+            assert second.compact(other).reason == "pending"
+        slow.release.set()
+
+        assert outcome(running, 60).reason is None
+        assert second.asked == 0
+        assert [made.text for made in other.session("s").summaries()] == ["one"]
+
+
+def test_a_compaction_whose_lease_ran_out_commits_nothing_over_anothers(where: str, clock: FakeClock) -> None:
+    """Where its process stood still for longer than that, the next one goes on; what comes late is not stored."""
+    slow, second = Slow("late"), Slow("in time")
+    second.release.set()
+    with Memory.open(where, clock=clock, compaction_lease="10s") as memory, Memory.open(where, clock=clock) as other:
+        filled(memory)
+        running = apart(slow.compact, memory)
+        assert slow.begun.wait(60)
+        clock.advance(11)
+        assert second.compact(other).reason is None
+        slow.release.set()
+
+        assert outcome(running, 60).reason == "nothing_to_compact"
+        assert [made.text for made in memory.session("s").summaries()] == ["in time"]
+        assert memory.session("s").verify().ok
+
+
+CLEARED: dict[str, Callable[[Memory], object]] = {
+    "erased": lambda memory: memory.session("s").erase([1]),
+    "cleared": lambda memory: memory.session("s").clear(),
+    "deleted": lambda memory: memory.delete_session("s"),
+}
+
+
+@pytest.mark.parametrize("how", CLEARED)
+def test_what_is_cleared_waits_for_no_compaction_and_is_in_none(where: str, how: str) -> None:
+    """It takes no lease: the compaction that was under way finds it done, and its summary is not stored."""
+    slow = Slow("of what was said")
+    with Memory.open(where) as memory, Memory.open(where) as other:
+        filled(memory)
+        running = apart(slow.compact, memory)
+        assert slow.begun.wait(60)
+        CLEARED[how](other)
+        asked, slow.text = slow.asked, "of what is left"
+        slow.release.set()
+
+        outcome(running, 60)
+        made = memory.session("s").summaries()
+        assert [one.text for one in made] == (["of what is left"] if how == "erased" and slow.asked > asked else [])
