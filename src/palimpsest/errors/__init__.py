@@ -2,6 +2,7 @@
 
 PalimpsestError
 ├── ConfigError            (ValueError)      an option, a resource or a condition is wrong
+│   └── InvalidResource                      declared memories have mistakes; none was loaded
 ├── InvalidEntry           (ValueError)      an entry or a provider message is malformed; nothing was stored
 ├── InvalidContext         (ValueError)      a rendered context breaks a rule of its provider (our own fault)
 ├── ImportFailed           (ValueError)      an export does not hold together; nothing was imported
@@ -30,10 +31,14 @@ Each class builds its message from typed facts, keeps them as attributes, and sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Iterable
 
+from palimpsest.errors.mistakes import Mistake as Mistake
+from palimpsest.errors.mistakes import told_together
 from palimpsest.errors.secret import hidden, shown
+from palimpsest.errors.wording import nearest as nearest
+from palimpsest.errors.wording import quoting as quoting
+from palimpsest.errors.wording import shorten as shorten
 
 __all__ = [
     "BudgetImpossible",
@@ -47,6 +52,7 @@ __all__ = [
     "ImportFailed",
     "InvalidContext",
     "InvalidEntry",
+    "InvalidResource",
     "LockTimeout",
     "MissingExtra",
     "PalimpsestError",
@@ -82,28 +88,6 @@ class ConfigError(PalimpsestError, ValueError):
         super().__init__(f"{self.where}: {shorten(self.found)} is not accepted; allowed: {allowed}{hint}")
 
 
-class Mistake(NamedTuple):
-    """One thing that is wrong in a declared memory: the `file` (None: a mapping), the `line` and `column` of the key
-    (from 1; None: not known), the memory's id, the `key`, what was `found`, what is `allowed`, and the `nearest` name
-    to an unknown one."""
-
-    file: str | None
-    line: int | None
-    column: int | None
-    memory: str | None
-    key: str
-    found: object
-    allowed: str
-    nearest: str | None
-
-    def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        whose = f"memory {self.memory!r}" if self.memory is not None else ""
-        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
-        said = f"{self.key or 'the whole'}: {shorten(self.found)} is not accepted; allowed: {self.allowed}{hint}"
-        return ": ".join(part for part in (place, whose, said) if part)
-
-
 class InvalidResource(ConfigError):
     """Declared memories have mistakes, and none of them was loaded. `mistakes` are all of them."""
 
@@ -111,9 +95,7 @@ class InvalidResource(ConfigError):
         self.mistakes = tuple(mistakes)
         first = self.mistakes[0]
         super().__init__(first.key, first.found, first.allowed, nearest=first.nearest)
-        count = len(self.mistakes)
-        told = [f"{count} {'mistake' if count == 1 else 'mistakes'} in declared memories:", *map(str, self.mistakes)]
-        self.args = ("\n  ".join(told),)
+        self.args = (told_together(self.mistakes),)
 
 
 class InvalidEntry(PalimpsestError, ValueError):
@@ -343,38 +325,3 @@ class ConditionFailed(PalimpsestError, ValueError):
 
 class PalimpsestWarning(UserWarning):
     """Something works, but perhaps not as it was meant. It is no error, and is warned of."""
-
-
-LONGEST_NAME = 256
-"""Characters of what may have been meant for a known name."""
-
-
-def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one.
-
-    `cutoff` is how close, between 0 (anything) and 1 (the same).
-    """
-    if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        return None
-    from difflib import get_close_matches  # a millisecond, for a name that may be misspelt
-
-    found = get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return found[0] if found else None
-
-
-quoting: ContextVar[Callable[[str], str] | None] = ContextVar("quoting", default=None)
-"""What cleans the values that messages quote, before they are cut; None: they are quoted as they are."""
-
-
-def shorten(value: object, limit: int = 80) -> str:
-    """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
-    clean = quoting.get()
-    if clean is not None and isinstance(value, str):
-        value = clean(value)  # before the escapes of `repr` hide anything
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # Python writes no whole number of more than 4,300 digits
-        text = f"a {type(value).__name__} too large to show"
-    if clean is not None:
-        text = clean(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Memories that are declared in files, and reviewed there: Alquimia's and Compozy's as they are, and Palimpsest's own."""
+"""Memories that are declared in files and reviewed there: Alquimia's and Compozy's as they are, and our own."""
 
 from typing import TYPE_CHECKING
 

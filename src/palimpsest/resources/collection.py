@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from palimpsest.errors import ConfigError, InvalidResource, nearest
-from palimpsest.log.entry import now_us
+from palimpsest.errors import ConfigError, nearest
 from palimpsest.resources.definition import Resource, StorePlace
 from palimpsest.resources.loading import loaded
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
@@ -31,7 +30,12 @@ class _Collection(Generic[M]):
 
     @classmethod
     def load(
-        cls, source: str | Path | Mapping[str, Any], *, project: str = "default", tenant: str = DEFAULT_TENANT, **options: Any
+        cls,
+        source: str | Path | Mapping[str, Any],
+        *,
+        project: str = "default",
+        tenant: str = DEFAULT_TENANT,
+        **options: Any,
     ) -> Self:
         """Load what is declared in a file, in all files of a folder that say `resource: memory`, or in a mapping.
 
@@ -49,7 +53,9 @@ class _Collection(Generic[M]):
     def __getitem__(self, id: str) -> Resource:
         found = self._resources.get(id)
         if found is None:
-            raise ConfigError("id", id, f"a declared memory: {_names(self._resources)}", nearest=nearest(id, self._resources))
+            raise ConfigError(
+                "id", id, f"a declared memory: {_names(self._resources)}", nearest=nearest(id, self._resources)
+            )
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -91,11 +97,19 @@ class _Collection(Generic[M]):
             raise ConfigError("reference", reference, "the id of a memory, or {id, key, mode}")
         for name in given:
             if name not in ("id", "key", "mode"):
-                raise ConfigError(f"reference.{name}", name, "id, key, mode", nearest=nearest(str(name), ("id", "key", "mode")))
+                raise ConfigError(
+                    f"reference.{name}", name, "id, key, mode", nearest=nearest(str(name), ("id", "key", "mode"))
+                )
         resource, mode = self[given["id"]], given.get("mode", "read-write")
         if mode not in MODES:
-            raise ConfigError(f"reference {resource.id!r}.mode", mode, ", ".join(MODES), nearest=nearest(str(mode), MODES))
-        return resource, self._session_id(resource, given.get("key"), variables), {"readonly": True} if mode == MODES[1] else {}
+            raise ConfigError(
+                f"reference {resource.id!r}.mode", mode, ", ".join(MODES), nearest=nearest(str(mode), MODES)
+            )
+        return (
+            resource,
+            self._session_id(resource, given.get("key"), variables),
+            {"readonly": True} if mode == MODES[1] else {},
+        )
 
     def _session_id(self, resource: Resource, key: object, variables: Mapping[str, Any] | None) -> str:
         from palimpsest.resources.keys import Template

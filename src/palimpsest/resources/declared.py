@@ -108,9 +108,7 @@ class _Reader:
     def _check_names(self) -> None:
         for key in self._root:
             if key not in KEYS:
-                near = nearest(key, KEYS)
-                if near is None:
-                    near = next((one for one in KEYS if key.startswith(one) or one.startswith(key)), None)
+                near = next((one for one in KEYS if key.startswith(f"{one}_")), None) or nearest(key, KEYS)
                 self._problems.add((key,), key, "a key of a resource: the documentation has a table", nearest=near)
 
     def _text(self, key: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import ConfigError, InvalidResource, Mistake
+from palimpsest.errors import ConfigError, InvalidResource, Mistake, shorten
 from palimpsest.resources.declared import resource_of
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.keys import check_name
@@ -88,8 +88,8 @@ def _told(problems: Problems, document: Document, file: str | None) -> list[Mist
         path = _written(problem.path, problems)
         place = problem.place or _place(path, document.places)
         line, column = place if place is not None else (None, None)
-        key = problem.key if path == problem.path else ".".join(["profile", problem.key])
-        told.append(Mistake(file, line, column, memory, key, problem.found, problem.allowed, problem.nearest))
+        key = problem.key if path == problem.path else f"profile.{problem.key}"
+        told.append(Mistake(file, line, column, memory, key, shorten(problem.found), problem.allowed, problem.nearest))
     return sorted(told, key=lambda one: (one.line or 0, one.column or 0))
 
 

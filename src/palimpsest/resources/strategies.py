@@ -60,7 +60,8 @@ def long_term_of(
         warnings.append(f"flushing.type: a buffer is flushed by simple_fifo as a rule, not by {block['type']}")
     if block["type"] == "hybrid_summary" and block.get("summary_tokens") is None:
         problems.add(("flushing", "summary_tokens"), None, "tokens of the summary: hybrid_summary needs them")
-    elif _loads(block, ("flushing",), problems, warnings, load_long_term):
+        block["summary_tokens"] = 1  # for the sake of what else may be wrong
+    if _loads(block, ("flushing",), problems, warnings, load_long_term):
         found.append(block)
     return found
 
@@ -119,9 +120,7 @@ def _check_knowledge(given: object, where: str) -> None:
     """Check where summaries go to be found again. Raises ConfigError."""
     block = _known(given, where, KNOWLEDGE)
     at = f"{where}.".__add__
-    if "collection_id" not in block:
-        raise ConfigError(where, None, "a collection_id")
-    values.text(at("collection_id"), block["collection_id"], none=False)
+    values.text(at("collection_id"), block.get("collection_id"))
     values.text(at("search_mode"), block.get("search_mode"))  # always, on_demand, never, or a condition
     for name in ("top_k", "fetch_k", "max_tokens"):
         values.whole(at(name), block.get(name), 1, none=True)
@@ -131,6 +130,8 @@ def _check_knowledge(given: object, where: str) -> None:
         if block.get(name) is not None and not (values.is_number(block[name]) and 0 <= block[name] <= 1):
             raise ConfigError(at(name), block[name], "a number from 0 to 1")
     values.switch(at("write"), block.get("write", True))
+    if block.get("collection_id") is None:
+        raise ConfigError(at("collection_id"), None, "the name of a collection")
 
 
 def _check_splitter(given: object, where: str) -> None:

@@ -54,7 +54,10 @@ TABLE = (
 )
 """Every key of a resource that is no option of a session."""
 
-FROM_PROGRAMS = ("counter", "user", "title", "metadata", "short_term", "long_term", "summarizer", "max_tokens")
+FROM_PROGRAMS = (
+    *("counter", "user", "title", "metadata", "short_term"),
+    *("long_term", "summarizer", "max_tokens", "persistence"),
+)
 """Options of a session that a resource does not have by this name: they are objects, say something of one session, or
 have a documented name, or meaning, of their own."""
 

@@ -1,0 +1,40 @@
+"""How messages quote what was given, and what they suggest in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+
+LONGEST_NAME = 256
+"""Characters of what may have been meant for a known name."""
+
+
+def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one.
+
+    `cutoff` is how close, between 0 (anything) and 1 (the same).
+    """
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return None
+    from difflib import get_close_matches  # a millisecond, for a name that may be misspelt
+
+    found = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
+
+
+quoting: ContextVar[Callable[[str], str] | None] = ContextVar("quoting", default=None)
+"""What cleans the values that messages quote, before they are cut; None: they are quoted as they are."""
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
+    clean = quoting.get()
+    if clean is not None and isinstance(value, str):
+        value = clean(value)  # before the escapes of `repr` hide anything
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # Python writes no whole number of more than 4,300 digits
+        text = f"a {type(value).__name__} too large to show"
+    if clean is not None:
+        text = clean(text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
