@@ -179,7 +179,7 @@ class _Reader:
         if isinstance(own, Mapping):
             each_fault(self._problems, ("privacy",), own, lambda block: load_policy(block, "privacy"))
         elif own is not None:
-            with self._problems.at("privacy", named="privacy"):
+            with self._problems.at("privacy", named="privacy.recognisers"):
                 load_policy({"recognisers": own}, "privacy")
                 return msgspec.structs.replace(place, privacy={"recognisers": own})
         return msgspec.structs.replace(place, privacy=own)
@@ -197,7 +197,9 @@ class _Reader:
         if self._problems.found:
             return
         with self._problems.at():
-            Options(SessionKey("default", "check"), **{**self._options, "summarizer": None})
+            checked = ("summarizer", "short_term", "long_term")  # each by itself
+            options = {name: value for name, value in self._options.items() if name not in checked}
+            Options(SessionKey("default", "check"), **options)
 
     def _effective(self, place: StorePlace) -> tuple[Setting, ...]:
         return () if self._problems.found else effective_of(self._root, self._options, place)

@@ -17,7 +17,7 @@ from palimpsest.resources.problems import Place, Problem, Problems
 from palimpsest.resources.reading import LONGEST, Document, read_document
 
 SUFFIXES = (".yaml", ".yml", ".json")
-_DECLARED = re.compile(r"""^\s*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
+_DECLARED = re.compile(r"""(?:^|[{,])\s*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
 """What a file of a folder says that declares a memory, as YAML and JSON write it."""
 
 
