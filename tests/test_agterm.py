@@ -735,6 +735,23 @@ def test_a_handler_that_raises_breaks_nothing(manager: Any, caplog: pytest.LogCa
             manager.on(event, "no function")
 
 
+@pytest.mark.parametrize("event", ["entry:added", "config:changed"])
+def test_what_a_handler_raises_is_logged_without_what_is_private(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The policy of the memory underneath is applied to the log lines of every event, the manager's own, too."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("no route to jane@example.com")
+
+    with Memory.open("memory://", privacy="default") as memory, MemoryManager(store=memory) as manager:
+        manager.on(event, fails)
+        manager.add_user_message("s", "hello")
+        manager.update_config(max_entries=7)
+
+    assert f"a handler of {event} failed" in caplog.text
+    assert "no route to [REDACTED]" in caplog.text
+    assert "jane" not in caplog.text
+
+
 def test_the_asynchronous_manager_awaits_handlers() -> None:
     """A handler that is a coroutine function is awaited, for the manager's own event, too; where nothing waits, that
     is told in the log."""

@@ -268,6 +268,8 @@ def test_whatever_was_done_a_state_comes_back_and_texts_fit(steps: list[tuple[st
         exported, stats = one.export_session("s"), one.get_stats("s")
 
         assert stats.total_entries == stats.active_entries + stats.compressed_entries == len(exported.entries)
+        active = [entry.id for entry in one.get_active_entries("s")]
+        assert active == [entry.id for entry in exported.entries if not entry.compressed]
         two.update_config(one.config.to_dict())
         two.import_session(json.loads(json.dumps(exported.to_dict(camel=True))))
         assert two.export_session("s") == exported

@@ -71,7 +71,7 @@ class AsyncMemoryManager:
         self._memory = store if isinstance(store, AsyncMemory) else AsyncMemory.open(store)
         self._open: dict[str, AsyncSession] = {}
         self._originals: dict[str, Originals] = {}
-        self._handlers = Handlers()
+        self._handlers = Handlers(self._memory.redact)
 
     async def __aenter__(self) -> Self:
         return self

@@ -73,7 +73,7 @@ class MemoryManager:
         self._memory = store if isinstance(store, Memory) else Memory.open(store)
         self._open: dict[str, Session] = {}
         self._originals: dict[str, Originals] = {}
-        self._handlers = Handlers()
+        self._handlers = Handlers(self._memory.redact)
 
     def __enter__(self) -> Self:
         return self
