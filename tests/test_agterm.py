@@ -678,6 +678,19 @@ def test_a_change_that_cannot_be_changes_nothing(manager: Any, changes: dict[str
         MemoryManager(changes)
 
 
+def test_what_is_no_configuration_or_store_is_refused_by_name() -> None:
+    """A key in both spellings, what is no mapping, and what is no store are errors that say what is taken."""
+    for given, why in (({"maxEntries": 7, "max_entries": 8}, "'maxEntries'.*both"), ([1], "a mapping")):
+        with pytest.raises(ConfigError, match=why):
+            MemoryManager(given)  # type: ignore[arg-type]
+        with MemoryManager() as manager, pytest.raises(ConfigError, match=why):
+            manager.update_config(given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"store: 'AsyncMemory'.*a Memory that is open"):
+        MemoryManager(store=AsyncMemory.open("memory://"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"store: 'int'.*an AsyncMemory that is open"):
+        AsyncMemoryManager(store=7)  # type: ignore[arg-type]
+
+
 def test_a_change_holds_from_the_next_check_on(manager: Any) -> None:
     """A change compresses nothing by itself and is told; the next entry is checked by it."""
     heard = Heard(manager, "config:changed", "compressed")

@@ -133,6 +133,7 @@ def test_the_documented_four_keys_are_taken(manager: Any) -> None:
         (state(entry("a", content=None)), "content"),
         (state(entry("")), "id"),
         (state(entry("a"), tokens=5), "tokens"),
+        (state(entry("a"), totalTOKENS=5), "state.totalTOKENS: is no known key"),
         (state(entry("a"), schemaVersion=2), "schema_version"),
         (state(entry("a"), config={"maxEntries": 0}), "max_entries"),
         (state(entry("s", type="summary")), "summaries do not have"),

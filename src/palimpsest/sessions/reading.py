@@ -121,7 +121,9 @@ class LogReader:
         )
 
     async def named(self, id: object) -> Entry:
-        """The entry of this id, or of this number. Raises EntryNotFound."""
+        """The entry of this id, or of this number. Raises EntryNotFound, and ConfigError for a list of these."""
+        if isinstance(id, list | tuple | set | frozenset):
+            raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
         seqs: tuple[int, ...] = ()
         ids: tuple[str, ...] = ()
         if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):

@@ -135,4 +135,4 @@ class Compacting:
         for made in reversed(found):
             if id is None or made.id == id:
                 return made
-        raise EntryNotFound(self._scope.key.session, "summary" if id is None else id)
+        raise EntryNotFound(self._scope.key.session, id, "summary")
