@@ -137,7 +137,7 @@ class WrongUser(PalimpsestError, PermissionError):
     def __init__(self, session: str, user: str, owner: str | None) -> None:
         self.session, self.user, self.owner = session, user, owner
         whose = "nobody's yet" if owner is None else "another user's"
-        told = f"session {session!r} is {whose}, and not user {user!r}'s"
+        told = f"session {session!r} is {whose}, and not that of user {user!r}"
         super().__init__(f"{told}. To give it to a user, open it without `user`, and call `describe(user=…)`")
 
 
