@@ -130,7 +130,7 @@ def sift(
         "message_count": head.entries,
         "interaction_count": head.turns,
         "tokens": sum(group.cost for group in groups),
-        "metadata": {},
+        "metadata": head.metadata,
     }
     failed: set[int] = set()
     for age, interaction in enumerate(reversed(interactions)):

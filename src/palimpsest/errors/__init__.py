@@ -127,11 +127,13 @@ class ImportFailed(PalimpsestError, ValueError):
 
 
 class EntryNotFound(PalimpsestError, LookupError):
-    """The `session` has no `entry` with this id or sequence number, or it was erased with its tombstone."""
+    """The `session` has no `entry` with this id or number; or no "open call", or no "summary", as `kind` says."""
 
-    def __init__(self, session: str, entry: object) -> None:
-        self.session, self.entry = session, entry
-        super().__init__(f"session {session!r} has no entry {shorten(entry)}; `entries()` lists those it has")
+    def __init__(self, session: str, entry: object, kind: str = "entry") -> None:
+        self.session, self.entry, self.kind = session, entry, kind
+        lists = {"open call": "stats().open_calls", "summary": "summaries(history=True)"}.get(kind, "entries()")
+        what = kind if entry is None and kind == "summary" else f"{kind} {shorten(entry)}"
+        super().__init__(f"session {session!r} has no {what}; `{lists}` lists those it has")
 
 
 class SessionNotFound(PalimpsestError, LookupError):
@@ -151,7 +153,7 @@ class WrongUser(PalimpsestError, PermissionError):
     def __init__(self, session: str, user: str, owner: str | None) -> None:
         self.session, self.user, self.owner = session, user, owner
         whose = "nobody's yet" if owner is None else "another user's"
-        told = f"session {session!r} is {whose}, and not user {user!r}'s"
+        told = f"session {session!r} is {whose}, and not that of user {user!r}"
         super().__init__(f"{told}. To give it to a user, open it without `user`, and call `describe(user=…)`")
 
 
@@ -173,9 +175,11 @@ class BudgetImpossible(PalimpsestError, ValueError):
     def __init__(self, needed: int, available: int, parts: dict[str, int], unit: str = "tokens") -> None:
         self.needed, self.available, self.parts, self.unit = needed, available, parts, unit
         detail = ", ".join(f"{name} {size}" for name, size in parts.items() if size)
+        advice = "raise max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
+        if unit == "messages":
+            advice = "raise max_messages, or unpin entries"
         super().__init__(
-            f"the context needs at least {needed} {unit} where {available} are available ({detail}); raise "
-            "max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
+            f"the context needs at least {needed} {unit} where {available} are available ({detail}); {advice}"
         )
 
 
