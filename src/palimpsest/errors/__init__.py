@@ -32,13 +32,15 @@ Each class builds its message from typed facts, keeps them as attributes, and sa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from palimpsest.errors.mistakes import Mistake as Mistake
-from palimpsest.errors.mistakes import told_together
 from palimpsest.errors.secret import hidden, shown
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
 from palimpsest.errors.wording import shorten as shorten
+
+if TYPE_CHECKING:
+    from palimpsest.errors.mistakes import Mistake
 
 __all__ = [
     "BudgetImpossible",
@@ -95,6 +97,8 @@ class InvalidResource(ConfigError):
         self.mistakes = tuple(mistakes)
         first = self.mistakes[0]
         super().__init__(first.key, first.found, first.allowed, nearest=first.nearest)
+        from palimpsest.errors.mistakes import told_together  # only for who declares memories
+
         self.args = (told_together(self.mistakes),)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import ConfigError, InvalidResource, Mistake, shorten
+from palimpsest.errors import ConfigError, InvalidResource, shorten
+from palimpsest.errors.mistakes import Mistake
 from palimpsest.resources.declared import resource_of
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.keys import check_name
