@@ -481,3 +481,27 @@ def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
     assert mistakes({"summarizer": {"modell": "x", "timeout": -1}}) == [
         *("summarizer.modell", "summarizer.timeout", "summarizer.model"),
     ]
+
+
+def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
+    """An address is shown without its secrets; each value that was given says by which key."""
+    url = "postgresql://ann:verysecret@db.example/agents"
+    resource = only(
+        {**loaded(MINIMAL), "persistence": {"type": "postgres", "url": url}, "flushing": {"summarize_threshold": 0.9}}
+    )
+    assert "verysecret" not in repr(resource.effective())
+    assert "verysecret" not in repr(resource)
+    for wrong in (
+        {"type": "redis", "ttl": "1h", "url": url},
+        {"type": "file", "path": url},
+        {"type": "sqlite", "url": url},
+    ):
+        with pytest.raises(InvalidResource) as caught:
+            Resources.load({**loaded(MINIMAL), "persistence": wrong})
+        assert "verysecret" not in str(caught.value)
+    keys = {one.option: one.key for one in resource.effective()}
+    assert keys["store"] == "persistence"
+    assert keys["max_log_tokens"] == "max_tokens"
+    assert keys["long_term[0].threshold"] == "flushing.summarize_threshold"
+    assert setting(resource, "id") == ("user_conversation", "given")
+    assert setting(resource, "project") == ("default", "our default")
