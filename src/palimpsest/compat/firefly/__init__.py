@@ -1,0 +1,27 @@
+"""The names of Firefly's memory module, over Palimpsest."""
+
+from typing import TYPE_CHECKING
+
+from palimpsest import _names
+
+if TYPE_CHECKING:
+    from palimpsest.compat.firefly.entries import MemoryEntry as MemoryEntry
+    from palimpsest.compat.firefly.entries import MemoryScope as MemoryScope
+    from palimpsest.compat.firefly.in_memory import InMemoryStore as InMemoryStore
+    from palimpsest.compat.firefly.store import MemoryStore as MemoryStore
+    from palimpsest.compat.firefly.working import WorkingMemory as WorkingMemory
+
+_HOMES = {
+    "InMemoryStore": "compat.firefly.in_memory",
+    "MemoryEntry": "compat.firefly.entries",
+    "MemoryScope": "compat.firefly.entries",
+    "MemoryStore": "compat.firefly.store",
+    "WorkingMemory": "compat.firefly.working",
+}
+
+__all__ = [  # noqa: PLE0604 (the names of a literal table)
+    *sorted(_HOMES),
+]
+
+if not TYPE_CHECKING:  # a type checker that saw it would believe in every name
+    __getattr__, __dir__ = _names(globals(), _HOMES)
