@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from palimpsest.compat.firefly.entries import MemoryEntry as MemoryEntry
     from palimpsest.compat.firefly.entries import MemoryScope as MemoryScope
     from palimpsest.compat.firefly.in_memory import InMemoryStore as InMemoryStore
+    from palimpsest.compat.firefly.sqlite_store import SQLiteStore as SQLiteStore
     from palimpsest.compat.firefly.store import MemoryStore as MemoryStore
     from palimpsest.compat.firefly.working import WorkingMemory as WorkingMemory
 
@@ -16,6 +17,7 @@ _HOMES = {
     "MemoryEntry": "compat.firefly.entries",
     "MemoryScope": "compat.firefly.entries",
     "MemoryStore": "compat.firefly.store",
+    "SQLiteStore": "compat.firefly.sqlite_store",
     "WorkingMemory": "compat.firefly.working",
 }
 

@@ -6,7 +6,7 @@ from _thread import allocate_lock
 from collections.abc import Callable
 
 from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
-from palimpsest.compat.firefly.store import Conversations, LocalStore, check_name, elsewhere, keyed, read
+from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read
 from palimpsest.log.entry import now_us
 
 
@@ -77,8 +77,7 @@ class InMemoryStore(LocalStore):
         return [entry for row in rows if (entry := read(self.url, namespace, row)) is not None]
 
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
-        self._check(namespace)
-        check_name(key, "key", nul=True)
+        self._check(namespace, key=key)
         with self._lock:
             row = self._keyed(namespace, key)
         return None if row is None else read(self.url, namespace, row)
@@ -104,7 +103,7 @@ class InMemoryStore(LocalStore):
         keyed(entry, key)
         row = None if entry is None else self._row(namespace, entry)
         was = None if expected is None else packed(expected)
-        self._check(namespace)
+        self._check(namespace, key=key)
         with self._lock:
             if self._keyed(namespace, key) != was:
                 return False
@@ -156,16 +155,3 @@ class InMemoryStore(LocalStore):
         shelf.take(place)
         if not shelf.rows:
             del self._shelves[namespace]
-
-    # --- before it
-
-    def _check(self, namespace: str) -> None:
-        self._check_open()
-        check_name(namespace, "namespace")
-
-    def _row(self, namespace: str, entry: MemoryEntry) -> Packed:
-        self._check(namespace)
-        row = packed(entry)
-        check_name(row.entry_id, "entry_id", nul=True)
-        check_name(row.key or "", "key", nul=True)
-        return row

@@ -6,10 +6,11 @@ import asyncio
 from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from palimpsest import Memory
-from palimpsest.compat.firefly.entries import MemoryEntry, Packed, unpacked
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, unpacked
 from palimpsest.errors import Closed, ConfigError, Conflict
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.logs import warn
@@ -53,7 +54,7 @@ class MemoryStore(Protocol):
 class Conversations(NamedTuple):
     """Where the conversations are that belong to a store: what `Memory.open` takes."""
 
-    where: str
+    where: str | Path
     options: dict[str, Any]
 
 
@@ -212,9 +213,24 @@ class EntryStore(ABC):
         if memory is not None:
             memory.close()
 
+    # --- what every method begins with
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(self.url, "make another one")
+
+    def _check(self, namespace: str, **names: str) -> None:
+        """Raise Closed, or ConfigError for a name that no store can keep."""
+        self._check_open()
+        check_name(namespace, "namespace")
+        for what, name in names.items():
+            check_name(name, what, nul=True)
+
+    def _row(self, namespace: str, entry: MemoryEntry) -> Packed:
+        """The entry as it is kept. Raises ConfigError for what cannot be."""
+        row = packed(entry)
+        self._check(namespace, entry_id=row.entry_id, key=row.key or "")
+        return row
 
 
 class LocalStore(EntryStore):

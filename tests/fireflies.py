@@ -1,0 +1,93 @@
+"""Stores of entries of every kind, for tests that are the same for all of them; and stores of a program's own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import servers
+from palimpsest.compat.firefly.entries import MemoryEntry
+from palimpsest.compat.firefly.in_memory import InMemoryStore
+from palimpsest.compat.firefly.sqlite_store import SQLiteStore
+from palimpsest.compat.firefly.store import EntryStore
+
+
+def own_name(name: str) -> str:
+    """A name on a server that no other test, or process of the run, uses."""
+    return f"{name}_{os.getpid()}_{secrets.token_hex(6)}"
+
+
+def in_memory(place: Path, **options: Any) -> EntryStore:
+    """A store in this process's memory."""
+    return InMemoryStore(**options)
+
+
+def sqlite(place: Path, **options: Any) -> EntryStore:
+    """A store in an SQLite file of the folder."""
+    return SQLiteStore(place / "entries.db", **options)
+
+
+LOCAL: dict[str, Callable[..., EntryStore]] = {"in_memory": in_memory, "sqlite": sqlite}
+SERVED: dict[str, Callable[..., EntryStore]] = {}
+EVERY = [*LOCAL, *(pytest.param(kind, marks=pytest.mark.wide) for kind in SERVED)]
+"""Every kind of store; those on servers are `wide`."""
+
+DURABLE = [kind for kind in EVERY if kind != "in_memory"]
+"""Those that outlive a process."""
+
+
+@contextmanager
+def opened(kind: str, place: Path, **options: Any) -> Iterator[EntryStore]:
+    """A store of a kind, empty where the place is, closed at the end."""
+    store = {**LOCAL, **SERVED}[kind](place, **options)
+    try:
+        yield store
+    finally:
+        store.close_sync()
+
+
+class FiveMethods:
+    """A store that a program has written, with the documented methods and no other. It is false where it is empty.
+
+    It keeps what it is given, as JSON where it is `written`.
+    """
+
+    def __init__(self, *, written: bool = False) -> None:
+        self.held: dict[str, dict[str, Any]] = {}
+        self._written = written
+
+    def __len__(self) -> int:
+        return sum(map(len, self.held.values()))
+
+    def save(self, namespace: str, entry: MemoryEntry) -> None:
+        """Keep an entry."""
+        kept = entry.model_dump_json() if self._written else entry
+        self.held.setdefault(namespace, {})[entry.entry_id] = kept
+
+    def load(self, namespace: str) -> list[MemoryEntry]:
+        """All entries of a namespace."""
+        kept = list(self.held.get(namespace, {}).values())
+        return [MemoryEntry.model_validate_json(one) for one in kept] if self._written else kept
+
+    def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
+        """The last of a key."""
+        return next((one for one in reversed(self.load(namespace)) if one.key == key), None)
+
+    def delete(self, namespace: str, entry_id: str) -> None:
+        """Take one away."""
+        self.held.get(namespace, {}).pop(entry_id, None)
+
+    def clear(self, namespace: str) -> None:
+        """Take all away."""
+        self.held.pop(namespace, None)
+
+
+def address(kind: str) -> str:
+    """The address of the run's server of a kind, without a database or options."""
+    return servers.address(kind).partition("?")[0]
