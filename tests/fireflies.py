@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,21 @@ import pytest
 
 import servers
 from palimpsest.compat.firefly.entries import MemoryEntry
+from palimpsest.compat.firefly.file_store import FileStore
 from palimpsest.compat.firefly.in_memory import InMemoryStore
+from palimpsest.compat.firefly.postgres_store import PostgreSQLStore
 from palimpsest.compat.firefly.sqlite_store import SQLiteStore
 from palimpsest.compat.firefly.store import EntryStore
 
 
-def own_name(name: str) -> str:
-    """A name on a server that no other test, or process of the run, uses."""
-    return f"{name}_{os.getpid()}_{secrets.token_hex(6)}"
+def name_of(place: Path) -> str:
+    """A name on a server that no other folder of any run has."""
+    return f"firefly_{sha256(f'{os.environ.get(servers.FOLDER)}{place}'.encode()).hexdigest()[:20]}"
+
+
+def address(kind: str) -> str:
+    """The address of the run's server of a kind, without a database or options."""
+    return servers.address(kind).partition("?")[0]
 
 
 def in_memory(place: Path, **options: Any) -> EntryStore:
@@ -33,8 +40,20 @@ def sqlite(place: Path, **options: Any) -> EntryStore:
     return SQLiteStore(place / "entries.db", **options)
 
 
-LOCAL: dict[str, Callable[..., EntryStore]] = {"in_memory": in_memory, "sqlite": sqlite}
-SERVED: dict[str, Callable[..., EntryStore]] = {}
+def file(place: Path, **options: Any) -> EntryStore:
+    """A store in files of the folder."""
+    return FileStore(place / "entries", **options)
+
+
+LOCAL: dict[str, Callable[..., EntryStore]] = {"in_memory": in_memory, "sqlite": sqlite, "file": file}
+
+
+def postgres(place: Path, **options: Any) -> PostgreSQLStore:
+    """A store in a schema of the run's PostgreSQL server."""
+    return PostgreSQLStore(address("postgres"), schema_name=name_of(place), **{"pool_min_size": 1, **options})
+
+
+SERVED: dict[str, Callable[..., EntryStore]] = {"postgres": postgres}
 EVERY = [*LOCAL, *(pytest.param(kind, marks=pytest.mark.wide) for kind in SERVED)]
 """Every kind of store; those on servers are `wide`."""
 
@@ -86,8 +105,3 @@ class FiveMethods:
     def clear(self, namespace: str) -> None:
         """Take all away."""
         self.held.pop(namespace, None)
-
-
-def address(kind: str) -> str:
-    """The address of the run's server of a kind, without a database or options."""
-    return servers.address(kind).partition("?")[0]

@@ -7,16 +7,20 @@ from palimpsest import _names
 if TYPE_CHECKING:
     from palimpsest.compat.firefly.entries import MemoryEntry as MemoryEntry
     from palimpsest.compat.firefly.entries import MemoryScope as MemoryScope
+    from palimpsest.compat.firefly.file_store import FileStore as FileStore
     from palimpsest.compat.firefly.in_memory import InMemoryStore as InMemoryStore
+    from palimpsest.compat.firefly.postgres_store import PostgreSQLStore as PostgreSQLStore
     from palimpsest.compat.firefly.sqlite_store import SQLiteStore as SQLiteStore
     from palimpsest.compat.firefly.store import MemoryStore as MemoryStore
     from palimpsest.compat.firefly.working import WorkingMemory as WorkingMemory
 
 _HOMES = {
+    "FileStore": "compat.firefly.file_store",
     "InMemoryStore": "compat.firefly.in_memory",
     "MemoryEntry": "compat.firefly.entries",
     "MemoryScope": "compat.firefly.entries",
     "MemoryStore": "compat.firefly.store",
+    "PostgreSQLStore": "compat.firefly.postgres_store",
     "SQLiteStore": "compat.firefly.sqlite_store",
     "WorkingMemory": "compat.firefly.working",
 }
