@@ -15,7 +15,9 @@ import servers
 from palimpsest.compat.firefly.entries import MemoryEntry
 from palimpsest.compat.firefly.file_store import FileStore
 from palimpsest.compat.firefly.in_memory import InMemoryStore
+from palimpsest.compat.firefly.mongodb_store import MongoDBStore
 from palimpsest.compat.firefly.postgres_store import PostgreSQLStore
+from palimpsest.compat.firefly.redis_store import RedisStore
 from palimpsest.compat.firefly.sqlite_store import SQLiteStore
 from palimpsest.compat.firefly.store import EntryStore
 
@@ -53,7 +55,17 @@ def postgres(place: Path, **options: Any) -> PostgreSQLStore:
     return PostgreSQLStore(address("postgres"), schema_name=name_of(place), **{"pool_min_size": 1, **options})
 
 
-SERVED: dict[str, Callable[..., EntryStore]] = {"postgres": postgres}
+def redis(place: Path, **options: Any) -> RedisStore:
+    """A store under a prefix of the run's Redis server."""
+    return RedisStore(address("redis"), prefix=name_of(place), **options)
+
+
+def mongodb(place: Path, **options: Any) -> MongoDBStore:
+    """A store in a database of the run's server that speaks MongoDB's protocol."""
+    return MongoDBStore(address("mongodb"), database=name_of(place), **options)
+
+
+SERVED: dict[str, Callable[..., EntryStore]] = {"postgres": postgres, "redis": redis, "mongodb": mongodb}
 EVERY = [*LOCAL, *(pytest.param(kind, marks=pytest.mark.wide) for kind in SERVED)]
 """Every kind of store; those on servers are `wide`."""
 

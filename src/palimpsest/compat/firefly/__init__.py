@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from palimpsest.compat.firefly.entries import MemoryScope as MemoryScope
     from palimpsest.compat.firefly.file_store import FileStore as FileStore
     from palimpsest.compat.firefly.in_memory import InMemoryStore as InMemoryStore
+    from palimpsest.compat.firefly.mongodb_store import MongoDBStore as MongoDBStore
     from palimpsest.compat.firefly.postgres_store import PostgreSQLStore as PostgreSQLStore
+    from palimpsest.compat.firefly.redis_store import RedisStore as RedisStore
     from palimpsest.compat.firefly.sqlite_store import SQLiteStore as SQLiteStore
     from palimpsest.compat.firefly.store import MemoryStore as MemoryStore
     from palimpsest.compat.firefly.working import WorkingMemory as WorkingMemory
@@ -20,7 +22,9 @@ _HOMES = {
     "MemoryEntry": "compat.firefly.entries",
     "MemoryScope": "compat.firefly.entries",
     "MemoryStore": "compat.firefly.store",
+    "MongoDBStore": "compat.firefly.mongodb_store",
     "PostgreSQLStore": "compat.firefly.postgres_store",
+    "RedisStore": "compat.firefly.redis_store",
     "SQLiteStore": "compat.firefly.sqlite_store",
     "WorkingMemory": "compat.firefly.working",
 }
