@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from palimpsest.compat.firefly.served import ServedStore, checked
+from palimpsest.compat.firefly.served import ServedStore, driven
 from palimpsest.compat.firefly.store import Conversations
 from palimpsest.errors import ConfigError
 from palimpsest.log.entry import now_us
@@ -47,10 +47,10 @@ class MongoDBStore(ServedStore):
         _check_name("collection", collection, "$\0")
         if collection in OURS or collection.startswith("system."):
             raise ConfigError("collection", collection, f"another name: {' and '.join(OURS)} have the conversations")
-        checked("pymongo", "MongoDBStore", "mongodb", timeout=timeout, pool_size=pool_size)
-        from palimpsest.compat.firefly.mongodb_documents import Documents  # the driver: an extra
-
-        documents = Documents(url, database, collection, size=pool_size, seconds=timeout)
+        kind = driven(
+            "mongodb_documents:Documents", "pymongo", "MongoDBStore", "mongodb", timeout=timeout, pool_size=pool_size
+        )
+        documents = kind(url, database, collection, size=pool_size, seconds=timeout)
         super().__init__(url, documents, timeout=timeout, clock=clock)
         self._address, self._database, self._size = url, database, pool_size
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from hashlib import sha256
 
-from palimpsest.compat.firefly.served import ServedStore, checked
+from palimpsest.compat.firefly.served import ServedStore, driven
 from palimpsest.compat.firefly.store import Conversations
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
@@ -45,12 +45,12 @@ class PostgreSQLStore(ServedStore):
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema, re.ASCII) or schema.startswith("pg_"):
             allowed = "a name of 1 to 63 letters, digits and _, no digit first, that does not begin with pg_"
             raise ConfigError("schema_name", schema_name, allowed)
-        checked("asyncpg", "PostgreSQLStore", "postgres", timeout=timeout, pool_size=pool_size)
+        kind = driven(
+            "postgres_table:Table", "asyncpg", "PostgreSQLStore", "postgres", timeout=timeout, pool_size=pool_size
+        )
         if pool_min_size > pool_size:
             raise ConfigError("pool_min_size", pool_min_size, f"at most pool_size, {pool_size}")
-        from palimpsest.compat.firefly.postgres_table import Table  # the driver: an extra
-
-        table = Table(url, schema, size=pool_size, least=pool_min_size, seconds=timeout)
+        table = kind(url, schema, size=pool_size, least=pool_min_size, seconds=timeout)
         super().__init__(url, table, timeout=timeout, clock=clock)
         self._address, self._schema, self._size = url, schema, pool_size
 

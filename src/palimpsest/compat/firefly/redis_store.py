@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from palimpsest.compat.firefly.served import ServedStore, checked
+from palimpsest.compat.firefly.served import ServedStore, driven
 from palimpsest.compat.firefly.store import Conversations
 from palimpsest.errors import ConfigError
 from palimpsest.log.entry import now_us
@@ -44,10 +44,8 @@ class RedisStore(ServedStore):
         check_address(address, options)
         if len(prefix) > 60:  # that of the conversations is longer
             raise ConfigError("prefix", prefix, "1 to 60 letters, digits and characters out of _ . : / -")
-        checked("redis", "RedisStore", "redis", timeout=timeout, pool_size=pool_size)
-        from palimpsest.compat.firefly.redis_hashes import Hashes  # the driver: an extra
-
-        hashes = Hashes(address, prefix, size=pool_size, seconds=timeout, in_cluster=cluster)
+        kind = driven("redis_hashes:Hashes", "redis", "RedisStore", "redis", timeout=timeout, pool_size=pool_size)
+        hashes = kind(address, prefix, size=pool_size, seconds=timeout, in_cluster=cluster)
         super().__init__(url, hashes, timeout=timeout, clock=clock)
         self._address, self._options = address, {**given, "prefix": f"{prefix}:log"}
 

@@ -12,6 +12,7 @@ from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Self, TypeVar
 
@@ -285,10 +286,16 @@ def _stray(fault: BaseException | None, message: str) -> None:
     log_failure(None, fault, "a store's event loop: %s", message)
 
 
-def checked(driver: str, what: str, extra: str, *, timeout: float, pool_size: int) -> None:
-    """Raise ConfigError for options that no store on a server takes, MissingExtra where the driver is not installed."""
+def driven(home: str, driver: str, what: str, extra: str, *, timeout: float, pool_size: int) -> Callable[..., Server]:
+    """The kind of server that is at home in this module of the package, which is loaded with its driver.
+
+    Raises ConfigError for options that no store on a server takes, MissingExtra where the driver is not installed.
+    """
     if not values.is_number(timeout) or not timeout > 0:
         raise ConfigError("timeout", timeout, "a number of seconds above 0")
     values.whole("pool_size", pool_size, 1)
     if find_spec(driver) is None:
         raise MissingExtra(what, extra)
+    module, _, name = home.partition(":")
+    kind: Callable[..., Server] = getattr(import_module(f"palimpsest.compat.firefly.{module}"), name)
+    return kind
