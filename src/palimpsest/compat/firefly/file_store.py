@@ -106,7 +106,7 @@ class FileStore(LocalStore):
         with self._faults():
             journal = self._journal(namespace)
             if os.path.exists(journal.path) or journal.read(lambda shelf: bool(shelf.rows)):
-                journal.keep(lambda _: False)
+                journal.clear()
 
     def compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None

@@ -22,7 +22,7 @@ from palimpsest.compat.firefly.in_memory import Shelf
 from palimpsest.errors import StoreTooNew
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.private_files import private
-from palimpsest.stores.file.disk import Files, sync, write
+from palimpsest.stores.file.disk import Files, remove, sync, write
 
 T = TypeVar("T")
 
@@ -82,6 +82,15 @@ class Tail:
             self._begin = self._begin or data[: data.index(b"\n") + 1]
             self._last = data[data.rfind(b"\n", 0, -1) + 1 :]
             self.end += len(data)
+
+    @property
+    def begins(self) -> int:
+        """Bytes of the first line."""
+        return len(self._begin)
+
+    def is_headed(self) -> bool:
+        """Whether the first line says whose entries these are."""
+        return self._begin.startswith(b'{"namespace": ')
 
     def forget(self) -> None:
         """Know nothing of it."""
@@ -219,6 +228,22 @@ class Journal:
             return len(gone)
 
         return self._locked(kept)
+
+    def clear(self) -> None:
+        """Leave nothing but the first line, which takes no room that a full disk has not."""
+
+        def cleared(fd: int, _: os.stat_result) -> None:
+            self._read(fd)
+            if self._tail.is_headed():
+                os.ftruncate(fd, self._tail.begins)
+                sync(fd)
+            else:
+                self._shelf = Shelf()
+                self._write_anew()
+            remove(self.path + BAD)
+            self._begin_anew()
+
+        self._locked(cleared)
 
     def _write_anew(self) -> None:
         """Give another file the name of this one, with what is there; lines that cannot be read go to a file beside."""
