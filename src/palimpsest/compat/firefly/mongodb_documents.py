@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 from uuid import uuid4
 
 from pymongo import AsyncMongoClient, ReadPreference
@@ -68,15 +69,16 @@ class Documents(Server):
 
     async def connect(self) -> None:
         milliseconds = max(int(self._seconds * 1000), 1)
-        client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
-            self._address,
-            tz_aware=True,
-            maxPoolSize=self._size,
-            serverSelectionTimeoutMS=max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why
-            connectTimeoutMS=min(milliseconds, 20_000),
-            waitQueueTimeoutMS=milliseconds,
-            appname="palimpsest",
-        )
+        wanted: dict[str, Any] = {
+            "maxPoolSize": self._size,
+            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why
+            "connectTimeoutMS": min(milliseconds, 20_000),
+            "waitQueueTimeoutMS": milliseconds,
+            "appname": "palimpsest",
+        }
+        given = {name.lower() for name, _ in parse_qsl(self._address.partition("?")[2], keep_blank_values=True)}
+        named = {name: value for name, value in wanted.items() if name.lower() not in given}
+        client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self._address, tz_aware=True, **named)
         try:
             own = client.write_concern
             self._writes = WriteConcern("majority", j=True) if own.is_server_default else own
