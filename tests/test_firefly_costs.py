@@ -39,6 +39,7 @@ def steps(store: SQLiteStore, facts: WorkingMemory) -> dict[str, int]:
     return dict(zip(("set", "new", "get"), taken, strict=True))
 
 
+@pytest.mark.wide
 def test_a_set_and_a_get_take_as_many_steps_of_sqlite_with_many_keys_as_with_few(tmp_path: Path) -> None:
     """An index is as deep as its number of pages, and no row is looked at beside the one that is meant."""
     with SQLiteStore(tmp_path / "a.db") as store:
@@ -53,6 +54,7 @@ def test_a_set_and_a_get_take_as_many_steps_of_sqlite_with_many_keys_as_with_few
     assert few["get"] < 60
 
 
+@pytest.mark.wide
 def test_a_set_writes_and_a_get_reads_as_much_of_files_with_many_keys_as_with_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ def packed(entry: MemoryEntry) -> Packed:
 
 def unpacked(kept: Packed) -> MemoryEntry:
     """The entry that was kept so. Raises ValueError where it cannot be read."""
-    metadata = from_json(kept.metadata)
+    metadata = {} if kept.metadata == "{}" else from_json(kept.metadata)  # as most is
     if not isinstance(metadata, dict):
         raise ValueError("its metadata is no mapping")  # noqa: TRY004 (as for any other text that cannot be read)
     return MemoryEntry(
