@@ -65,6 +65,8 @@ def test_an_entry_is_json_and_back() -> None:
     assert MemoryEntry.model_validate_json(entry.model_dump_json()) == entry
     assert MemoryEntry.model_validate(entry.model_dump(mode="json")) == entry
     assert MemoryEntry.model_validate(entry.model_dump()) == entry
+    assert entry.model_copy(update={"content": 1}).content == 1
+    assert entry.model_copy() == entry
     with pytest.raises(ConfigError):
         MemoryEntry.model_validate_json("nonsense")
     with pytest.raises(ConfigError):

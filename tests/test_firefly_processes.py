@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
+import os
 import random
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -183,6 +187,26 @@ def test_a_file_can_be_cleared_on_a_full_disk(small_disk: Path) -> None:
         assert facts.to_dict() == {"after": 1}
 
 
+def test_the_event_loop_goes_on_while_a_file_is_waited_for(tmp_path: Path) -> None:
+    """Somebody else has the lock of the file: the save waits in a thread, and then happens."""
+
+    async def program() -> None:
+        with fireflies.opened("file", tmp_path) as store:
+            await store.async_save("conversations", MemoryEntry(content=1))
+            (path,) = (tmp_path / "entries").glob("*.jsonl")
+            with path.open("ab") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                saving = asyncio.ensure_future(store.async_save("conversations", MemoryEntry(content=2)))
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert [entry.content for entry in await store.async_load("conversations")] == [1]
+                assert not saving.done()
+            await saving
+            assert [entry.content for entry in await store.async_load("conversations")] == [1, 2]
+
+    asyncio.run(program())
+
+
 # --- what is in a file
 
 
@@ -331,6 +355,31 @@ def test_a_file_of_something_else_is_an_error_of_ours(tmp_path: Path) -> None:
         fireflies.FileStore(path / "beneath")
 
 
+def test_a_database_of_the_original_is_read(tmp_path: Path) -> None:
+    """Its table has whole entries as JSON. They are copied when the file is opened first, and it stays as it is."""
+    with sqlite3.connect(tmp_path / "entries.db") as db:
+        db.execute(
+            "CREATE TABLE firefly_memory (entry_id TEXT PRIMARY KEY, namespace TEXT NOT NULL, scope TEXT NOT NULL, "
+            "key TEXT, content TEXT NOT NULL, created_at TEXT NOT NULL, expires_at TEXT, importance REAL NOT NULL)"
+        )
+        for i, key in enumerate(("a", "b", "a")):
+            told = MemoryEntry(entry_id=f"id{i}", key=key, content=[i], metadata={"i": i}).model_dump_json()
+            db.execute(
+                f"INSERT INTO firefly_memory VALUES('id{i}', 'n', 'working', '{key}', ?, '{i}', NULL, 0.5)", (told,)
+            )
+        db.execute("INSERT INTO firefly_memory VALUES('bad', 'n', 'working', NULL, 'no JSON', '9', NULL, 0.5)")
+    db.close()
+
+    with fireflies.opened("sqlite", tmp_path) as store:
+        assert [(one.key, one.content, one.metadata) for one in store.load("n")] == [
+            ("a", [2], {"i": 2}),
+            ("b", [1], {"i": 1}),
+        ]
+        store.clear("n")
+    with fireflies.opened("sqlite", tmp_path) as store:
+        assert store.load("n") == []
+
+
 def test_lookups_use_an_index(tmp_path: Path) -> None:
     """By key, and by namespace: SQLite's own plan says so."""
     from palimpsest.compat.firefly.sqlite_store import LOAD, LOAD_BY_KEY
@@ -352,8 +401,6 @@ def test_lookups_use_an_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", DISKS)
 def test_a_fork_leaves_both_sides_a_store(kind: str, tmp_path: Path) -> None:
     """Parent and child go on with it, and see what the other has saved."""
-    import os
-
     with fireflies.opened(kind, tmp_path) as store:
         facts = WorkingMemory(store=store)
         facts.set("a", 1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -147,7 +150,8 @@ def test_who_is_cancelled_leaves_a_store_that_works(kind: str, tmp_path: Path) -
 @pytest.mark.parametrize("kind", EACH)
 def test_a_closed_store_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
     """No thread, however many were opened; and one that was never used closes as well."""
-    before = threading.active_count()
+    gc.collect()
+    before = len(sys._current_frames())
     for _ in range(3):
         store = opened(kind, tmp_path)
         store.save("n", MemoryEntry())
@@ -155,7 +159,24 @@ def test_a_closed_store_leaves_nothing_behind(kind: str, tmp_path: Path) -> None
         store.close_sync()
     opened(kind, tmp_path).close_sync()
 
-    assert threading.active_count() <= before + 1  # what `asyncio` keeps for the whole process is not the store's
+    end_by = time.monotonic() + servers.PATIENCE
+    while len(sys._current_frames()) > before and time.monotonic() < end_by:
+        time.sleep(0.01)  # a thread that is over takes a moment to be gone
+    assert len(sys._current_frames()) <= before
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_store_that_nobody_has_any_more_ends_its_thread(kind: str, tmp_path: Path) -> None:
+    """Though it was not closed."""
+    store = opened(kind, tmp_path)
+    store.save("n", MemoryEntry())
+    assert store._thread is not None
+    ended = store._thread._gone
+
+    del store
+    gc.collect()
+
+    assert ended.result(30) is None
 
 
 def test_connections_end_with_the_store(tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ class MemoryEntry(msgspec.Struct, kw_only=True):
         """Return the entry as JSON text, which `model_validate_json` reads."""
         return dumped(packed(self))
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
+        """Return a copy with some fields changed. Raises ConfigError.
+
+        Args:
+            update: new values by the names of fields; None: none.
+        """
+        return type(self)(**{**self.model_dump(), **(update or {})})
+
     @classmethod
     def model_validate(cls, given: Any) -> Self:
         """Return the entry of a mapping with its fields. Raises ConfigError.

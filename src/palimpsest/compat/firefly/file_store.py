@@ -150,8 +150,7 @@ class FileStore(LocalStore):
             journal = self._journals.get(namespace)
             if journal is None:
                 path = f"{self.path}/{safe_name(namespace)}{LOG}"
-                plain = len(namespace) < 64 and not any(mark in namespace for mark in "/\\\0") and is_path(namespace)
-                before = f"{self.path}/{namespace}.json" if plain else None
+                before = f"{self.path}/{namespace}.json" if _is_plain(namespace) else None
                 journal = self._journals[namespace] = Journal(self._files, path, namespace, before)
                 while len(self._journals) > KEPT:
                     self._journals.popitem(last=False)
@@ -251,6 +250,11 @@ class _Claims:
             if has(namespace, entry_id):
                 self.least += 1
                 file.write(json.dumps([entry_id, namespace]).encode() + b"\n")
+
+
+def _is_plain(namespace: str) -> bool:
+    """Whether the original program has a file of this namespace's name, which is no other's."""
+    return is_path(namespace) and len(os.fsencode(namespace)) < 250 and not set(namespace) & set("/\\")
 
 
 def _of_key(shelf: Shelf, key: str, now: int) -> Packed | None:

@@ -12,6 +12,7 @@ from _thread import allocate_lock
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Self, TypeVar
@@ -204,6 +205,12 @@ class ServedStore(EntryStore):
                     thread.close(PATIENCE)
         finally:
             self._close_conversations()
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)  # where the constructor has raised there is none
+        if thread is not None and os.getpid() == self._process:
+            with suppress(PalimpsestError, RuntimeError):  # at the end of the process there may be no loop any more
+                thread.submit(self._server.close()).add_done_callback(lambda _: thread.end())
 
     async def __aenter__(self) -> Self:
         await self.initialize()

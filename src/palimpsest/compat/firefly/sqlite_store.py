@@ -8,6 +8,7 @@ Two connections: readers have one of their own while somebody writes, so that no
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -16,12 +17,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, parsed
 from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read, spelled, unspelled
 from palimpsest.errors import ConfigError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
+from palimpsest.runtime.logs import warn
 from palimpsest.stores import forking
 from palimpsest.stores.sqlite.db import PAUSE, connected
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
@@ -262,7 +264,21 @@ def _prepare(db: sqlite3.Connection) -> None:
     """Make what is missing; of processes that do so at once the first does it."""
     there = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'memory_entries'")}
     if len(there) < len(LAYOUT):
-        _transaction(db, lambda: [db.execute(statement) for statement in LAYOUT])
+        _transaction(db, lambda: _made(db))
+
+
+def _made(db: sqlite3.Connection) -> None:
+    """Make the table, with the entries of the original program's, where the file has that; it stays as it is."""
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('memory_entries', 'firefly_memory')"
+    there = {name for (name,) in db.execute(tables)}
+    for statement in LAYOUT:
+        db.execute(statement)
+    if there == {"firefly_memory"}:
+        for namespace, told in db.execute("SELECT namespace, content FROM firefly_memory ORDER BY created_at, rowid"):
+            try:
+                _made_room(db, _values(namespace, parsed(json.loads(told))), 0)
+            except (ValueError, RecursionError) as fault:
+                warn("an entry of %r in the table firefly_memory cannot be read, and stays there: %s", namespace, fault)
 
 
 def _transaction(db: sqlite3.Connection, body: Callable[[], T]) -> T:

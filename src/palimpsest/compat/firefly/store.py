@@ -287,7 +287,7 @@ class LocalStore(EntryStore):
 def check_name(text: object, what: str, *, nul: bool = False) -> str:
     """The name, where stores can keep it. Raises ConfigError."""
     if not isinstance(text, str) or ("\0" in text and not nul):
-        raise ConfigError(what, text, "text" + "" if nul else "text without NUL")
+        raise ConfigError(what, text, "text" if nul else "text without NUL")
     if len(text) > LONGEST // 4 and len(text.encode("utf-8", "surrogatepass")) > LONGEST:
         raise ConfigError(what, f"{text[:40]}…", f"text of at most {LONGEST:,} bytes in UTF-8")
     return text
