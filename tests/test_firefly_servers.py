@@ -26,7 +26,7 @@ from palimpsest.compat.firefly.database_store import PostgreSQLStore, RedisStore
 from palimpsest.compat.firefly.served import ServedStore
 from palimpsest.errors import Closed, ConfigError
 
-EACH = [pytest.param(kind, marks=() if kind != "mongodb" else (pytest.mark.wide,)) for kind in fireflies.SERVED]
+EACH = [pytest.param(kind, marks=() if kind == "postgres" else (pytest.mark.wide,)) for kind in fireflies.SERVED]
 
 
 def sql(*statements: str) -> list[Any]:
