@@ -209,11 +209,11 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
 
 class Closed(PalimpsestError):
-    """The memory or store was used after `close`. `what` names it."""
+    """The memory or store was used after `close`. `what` names it, `then` says what to do."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(f"{what} is closed; open it again with Memory.open(...)")
+    def __init__(self, what: str, then: str = "open it again with Memory.open(...)") -> None:
+        self.what, self.then = what, then
+        super().__init__(f"{what} is closed; {then}")
 
 
 class ForkedProcess(PalimpsestError):
