@@ -196,6 +196,7 @@ class WorkingMemory:
             version=1,
             created_at=at,
             updated_at=at,
+            since=at,
             expires_at=entry.expires_at,
         )
 
