@@ -336,7 +336,7 @@ def context(**call: Any) -> Callable[[Memory, Session], object]:
         lambda m, s: Redactor({"recognisers": {"email": "pseudonym"}}, key="x" * 32),
         ConfigError,
         "another type",
-        "bytes, 16 at least",
+        "16 bytes at least, of type bytes",
     ),
     messages=(context(max_messages="5"), ConfigError, "max_messages", "'5'"),
     reserve=(context(reserve=1.5), ConfigError, "reserve", "1.5"),

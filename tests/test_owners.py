@@ -566,3 +566,13 @@ def test_conditions_see_what_is_said_of_the_session(memory: Memory) -> None:
 
     assert counted.erase(Query(where="session.metadata.kind == 'other'")).entries == 0
     assert counted.erase(Query(where="session.metadata.kind == 'test'")).entries == 8
+
+
+def test_a_misspelt_session_is_no_silent_success(memory: Memory) -> None:
+    """Forgetting a session that is not there says so; forgetting one that is, and again, does not hurt."""
+    memory.session("trip").add_user_message("hello")
+
+    assert memory.forget(session="tripp").unknown == "there is no session 'tripp'"
+    done = memory.forget(session="trip")
+    assert (done.sessions, done.unknown) == (("trip",), "")
+    assert memory.forget(session="trip").unknown == "there is no session 'trip'"

@@ -117,7 +117,7 @@ class Cleaner:
             given = (
                 "no key" if key is None else "a key of " + ("few bytes" if isinstance(key, bytes) else "another type")
             )
-            allowed = f"bytes, {MIN_KEY} at least, which pseudonyms are made with: Redactor(policy, key=…)"
+            allowed = f"{MIN_KEY} bytes at least, of type bytes, to make pseudonyms with: Redactor(policy, key=…)"
             raise ConfigError("key", given, allowed)
         strings = {string for _, string in self._patterns} | {rules.redaction_string}
         strings |= {use.redaction_string for use in rules.uses if use.redaction_string is not None}
