@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, Memory
+from palimpsest import AsyncMemory, ConfigError, Memory
 from palimpsest.errors import InvalidResource
 from palimpsest.resources import AsyncResources, Resource, Resources
 from palimpsest.strategies import CallableSummarizer
@@ -505,3 +505,38 @@ def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
     assert keys["long_term[0].threshold"] == "flushing.summarize_threshold"
     assert setting(resource, "id") == ("user_conversation", "given")
     assert setting(resource, "project") == ("default", "our default")
+
+
+def test_one_declared_memory_is_opened_as_a_memory(tmp_path: Path) -> None:
+    """Its sessions have what is declared, unless they say otherwise; so have those of another tenant, and of a fork."""
+    place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
+    path = written(tmp_path, json.dumps({**loaded(MINIMAL), "persistence": place}), "m.json")
+    with Memory.from_resource(path) as memory:
+        memory.session("a").add_user_message("hello")
+        for one in (memory, memory.for_tenant("other"), memory.fork("agent/x")):
+            budget = one.session("a").context().budget
+            assert budget is not None
+            assert budget.room == 4_000
+        budget = memory.session("a", max_log_tokens=100).context().budget
+        assert budget is not None
+        assert budget.room == 100
+    with Memory.open(tmp_path / "a.db") as memory:
+        assert memory.session("a").entries()[0].text == "hello"
+    written(tmp_path, json.dumps({**loaded(MINIMAL), "id": "second"}), "n.json")
+    with pytest.raises(ConfigError, match="second, user_conversation"):
+        Memory.from_resource(tmp_path)
+    with pytest.raises(ConfigError, match="second, user_conversation"):
+        Memory.from_resource(tmp_path, id="third")
+    with Memory.from_resource(tmp_path, id="second", tenant="t") as memory:
+        assert memory.tenant == "t"
+    with pytest.raises(InvalidResource, match="max_tokens"):
+        Memory.from_resource({"max_tokens": -1})
+
+
+@pytest.mark.anyio
+async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
+    """In a program with an event loop."""
+    async with AsyncMemory.from_resource(loaded(MINIMAL)) as memory:
+        budget = (await memory.session("a").context()).budget
+        assert budget is not None
+        assert budget.room == 4_000
