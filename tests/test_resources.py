@@ -540,3 +540,53 @@ async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
         budget = (await memory.session("a").context()).budget
         assert budget is not None
         assert budget.room == 4_000
+
+
+def environ(**variables: Any) -> dict[str, str]:
+    """Variables of a memory."""
+    return {f"PALIMPSEST_MEMORY_{name}": str(value) for name, value in variables.items()}
+
+
+def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With limits for its sessions; what is not set does not act."""
+    monkeypatch.chdir(tmp_path)
+    with Memory.from_env({"PALIMPSEST_MEMORY_BACKEND": " ", "PATH": "/bin"}) as memory:
+        assert memory.store.url == "memory://"
+        assert memory.session("a", max_messages=5).context().budget.room > 10**9  # type: ignore[union-attr]
+    with Memory.from_env(environ(BACKEND="sqlite", MAX_CONVERSATION_TOKENS=500, SUMMARIZE_THRESHOLD=300)) as memory:
+        chat = memory.session("a", counter=quarters)
+        for number in range(12):
+            chat.add_user_message(f"question {number} " + "words " * 20)
+            chat.add_assistant_message("yes")
+        assert chat.stats().summaries == 1
+        assert chat.context().parts.log <= 500
+    assert (tmp_path / "palimpsest.db").exists()
+    for name, value in environ(BACKEND="file", FILE_DIR=tmp_path / "logs").items():
+        monkeypatch.setenv(name, value)
+    with Memory.from_env() as memory:
+        memory.session("a").add_user_message("hello")
+    assert (tmp_path / "logs").is_dir()
+    with Memory.from_env(environ(RESOURCE=written(tmp_path, MINIMAL))) as memory:
+        assert memory.session("a").context().budget.room == 4_000  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"BACKEND": "sqlite3"}, "in_memory, file, sqlite, postgres, mongodb, redis"),
+        ({"BACKEND": "FILE"}, "in_memory"),
+        ({"BACKEND": "postgres"}, "PALIMPSEST_MEMORY_POSTGRES_URL"),
+        ({"BACKEND": "redis"}, "PALIMPSEST_MEMORY_REDIS_URL"),
+        ({"BACKEN": "file"}, "did you mean 'PALIMPSEST_MEMORY_BACKEND'"),
+        ({"MAX_CONVERSATION_TOKENS": "many"}, "a whole number"),
+        ({"MAX_CONVERSATION_TOKENS": 0}, "a whole number"),
+        ({"SUMMARIZE_THRESHOLD": -1}, "a whole number"),
+        ({"RESOURCE": "no.yaml", "BACKEND": "file"}, "the file alone"),
+        ({"RESOURCE": "no.yaml"}, "a file or a folder that is there"),
+        ({"BACKEND": "mongodb", "MONGODB_URL": "mongodb://h/a", "MONGODB_DATABASE": "b"}, "MONGODB_DATABASE"),
+    ],
+)
+def test_what_the_environment_cannot_mean_is_told(variables: dict[str, Any], told: str) -> None:
+    """By the variable's name."""
+    with pytest.raises(ConfigError, match=told):
+        Memory.from_env(environ(**variables))

@@ -127,7 +127,13 @@ BODIES = {
         return bound(self, session)
 """,
     ("Memory", "from_resource"): """\
-        given, defaults = declared(source, id)
+        given, defaults = declared("single", source, id)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        return memory
+""",
+    ("Memory", "from_env"): """\
+        given, defaults = declared("environment", environ)
         memory = cls.open(**given, tenant=tenant, clock=clock)
         memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
         return memory

@@ -31,7 +31,6 @@ from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.opening import keys_of, open_store, unlocked
 
 if TYPE_CHECKING:
-    import os
     from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
     from pathlib import Path
@@ -60,10 +59,10 @@ Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
 """What may not be kept: a preset's name, a policy, as a mapping or an object, or what applies one."""
 
 
-def declared(source: object, id: str | None) -> tuple[dict[str, Any], SessionOptions]:
+def declared(how: Literal["single", "environment"], *source: object) -> tuple[dict[str, Any], SessionOptions]:
     """What a declared memory is opened with, and the options of its sessions: said by the package for these, which
     stands above this one."""
-    found: tuple[dict[str, Any], SessionOptions] = import_module("palimpsest.resources.single").opening(source, id)
+    found: tuple[dict[str, Any], SessionOptions] = import_module(f"palimpsest.resources.{how}").opening(*source)
     return found
 
 
@@ -127,7 +126,32 @@ class AsyncMemory:
             tenant: who owns every session of this memory; "default" by default.
             clock: a function that returns microseconds since 1970, as a whole number.
         """
-        given, defaults = declared(source, id)
+        given, defaults = declared("single", source, id)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._defaults = defaults  # noqa: SLF001 (one of its own class)
+        return memory
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+    ) -> AsyncMemory:
+        """Open the store that environment variables name: `PALIMPSEST_MEMORY_BACKEND` (in_memory, file, sqlite,
+        postgres, mongodb, redis), with `_FILE_DIR`, `_SQLITE_PATH`, `_POSTGRES_URL`, `_MONGODB_URL` or `_REDIS_URL`; or
+        `PALIMPSEST_MEMORY_RESOURCE`, a file that declares the memory.
+
+        `_MAX_CONVERSATION_TOKENS` and `_SUMMARIZE_THRESHOLD`, in tokens, are options of each session; without them
+        there is no such limit, and no summary. Raises ConfigError naming the variable, and what `from_resource` raises.
+
+        Args:
+            environ: the variables by name; None: those of this process.
+            tenant: who owns every session of this memory; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+        """
+        given, defaults = declared("environment", environ)
         memory = cls.open(**given, tenant=tenant, clock=clock)
         memory._defaults = defaults  # noqa: SLF001 (one of its own class)
         return memory

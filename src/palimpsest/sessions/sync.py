@@ -846,7 +846,32 @@ class Memory:
             tenant: who owns every session of this memory; "default" by default.
             clock: a function that returns microseconds since 1970, as a whole number.
         """
-        given, defaults = declared(source, id)
+        given, defaults = declared("single", source, id)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        return memory
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+    ) -> Memory:
+        """Open the store that environment variables name: `PALIMPSEST_MEMORY_BACKEND` (in_memory, file, sqlite,
+        postgres, mongodb, redis), with `_FILE_DIR`, `_SQLITE_PATH`, `_POSTGRES_URL`, `_MONGODB_URL` or `_REDIS_URL`; or
+        `PALIMPSEST_MEMORY_RESOURCE`, a file that declares the memory.
+
+        `_MAX_CONVERSATION_TOKENS` and `_SUMMARIZE_THRESHOLD`, in tokens, are options of each session; without them
+        there is no such limit, and no summary. Raises ConfigError naming the variable, and what `from_resource` raises.
+
+        Args:
+            environ: the variables by name; None: those of this process.
+            tenant: who owns every session of this memory; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+        """
+        given, defaults = declared("environment", environ)
         memory = cls.open(**given, tenant=tenant, clock=clock)
         memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
         return memory
