@@ -31,6 +31,7 @@ from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.opening import keys_of, open_store, unlocked
 
 if TYPE_CHECKING:
+    import os
     from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
     from pathlib import Path
