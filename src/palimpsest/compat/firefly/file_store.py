@@ -57,7 +57,7 @@ class FileStore(LocalStore):
         clock: Callable[[], int] = now_us,
     ) -> None:
         super().__init__(clock=clock)
-        given = os.fspath(base_dir)
+        given = os.fspath(base_dir) if isinstance(base_dir, str | os.PathLike) else None
         if not isinstance(given, str) or not given or not is_path(given):
             raise ConfigError("base_dir", base_dir, "the path of a folder")
         if not values.is_number(busy_seconds) or not busy_seconds >= 0:

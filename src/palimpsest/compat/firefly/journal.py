@@ -121,7 +121,8 @@ class Journal:
             except BaseException:  # what it knows now may be the half of it
                 self._begin_anew()
                 raise
-            return do(self._shelf)
+            found = do(self._shelf)
+        return found
 
     def _refresh(self) -> None:
         if self._tail.is_known() and (self._tail.end or self._is_before):
@@ -191,10 +192,11 @@ class Journal:
     def _locked(self, do: Callable[[int, os.stat_result], T]) -> T:
         with self._lock:
             try:
-                return self._files.locked(self.path, "ab+", do)
+                result = self._files.locked(self.path, "ab+", do)
             except BaseException:  # what it knows now may be what was not written
                 self._begin_anew()
                 raise
+        return result
 
     def _changed(self, do: Callable[[Shelf], tuple[T, dict[str, Any] | None]], fd: int, status: os.stat_result) -> T:
         first = b""
