@@ -170,6 +170,8 @@ class FileStore(LocalStore):
         done = None
         if journal.read(lambda shelf: row.entry_id in shelf.ids):
             done = journal.change(lambda shelf: put(shelf, mine=False))
+        if done is None and not journal.read(when):
+            done = False
         if done is None:
             claims = self._claims_of(row.entry_id)
             with claims.turn:
