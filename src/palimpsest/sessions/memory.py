@@ -580,7 +580,7 @@ class AsyncMemory:
         """Raise ConfigError in a fork, whose conversations are another's."""
         if self._is_fork:
             raise ConfigError(
-                "memory", "a fork", "the memory that was forked: a fork destroys none of its conversations"
+                "memory", "a fork", "the memory that was forked: a fork deletes no session and forgets nobody"
             )
 
     async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
