@@ -191,6 +191,7 @@ def _options() -> dict[str, Schema]:
 
 
 SAID = {
+    "auto_compact": "where a strategy that fires runs: before the verb returns, beside it, or nowhere",
     "format": "in which provider's form contexts are given",
     "view": "which of several cuts of one log contexts are of",
     "conditions": "expressions that a message must meet to be shown",
