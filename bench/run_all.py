@@ -16,6 +16,7 @@ NAMES = (
     "context",
     "cold",
     "compat",
+    "firefly",
     "concurrency",
     "sessions",
     "storage",

@@ -9,6 +9,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from palimpsest import Memory
@@ -36,13 +37,12 @@ def write(where: str, name: str, threads: str) -> None:
                     return
 
         meet()
-        workers = [threading.Thread(target=work, args=(thread,)) for thread in range(int(threads))]
+        with ThreadPoolExecutor(int(threads)) as pool:
+            workers = [pool.submit(work, thread) for thread in range(int(threads))]
+            sys.stdin.readline()
+            stop.set()
         for worker in workers:
-            worker.start()
-        sys.stdin.readline()
-        stop.set()
-        for worker in workers:
-            worker.join()
+            worker.result()  # whoever failed says why, and the process ends with that
 
 
 def rotate(where: str) -> None:

@@ -2,7 +2,7 @@
 
 `address` starts one a run, when a test first asks for it; whatever process that is, all others of the run are given the
 same, and it ends with the run. `Server` is one of a test's own, to be killed and started again. Which servers these are
-is said by `KINDS`. `PALIMPSEST_TEST_POSTGRES_URL` and its like name one of the user's own instead.
+is said by `KINDS`. `PALIMPSEST_TEST_POSTGRES_URL` and its like (`…_SHARD_0_URL`) name one of the user's own instead.
 
 As a script it keeps a server until whoever it is for has ended: `servers.py KIND FOLDER PID`.
 """

@@ -678,6 +678,19 @@ def test_a_change_that_cannot_be_changes_nothing(manager: Any, changes: dict[str
         MemoryManager(changes)
 
 
+def test_what_is_no_configuration_or_store_is_refused_by_name() -> None:
+    """A key in both spellings, what is no mapping, and what is no store are errors that say what is taken."""
+    for given, why in (({"maxEntries": 7, "max_entries": 8}, "'maxEntries'.*both"), ([1], "a mapping")):
+        with pytest.raises(ConfigError, match=why):
+            MemoryManager(given)  # type: ignore[arg-type]
+        with MemoryManager() as manager, pytest.raises(ConfigError, match=why):
+            manager.update_config(given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"store: 'AsyncMemory'.*a Memory that is open"):
+        MemoryManager(store=AsyncMemory.open("memory://"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"store: 'int'.*an AsyncMemory that is open"):
+        AsyncMemoryManager(store=7)  # type: ignore[arg-type]
+
+
 def test_a_change_holds_from_the_next_check_on(manager: Any) -> None:
     """A change compresses nothing by itself and is told; the next entry is checked by it."""
     heard = Heard(manager, "config:changed", "compressed")
@@ -733,6 +746,23 @@ def test_a_handler_that_raises_breaks_nothing(manager: Any, caplog: pytest.LogCa
     for event in ("compressed", "config:changed"):
         with pytest.raises(ConfigError):
             manager.on(event, "no function")
+
+
+@pytest.mark.parametrize("event", ["entry:added", "config:changed"])
+def test_what_a_handler_raises_is_logged_without_what_is_private(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The policy of the memory underneath is applied to the log lines of every event, the manager's own, too."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("no route to jane@example.com")
+
+    with Memory.open("memory://", privacy="default") as memory, MemoryManager(store=memory) as manager:
+        manager.on(event, fails)
+        manager.add_user_message("s", "hello")
+        manager.update_config(max_entries=7)
+
+    assert f"a handler of {event} failed" in caplog.text
+    assert "no route to [REDACTED]" in caplog.text
+    assert "jane" not in caplog.text
 
 
 def test_the_asynchronous_manager_awaits_handlers() -> None:

@@ -133,6 +133,7 @@ def test_the_documented_four_keys_are_taken(manager: Any) -> None:
         (state(entry("a", content=None)), "content"),
         (state(entry("")), "id"),
         (state(entry("a"), tokens=5), "tokens"),
+        (state(entry("a"), totalTOKENS=5), "state.totalTOKENS: is no known key"),
         (state(entry("a"), schemaVersion=2), "schema_version"),
         (state(entry("a"), config={"maxEntries": 0}), "max_entries"),
         (state(entry("s", type="summary")), "summaries do not have"),
@@ -268,6 +269,8 @@ def test_whatever_was_done_a_state_comes_back_and_texts_fit(steps: list[tuple[st
         exported, stats = one.export_session("s"), one.get_stats("s")
 
         assert stats.total_entries == stats.active_entries + stats.compressed_entries == len(exported.entries)
+        active = [entry.id for entry in one.get_active_entries("s")]
+        assert active == [entry.id for entry in exported.entries if not entry.compressed]
         two.update_config(one.config.to_dict())
         two.import_session(json.loads(json.dumps(exported.to_dict(camel=True))))
         assert two.export_session("s") == exported

@@ -201,7 +201,7 @@ def test_failures_are_json_for_programs(several: Path) -> None:
     """With `--json` one object on standard error has the kind, the words, the exit status, and what may be meant."""
     assert failed("nonsense", status=2)["error"] == "UsageError"
     assert failed("sesions", status=2)["suggestions"] == ["sessions"]
-    assert failed("show", "trip", "--limit", "many", status=2)["status"] == 2
+    assert "'many' is not a valid whole number" in failed("show", "trip", "--limit", "many", status=2)["message"]
     assert failed("context", "trip", "--max-tokens", "5", status=1)["error"] == "BudgetImpossible"
     assert failed("context", "trip", "--format", "antropic", status=2)["suggestions"] == ["anthropic"]
     assert failed("show", "trp", status=3)["error"] == "SessionNotFound"

@@ -52,7 +52,7 @@ def test_the_result_says_what_a_read_gives_next(chat: Session) -> None:
     assert stats.active_entries + 1 == done.messages_after
     assert done.tokens_saved == done.tokens_before - done.tokens_after > 0
     assert stats.summaries == 1
-    assert stats.total_entries == stats.active_entries + stats.compressed_entries
+    assert stats.total_entries == stats.active_entries + stats.archived_entries
 
 
 def test_a_dry_run_changes_nothing(chat: Session) -> None:

@@ -424,18 +424,18 @@ def test_138_of_150_entries_are_compressed_and_12_stay_active(memory: Memory, su
 
     assert chat.compact(strategy).covered == 138
     stats = chat.stats()
-    assert (stats.compressed_entries, stats.active_entries, stats.total_entries) == (138, 12, 150)
+    assert (stats.archived_entries, stats.active_entries, stats.total_entries) == (138, 12, 150)
 
     again = chat.compact(strategy)
-    assert (again.done, again.covered, chat.stats().compressed_entries) == (False, 0, 138)
+    assert (again.done, again.covered, chat.stats().archived_entries) == (False, 0, 138)
     covered = 138
     for _ in range(5):
         chat.add([{"role": "user", "content": f"more {i} {filler(20)}"} for i in range(20)])
         new = chat.compact(strategy)
         stats = chat.stats()
-        assert covered + new.covered == stats.compressed_entries  # none of them was covered before
-        assert stats.total_entries == stats.active_entries + stats.compressed_entries
-        covered = stats.compressed_entries
+        assert covered + new.covered == stats.archived_entries  # none of them was covered before
+        assert stats.total_entries == stats.active_entries + stats.archived_entries
+        covered = stats.archived_entries
         named = [entry.seq for made in chat.summaries() for entry in chat.expand(made)]
         assert sorted(named) == [*range(1, covered + 1)]
         assert chat.verify().ok
@@ -453,7 +453,7 @@ def test_a_second_compression_covers_nothing_twice(memory: Memory) -> None:
 
     stats, proof = chat.stats(), chat.verify()
     assert proof.ok, proof.problems
-    assert stats.total_entries == stats.active_entries + stats.compressed_entries == 300
+    assert stats.total_entries == stats.active_entries + stats.archived_entries == 300
     assert any(made.level > 0 for made in chat.summaries())
     assert {entry.seq for made in chat.summaries() for entry in chat.expand(made)} == set(range(1, 291))
 

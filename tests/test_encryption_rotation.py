@@ -356,6 +356,35 @@ def test_a_write_that_a_change_of_keys_overtakes_is_under_the_new_key(where: str
         assert [entry.text for entry in session_of(memory).entries()][-1] == "late"
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["known", "new"])
+def test_a_write_is_under_the_new_key_though_another_thread_heard_of_it_first(where: str, there: bool) -> None:
+    """All keys change while a sealed batch waits for its turn to be written, and another thread of the memory looks at
+    the mark meanwhile: what takes the batch's place over the new heads is sealed under the new key."""
+    with Memory.open(where, encryption=RING, synchronous="NORMAL") as memory:
+        session_of(memory, "other").add_user_message("before")
+        if there:
+            session_of(memory).add_user_message("before")
+        backend: Any = memory.store.backend
+        write, waiting = backend.below.write, [True]
+
+        def overtaken(*batches: Any, **how: Any) -> Any:
+            if waiting.pop() if waiting else False:
+                with Memory.open(where, encryption=BOTH, synchronous="NORMAL") as other:
+                    rotate_keys(other)
+                    session_of(other, "one").add_user_message("between")
+                drive(memory.store.put_item("default", "notes", "k", b"of another thread"))
+                assert backend.markings.writing == "new"
+            return write(*batches, **how)
+
+        backend.below.write = overtaken
+        session_of(memory).add_user_message("late")
+        assert not waiting
+
+    assert key_ids(where, LAST) == {"new"}
+    with Memory.open(where, encryption=LAST) as memory:
+        assert [entry.text for entry in session_of(memory).entries()][-2:] == ["between", "late"]
+
+
 def test_a_writer_with_the_old_key_alone_is_stopped(where: str) -> None:
     """Once the change has begun, a program that has no new key can write nothing; what it reads says what it needs."""
     with Memory.open(where, encryption=FIRST) as late:

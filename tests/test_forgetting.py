@@ -124,7 +124,7 @@ def test_a_session_is_forgotten_with_its_copies(memory: Memory) -> None:
     assert texts(memory) == {"branch": ["its own", "about that: its own"]}
     assert branch.verify().ok
     assert "shared" not in json.dumps(branch.export())
-    assert memory.forget(session="one") == Erased()
+    assert memory.forget(session="one") == Erased(unknown="there is no session 'one'")
 
 
 def test_a_tenant_is_forgotten_whole(tmp_path: Path) -> None:

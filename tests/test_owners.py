@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from drivers import driven
 from exports_chatgpt import simple
 from laws import examples
-from palimpsest import AsyncMemory, Keys, Memory
+from palimpsest import AsyncMemory, Keys, Memory, Query
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, WrongUser
 from palimpsest.stores import STORES
 from palimpsest.stores.encrypted.rotation import rotate_keys
+from palimpsest.strategies import Summarize, Triggers
 from palimpsest.testing import FakeClock
 from suspending import awaited
 
@@ -538,3 +539,40 @@ def test_listing_one_user_reads_nobody_else(clock: FakeClock) -> None:
             assert backend.calls == ["write"]
 
     asyncio.run(main())
+
+
+def test_conditions_see_what_is_said_of_the_session(memory: Memory) -> None:
+    """`session.metadata` in a condition is what `describe` has said: for a cut, for a query, and for a trigger."""
+    roles = {}
+    for kind in ("test", "other"):
+        rule = "message.role == 'user' or session.metadata.kind != 'test'"
+        chat = memory.session(f"cut-{kind}", max_tokens=200, low_water=0.8, metadata={"kind": kind}, conditions=[rule])
+        context = chat.context()
+        while not context.report.left_out:  # conditions of the session are asked at a cut
+            chat.add_user_message("A question about something")
+            chat.add_assistant_message("An answer to it, in some words")
+            context = chat.context()
+        roles[kind] = {message["role"] for message in context.messages}
+    assert roles == {"test": {"user"}, "other": {"user", "assistant"}}
+
+    triggers = Triggers(interaction_threshold_qty=3, interaction_conditions=["session.metadata.kind == 'test'"])
+    kept = Summarize(interaction_keep=1, triggers=triggers)
+    counted, not_counted = (memory.session(id, metadata={"kind": id}, long_term=kept) for id in ("test", "other"))
+    for one in (counted, not_counted):
+        for number in range(4):
+            one.add_user_message(f"Question {number} " + "about something " * 20)
+            one.add_assistant_message(f"Answer {number} " + "in some detail " * 20)
+    assert (counted.verify().covered > 0, not_counted.verify().covered) == (True, 0)
+
+    assert counted.erase(Query(where="session.metadata.kind == 'other'")).entries == 0
+    assert counted.erase(Query(where="session.metadata.kind == 'test'")).entries == 8
+
+
+def test_a_misspelt_session_is_no_silent_success(memory: Memory) -> None:
+    """Forgetting a session that is not there says so; forgetting one that is, and again, does not hurt."""
+    memory.session("trip").add_user_message("hello")
+
+    assert memory.forget(session="tripp").unknown == "there is no session 'tripp'"
+    done = memory.forget(session="trip")
+    assert (done.sessions, done.unknown) == (("trip",), "")
+    assert memory.forget(session="trip").unknown == "there is no session 'trip'"

@@ -104,7 +104,8 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"recognisers": {"email": 3}}, "privacy_policy.recognisers.email", "pseudonym"),
     ({"recognisers": {"email": ""}}, "privacy_policy.recognisers.email", "not empty"),
     ({"recognisers": {"email": names}}, "privacy_policy.recognisers.email", "no recogniser here has"),
-    ("default", "privacy_policy", "a Policy, or a mapping"),
+    (7, "privacy_policy", "a Policy, a mapping with its fields, or a preset's name"),
+    ("defualt", "privacy_policy.recognisers", "did you mean 'default'"),
 ]
 
 

@@ -285,10 +285,12 @@ def test_three_failures_refuse_and_say_nothing_of_the_text() -> None:
     assert MARKER not in repr([(error, str(error)) for error in chained])
 
 
-@pytest.mark.parametrize("answer", [[(0, 99, "x")], [(-1, 2, "x")], [(0, 1)], [("a", "b", "c")], 7, [(0, 1, None)]])
+@pytest.mark.parametrize(
+    "answer", [[(0, 99, "x")], [(-1, 2, "x")], [(0, 1)], [("a", "b", "c")], 7, "x", [(0, 1, None)]]
+)
 def test_an_answer_that_is_no_span_is_a_failure(answer: Any) -> None:
     """A recogniser that answers nonsense has checked nothing."""
-    with pytest.raises(PrivacyRefused, match=r"recognisers\.odd"):
+    with pytest.raises(PrivacyRefused, match=r"recognisers\.odd .* it gave what is no list of spans"):
         Redactor({"recognisers": {"odd": lambda _: answer}}).text("some text")
 
 

@@ -64,8 +64,8 @@ class Readings:
 
     def stats(self) -> None:
         told = self._session.stats()
-        assert told.total_entries == told.active_entries + told.compressed_entries
-        assert min(told.active_entries, told.compressed_entries) >= 0
+        assert told.total_entries == told.active_entries + told.archived_entries
+        assert min(told.active_entries, told.archived_entries) >= 0
 
     def verify(self) -> None:
         assert self._session.verify().problems == ()

@@ -279,8 +279,8 @@ def test_the_figures_of_stats_add_up(memory: Memory) -> None:
     active = session.active_entries()
     assert (stats.total_entries, stats.erased_entries, stats.summaries) == (117, 3, 0)
     assert stats.active_entries == len(active) > 0
-    assert stats.compressed_entries > 0
-    assert stats.total_entries == stats.active_entries + stats.compressed_entries
+    assert stats.archived_entries > 0
+    assert stats.total_entries == stats.active_entries + stats.archived_entries
     assert stats.active_tokens == sum(entry.tokens for entry in active)
     assert stats.total_tokens == sum(entry.tokens for entry in session.entries() if not entry.erased)
     assert (stats.interactions, stats.pinned) == (20, 1)

@@ -685,6 +685,7 @@ MEMORY: Mapping[str, Driver | str] = {
     "on": _on,
     "close": _close,
     "store": "the store below the memory, which keeps what it is given: whoever writes to it passes by all of this",
+    "redact": "it takes out what may not be kept, and writes nothing",
     "tenant": "an id",
 }
 

@@ -225,6 +225,18 @@ def expect_somebody(
         raise click.UsageError(f"{why}{besides}: give {instead}")
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """A number within bounds."""
+
+    name = "number"
+
+
 def examples(*lines: str) -> str:
     """Return the end of a command's help: examples, one a line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

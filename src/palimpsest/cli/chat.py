@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palimpsest import Context, Memory, PalimpsestError, SummarizerFailed
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import Number, Whole, examples, json_option, store_options
 from palimpsest.cli.compacting import print_result, print_summary
 from palimpsest.cli.context import given_text, print_context
 from palimpsest.cli.opening import open_memory, session_argument
@@ -46,12 +46,12 @@ UNKNOWN_WINDOW = 8_000
 @click.option("--model", required=True, metavar="NAME", help="PROVIDER:MODEL, or any name beside --base-url.")
 @click.option("--base-url", metavar="URL", help="Address of a server that speaks OpenAI's protocol.")
 @click.option("--api-key-env", metavar="NAME", help="Variable that holds the key. [default: the provider's own]")
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Budget of a request. [default: the window]")
-@click.option("--reserve", type=click.IntRange(0), metavar="N", help="Tokens of it that are kept for the answer.")
+@click.option("--max-tokens", type=Whole(1), metavar="N", help="Budget of a request. [default: the window]")
+@click.option("--reserve", type=Whole(0), metavar="N", help="Tokens of it that are kept for the answer.")
 @click.option("--system", metavar="TEXT|@FILE", help="The system prompt.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="SECONDS",
     default=60.0,
     show_default=True,

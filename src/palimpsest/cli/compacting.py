@@ -10,7 +10,7 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import ConfigError
-from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
+from palimpsest.cli.app import Whole, examples, expect_somebody, json_option, store_options
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
@@ -39,11 +39,11 @@ FAILURES = ("failed", "empty", "no_gain", "conflict")
     help="simple_fifo, lru, token_aware_lru, hybrid_summary, summarizer, neuralyzer, mask_results, superseded_contexts "
     "or ladder. [default: ladder]",
 )
-@click.option("--keep", type=click.IntRange(0), metavar="N", help="The newest so many interactions stay as they are.")
-@click.option("--summary-tokens", type=click.IntRange(1), metavar="N", help="Length of a summary by hybrid_summary.")
+@click.option("--keep", type=Whole(0), metavar="N", help="The newest so many interactions stay as they are.")
+@click.option("--summary-tokens", type=Whole(1), metavar="N", help="Length of a summary by hybrid_summary.")
 @click.option("--model", metavar="NAME", help="Whose window is the limit, and whose tokenizer counts.")
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The session's limit in tokens.")
-@click.option("--max-messages", type=click.IntRange(1), metavar="N", help="The session's limit in messages.")
+@click.option("--max-tokens", type=Whole(1), metavar="N", help="The session's limit in tokens.")
+@click.option("--max-messages", type=Whole(1), metavar="N", help="The session's limit in messages.")
 @click.option("--summarizer", metavar="MODEL", help="Such as openai:gpt-4o-mini. Without it no model is asked.")
 @click.option("--if-over", type=click.FLOAT, metavar="SHARE", help="Only if this share of the limits is reached.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")

@@ -10,7 +10,7 @@ import msgspec
 from rich.text import Text
 
 from palimpsest import Context
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import Whole, examples, json_option, store_options
 from palimpsest.cli.context_page import context_page
 from palimpsest.cli.failing import OperationFailed
 from palimpsest.cli.opening import open_memory, require, session_argument
@@ -42,14 +42,14 @@ PARTS = (
 )
 @session_argument
 @click.option("--model", metavar="NAME", help="Its window, its tokenizer and its reserve for the answer.")
-@click.option("--max-tokens", type=click.IntRange(0), metavar="N", help="Budget of the whole request.")
-@click.option("--max-messages", type=click.IntRange(0), metavar="N", help="Bound of the log's messages.")
-@click.option("--reserve", type=click.IntRange(0), metavar="N", help="Tokens kept for the answer.")
+@click.option("--max-tokens", type=Whole(0), metavar="N", help="Budget of the whole request.")
+@click.option("--max-messages", type=Whole(0), metavar="N", help="Bound of the log's messages.")
+@click.option("--reserve", type=Whole(0), metavar="N", help="Tokens kept for the answer.")
 @click.option("--system", metavar="TEXT|@FILE", help="The system prompt that the call brings along.")
 @click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
 @click.option("--facts", metavar="SCOPE", multiple=True, help="Working memories whose facts stand last. Repeatable.")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
-@click.option("--at", type=click.IntRange(0), metavar="REVISION", help="What was given at this revision.")
+@click.option("--at", type=Whole(0), metavar="REVISION", help="What was given at this revision.")
 @click.option("--format", metavar="NAME", default="openai", show_default=True, help="In which provider's messages.")
 @click.option("--messages/--report", "messages", default=False, help="The messages alone, or what they are made of.")
 @click.option(

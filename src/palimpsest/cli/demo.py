@@ -11,7 +11,7 @@ import click
 
 from palimpsest import ConfigError
 from palimpsest.cli import demo_long, demo_page, demo_screen
-from palimpsest.cli.app import examples, json_option
+from palimpsest.cli.app import Whole, examples, json_option
 from palimpsest.cli.context import write_page
 from palimpsest.cli.demo_run import figures, run
 from palimpsest.cli.output import console, on_terminal, print_json
@@ -25,9 +25,7 @@ from palimpsest.tokens.models import find_model
         "palimpsest demo", "palimpsest demo --all", "palimpsest demo --html demo.html", "palimpsest demo --budget 16000"
     ),
 )
-@click.option(
-    "--budget", type=click.IntRange(2_500), metavar="N", default=8_000, show_default=True, help="Tokens of a request."
-)
+@click.option("--budget", type=Whole(2_500), metavar="N", default=8_000, show_default=True, help="Tokens of a request.")
 @click.option(
     "--model", metavar="NAME", default="gpt-4o", show_default=True, help="Whose prices; a model counted in o200k_base."
 )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from palimpsest import Memory
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import Number, Whole, examples, json_option, store_options
 from palimpsest.cli.failing import Missing
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
@@ -34,12 +34,12 @@ VALUE = 60
 @click.argument("key", required=False, metavar="[KEY]")
 @click.argument("value", required=False, metavar="[VALUE]")
 @click.option(
-    "--importance", type=click.FloatRange(0, 1), metavar="SHARE", help="How important VALUE is, 0 to 1.  [default: 0.5]"
+    "--importance", type=Number(0, 1), metavar="SHARE", help="How important VALUE is, 0 to 1.  [default: 0.5]"
 )
 @click.option("--ttl", metavar="LENGTH", help="How long it is seen, such as 30m or 7d.  [default: for ever]")
 @click.option(
     "--version",
-    type=click.IntRange(0),
+    type=Whole(0),
     metavar="N",
     help="Change it only if it has this version; 0: if it is not there.",
 )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from palimpsest import Memory, Policy, Redactor
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import Whole, examples, json_option, store_options
 from palimpsest.cli.opening import open_memory, require, session_ids
 from palimpsest.cli.output import console, counted, line, note, print_json, session_progress, table
 from palimpsest.cli.privacy import read_policy, redactor, redactor_of
@@ -31,7 +31,7 @@ from palimpsest.types import Scanned
 @click.option(
     "--session", metavar="ID", shell_complete=session_ids, help="Only this session. [default: all of the tenant]"
 )
-@click.option("--sample", type=click.IntRange(0), default=5, show_default=True, metavar="N", help="Findings to show.")
+@click.option("--sample", type=Whole(0), default=5, show_default=True, metavar="N", help="Findings to show.")
 @click.option("--apply", "applies", is_flag=True, help="Redact what is found, for good.")
 @click.option("--yes", is_flag=True, help="Do not ask before that.")
 @click.option("--check", is_flag=True, help="Exit with 1 where something is found.")

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from palimpsest import Entry, Session
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import Whole, examples, json_option, store_options
 from palimpsest.cli.opening import all_entries, named_entry, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 from palimpsest.types import SessionInfo
@@ -50,7 +50,7 @@ TIME = _Time(TIMES)
 @click.option("--since", type=TIME, metavar="TIME", help="Only those written to since then, UTC.")
 @click.option("--before", type=TIME, metavar="TIME", help="Only those not written to from then on.")
 @click.option("--order", type=click.Choice(["id", "latest"]), default="id", show_default=True, help="What comes first.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", default=1000, show_default=True, help="At most so many.")
+@click.option("--limit", type=Whole(1), metavar="N", default=1000, show_default=True, help="At most so many.")
 @click.option("--after", metavar="PLACE", default="", help="The next page: the place that the page before has named.")
 @json_option
 @store_options
@@ -129,12 +129,10 @@ def _iso(microseconds: int) -> str | None:
     ),
 )
 @session_argument
-@click.option(
-    "--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="The newest so many entries."
-)
+@click.option("--limit", type=Whole(1), metavar="N", default=20, show_default=True, help="The newest so many entries.")
 @click.option("--all", "everything", is_flag=True, help="The whole log.")
 @click.option("--entry", "one", metavar="ID|SEQ", help="This entry alone, whole.")
-@click.option("--at", type=click.IntRange(0), metavar="REVISION", help="The log as it was at this revision.")
+@click.option("--at", type=Whole(0), metavar="REVISION", help="The log as it was at this revision.")
 @click.option("--full", is_flag=True, help="Whole texts, not their first lines.")
 @json_option
 @store_options

@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.app import Whole, examples, json_option, store_options
 from palimpsest.cli.opening import named_entry, open_memory, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, print_json, table
 from palimpsest.log.entry import moment as time_of
@@ -31,8 +31,8 @@ Message = dict[str, Any]
     epilog=examples("palimpsest history support-7", "palimpsest history support-7 --after 40 --json"),
 )
 @session_argument
-@click.option("--after", type=click.IntRange(0), default=0, metavar="REVISION", help="Only what came after it.")
-@click.option("--before", type=click.IntRange(1), metavar="REVISION", help="Only what came before it.")
+@click.option("--after", type=Whole(0), default=0, metavar="REVISION", help="Only what came after it.")
+@click.option("--before", type=Whole(1), metavar="REVISION", help="Only what came before it.")
 @json_option
 @store_options
 def history_command(
@@ -95,8 +95,8 @@ class Hunk(NamedTuple):
     ),
 )
 @session_argument
-@click.argument("one", type=click.IntRange(0), metavar="REV1")
-@click.argument("other", type=click.IntRange(0), metavar="REV2")
+@click.argument("one", type=Whole(0), metavar="REV1")
+@click.argument("other", type=Whole(0), metavar="REV2")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
 @click.option("--format", metavar="NAME", default="openai", show_default=True, help="The messages of which provider.")
 @click.option("--full", is_flag=True, help="Whole messages, not their first lines.")
@@ -203,7 +203,7 @@ def _shown(message: Message, width: int) -> str:
 )
 @session_argument
 @click.argument("branch", required=False, metavar="[NEW]")
-@click.option("--at", type=click.IntRange(0), metavar="REVISION", help="As the session was then. [default: now]")
+@click.option("--at", type=Whole(0), metavar="REVISION", help="As the session was then. [default: now]")
 @click.option("--behind", metavar="ENTRY", help="With this entry as the newest: its number, or its id.")
 @json_option
 @store_options
@@ -238,7 +238,7 @@ def fork_command(
     epilog=examples("palimpsest rewind support-7 --to 40", "palimpsest rewind support-7 --behind 12"),
 )
 @session_argument
-@click.option("--to", type=click.IntRange(0), metavar="REVISION", help="As the session was then.")
+@click.option("--to", type=Whole(0), metavar="REVISION", help="As the session was then.")
 @click.option("--behind", metavar="ENTRY", help="With this entry as the newest: its number, or its id.")
 @json_option
 @store_options

@@ -230,7 +230,9 @@ def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:
         values.known(where, options, [*known, *_RULES] if "triggers" in known else [*known], inside=True)
     for name, parameter in known.items():
         if parameter.default is Parameter.empty and name not in options and parameter.kind in _NAMED:
-            raise ConfigError(f"{where}.{name}", None, "a value: there is no default for it")
+            raise ConfigError(
+                f"{where}.{name}", None, "a value: there is no default for it, so give a mapping that has it"
+            )
     threshold = getattr(options.get("triggers"), "threshold", None) or 1
     if "low_water" in known and "low_water" not in options and known["low_water"].default >= threshold:
         options["low_water"] = threshold * LOW_WATER

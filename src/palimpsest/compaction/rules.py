@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -201,7 +201,7 @@ def _meeting(
         "message_count": activity.entries,
         "interaction_count": activity.turns,
         "tokens": sum(interaction.tokens for interaction in snapshot.interactions),
-        "metadata": {},
+        "metadata": activity.metadata,
     }
     turns, met = {interaction.turn for interaction in interactions}, []
     for age, interaction in enumerate(reversed(uncovered(snapshot))):
@@ -234,17 +234,18 @@ def _parsed(text: str) -> Condition:
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules look at.
 
-    `meter` counts what conditions ask of messages; `session`, `entries` and `turns` are the session's id and how many
-    entries and interactions it has had, for conditions. `input_tokens` is the provider's figure for the last call, or
-    the count of the last context; None where there is none since the last compaction. `results` are the (tool name,
-    status) of results appended since `snapshot.seen`; None takes those of the snapshot. `idle` are seconds since the
-    last activity. `completed` says that an interaction has just completed, or a run has ended: only then all rules are
-    looked at.
+    `meter` counts what conditions ask of messages; `session`, `metadata`, `entries` and `turns` are the session's id,
+    what else is said of it, and how many entries and interactions it has had, for conditions. `input_tokens` is the
+    provider's figure for the last call, or the count of the last context; None where there is none since the last
+    compaction. `results` are the (tool name, status) of results appended since `snapshot.seen`; None takes those of
+    the snapshot. `idle` are seconds since the last activity. `completed` says that an interaction has just completed,
+    or a run has ended: only then all rules are looked at.
     """
 
     snapshot: Snapshot
     meter: Meter
     session: str = ""
+    metadata: Mapping[str, Any] = {}
     entries: int = 0
     turns: int = 0
     input_tokens: int | None = None

@@ -61,7 +61,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
     for name in given:
         if name not in _FIELDS:
             raise ConfigError(f"{where}.{name}", name, ", ".join(_FIELDS), nearest=nearest(str(name), _FIELDS))
-    conditions = given.get("conditions") or ()
+    conditions = () if given.get("conditions") is None else given["conditions"]
     if isinstance(conditions, str) or not isinstance(conditions, Sequence):
         raise ConfigError(f"{where}.conditions", conditions, "a list of expressions")
     given["conditions"] = tuple(conditions)
@@ -130,7 +130,7 @@ def sift(
         "message_count": head.entries,
         "interaction_count": head.turns,
         "tokens": sum(group.cost for group in groups),
-        "metadata": {},
+        "metadata": head.metadata,
     }
     failed: set[int] = set()
     for age, interaction in enumerate(reversed(interactions)):

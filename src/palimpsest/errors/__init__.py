@@ -32,13 +32,15 @@ Each class builds its message from typed facts, keeps them as attributes, and sa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from palimpsest.errors.mistakes import Mistake as Mistake
-from palimpsest.errors.mistakes import told_together
 from palimpsest.errors.secret import hidden, shown
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
 from palimpsest.errors.wording import shorten as shorten
+
+if TYPE_CHECKING:
+    from palimpsest.errors.mistakes import Mistake
 
 __all__ = [
     "BudgetImpossible",
@@ -95,6 +97,8 @@ class InvalidResource(ConfigError):
         self.mistakes = tuple(mistakes)
         first = self.mistakes[0]
         super().__init__(first.key, first.found, first.allowed, nearest=first.nearest)
+        from palimpsest.errors.mistakes import told_together  # only for who declares memories
+
         self.args = (told_together(self.mistakes),)
 
 
@@ -127,11 +131,13 @@ class ImportFailed(PalimpsestError, ValueError):
 
 
 class EntryNotFound(PalimpsestError, LookupError):
-    """The `session` has no `entry` with this id or sequence number, or it was erased with its tombstone."""
+    """The `session` has no `entry` with this id or number; or no "open call", or no "summary", as `kind` says."""
 
-    def __init__(self, session: str, entry: object) -> None:
-        self.session, self.entry = session, entry
-        super().__init__(f"session {session!r} has no entry {shorten(entry)}; `entries()` lists those it has")
+    def __init__(self, session: str, entry: object, kind: str = "entry") -> None:
+        self.session, self.entry, self.kind = session, entry, kind
+        lists = {"open call": "stats().open_calls", "summary": "summaries(history=True)"}.get(kind, "entries()")
+        what = kind if entry is None and kind == "summary" else f"{kind} {shorten(entry)}"
+        super().__init__(f"session {session!r} has no {what}; `{lists}` lists those it has")
 
 
 class SessionNotFound(PalimpsestError, LookupError):
@@ -151,7 +157,7 @@ class WrongUser(PalimpsestError, PermissionError):
     def __init__(self, session: str, user: str, owner: str | None) -> None:
         self.session, self.user, self.owner = session, user, owner
         whose = "nobody's yet" if owner is None else "another user's"
-        told = f"session {session!r} is {whose}, and not user {user!r}'s"
+        told = f"session {session!r} is {whose}, and not that of user {user!r}"
         super().__init__(f"{told}. To give it to a user, open it without `user`, and call `describe(user=…)`")
 
 
@@ -173,9 +179,11 @@ class BudgetImpossible(PalimpsestError, ValueError):
     def __init__(self, needed: int, available: int, parts: dict[str, int], unit: str = "tokens") -> None:
         self.needed, self.available, self.parts, self.unit = needed, available, parts, unit
         detail = ", ".join(f"{name} {size}" for name, size in parts.items() if size)
+        advice = "raise max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
+        if unit == "messages":
+            advice = "raise max_messages, or unpin entries"
         super().__init__(
-            f"the context needs at least {needed} {unit} where {available} are available ({detail}); raise "
-            "max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
+            f"the context needs at least {needed} {unit} where {available} are available ({detail}); {advice}"
         )
 
 
@@ -201,11 +209,11 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
 
 class Closed(PalimpsestError):
-    """The memory or store was used after `close`. `what` names it."""
+    """The memory or store was used after `close`. `what` names it, `then` says what to do."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(f"{what} is closed; open it again with Memory.open(...)")
+    def __init__(self, what: str, then: str = "open it again with Memory.open(...)") -> None:
+        self.what, self.then = what, then
+        super().__init__(f"{what} is closed; {then}")
 
 
 class ForkedProcess(PalimpsestError):

@@ -6,7 +6,7 @@ ConfigError names the option; whoever knows where it stands adds that.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeGuard, TypeVar
 
@@ -81,7 +81,7 @@ def texts(name: str, value: object, what: str) -> tuple[str, ...]:
     """Return a list of texts as a tuple."""
     if value is None:
         return ()
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise ConfigError(name, value, f"a list of {what}")
     found = tuple(value)
     for i, each in enumerate(found):

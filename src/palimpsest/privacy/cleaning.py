@@ -7,8 +7,8 @@ replaced whole. So a text that was cleaned stays as it is when it is cleaned aga
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, SupportsIndex
 
 import msgspec
 
@@ -114,7 +114,11 @@ class Cleaner:
         ]
         numbered = [use for use in rules.uses if use.pseudonym]
         if numbered and (not isinstance(key, bytes) or len(key) < MIN_KEY):
-            raise ConfigError("key", "no key" if key is None else "this key", f"{MIN_KEY} bytes at least")
+            given = (
+                "no key" if key is None else "a key of " + ("few bytes" if isinstance(key, bytes) else "another type")
+            )
+            allowed = f"{MIN_KEY} bytes at least, of type bytes, to make pseudonyms with: Redactor(policy, key=…)"
+            raise ConfigError("key", given, allowed)
         strings = {string for _, string in self._patterns} | {rules.redaction_string}
         strings |= {use.redaction_string for use in rules.uses if use.redaction_string is not None}
         self._labels = frozenset(label_of(use.name) for use in numbered)
@@ -206,12 +210,11 @@ class Cleaner:
             if use.find is None:
                 return list(BUILT_IN[use.name].find(scan))
             given = use.find(scan.text)
-            spans = [Span(*span) for span in given]
-            good = all(isinstance(kind, str) and 0 <= start <= end <= size for start, end, kind in spans)
-            why = None if good else "it gave what is no span of the text"
+            spans = _spans(given, size)
+            why = "it gave what is no list of spans of the text"
         except Exception as error:  # noqa: BLE001 (whatever a recogniser raises: nothing was checked)
-            spans, why = [], f"it raised {type(error).__name__}"
-        if why is not None:  # outside of the block above, because what was raised may hold the text
+            spans, why = None, f"it raised {type(error).__name__}"
+        if spans is None:  # outside of the block above, because what was raised may hold the text
             raise RuleFailed(f"recognisers.{use.name}", "error", why)
         return [span for span in spans if span.start < span.end]
 
@@ -255,6 +258,23 @@ def _joined(places: Places, *, touching: bool = False) -> Places:
         else:
             joined.append((start, end))
     return joined
+
+
+def _spans(given: object, size: int) -> list[Span] | None:
+    """What a user's recogniser gave for a text of so many characters; None where that is no list of spans of it."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        return None
+    found = []
+    for one in given:
+        if not isinstance(one, tuple | list) or len(one) != 3:  # start, end and kind
+            return None
+        start, end, kind = one
+        if not (isinstance(start, SupportsIndex) and isinstance(end, SupportsIndex) and isinstance(kind, str)):
+            return None
+        if not 0 <= start.__index__() <= end.__index__() <= size:
+            return None
+        found.append(Span(start.__index__(), end.__index__(), kind))
+    return found
 
 
 def _merged(found: Iterable[tuple[Span, Use]]) -> list[tuple[Span, Use]]:

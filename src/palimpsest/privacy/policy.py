@@ -70,8 +70,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.patterns or self.uses)
 
 
-def load(given: Policy | Mapping[str, Any] | None, where: str = "privacy_policy") -> Policy:
-    """Return the policy that `given` states; None is one that keeps everything.
+def load(given: Policy | Mapping[str, Any] | str | None, where: str = "privacy_policy") -> Policy:
+    """Return the policy that `given` states: an object, a mapping, a preset's name; None is one that keeps everything.
 
     Raises ConfigError naming the key and the index of what is not accepted: an unknown key or recogniser (with the
     nearest known one), a pattern that is invalid or could backtrack exponentially, a redaction string that a pattern
@@ -82,10 +82,12 @@ def load(given: Policy | Mapping[str, Any] | None, where: str = "privacy_policy"
     if isinstance(given, Mapping):
         values.known(where, given, Policy.__struct_fields__, inside=True)
         policy = Policy(**given)
+    elif isinstance(given, str):
+        policy = Policy(recognisers=given)
     elif isinstance(given, Policy):
         policy = given
     else:
-        raise ConfigError(where, given, "a Policy, or a mapping with its fields")
+        raise ConfigError(where, given, "a Policy, a mapping with its fields, or a preset's name such as 'default'")
     rules_of(policy, where)
     return policy
 

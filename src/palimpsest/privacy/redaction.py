@@ -48,7 +48,8 @@ class Redactor:
     """Applies one policy. Any thread may use it at any time; pure but for the count of its failures.
 
     Args:
-        policy: a `Policy`, or a mapping with its fields; None: nothing is redacted.
+        policy: a `Policy`, a mapping with its fields, or a preset's name, "default" or "secrets"; None: nothing is
+            redacted.
         key: what pseudonyms are made with: 16 bytes at least, the same for as long as their numbers are to mean the
             same. None where
             the policy asks for no pseudonyms.
@@ -58,7 +59,7 @@ class Redactor:
 
     def __init__(
         self,
-        policy: Policy | Mapping[str, Any] | None,
+        policy: Policy | Mapping[str, Any] | str | None,
         *,
         key: bytes | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -81,9 +82,7 @@ class Redactor:
         """
         if isinstance(given, Redactor):
             return given
-        if isinstance(given, str):
-            return cls(Policy(recognisers=given))
-        if not isinstance(given, Policy | Mapping):
+        if not isinstance(given, Policy | Mapping | str):
             allowed = "a Policy, a mapping with its fields, a Redactor, or a preset's name such as 'default'"
             raise ConfigError("privacy", type(given).__name__, allowed)
         return cls(given)

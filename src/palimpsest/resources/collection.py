@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.resources.definition import Resource, StorePlace
+from palimpsest.resources.keys import Template
 from palimpsest.resources.loading import loaded
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
 from palimpsest.sessions.session import AsyncSession
@@ -112,8 +113,6 @@ class _Collection(Generic[M]):
         )
 
     def _session_id(self, resource: Resource, key: object, variables: Mapping[str, Any] | None) -> str:
-        from palimpsest.resources.keys import Template
-
         template = Template(key, f"reference {resource.id!r}.key") if isinstance(key, str) and "{" in key else None
         if key is None:
             template = resource.template

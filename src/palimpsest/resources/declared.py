@@ -23,6 +23,8 @@ from palimpsest.resources.strategies import check_summarizer, long_term_of, pers
 from palimpsest.resources.table import BARE, KEYS, OPTIONS
 from palimpsest.sessions.options import Options
 
+PROFILE = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
+"""What may stand under `profile`."""
 RESERVED = "health"
 """An id that no memory may have: it would stand where a service answers how it is."""
 
@@ -63,8 +65,11 @@ def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
         return root
     problems.inside["profile"] = tuple(map(str, profile))
     for key, value in profile.items():
+        if key not in PROFILE:
+            problems.add((str(key),), key, ", ".join(PROFILE), nearest=nearest(str(key), PROFILE))
+            continue
         if key in root:
-            problems.add(("profile", str(key)), value, f"one {key}: it stands beside `profile`, too")
+            problems.add((str(key),), value, f"one {key}: it stands beside `profile`, too")
         root[str(key)] = value
     return root
 
@@ -103,7 +108,7 @@ class _Reader:
             file=self._file,
         )
         self._check_whole()
-        return msgspec.structs.replace(resource, warnings=tuple(self._warnings), settings=self._effective(place))
+        return msgspec.structs.replace(resource, warnings=tuple(self._warnings), settings=self._effective(resource))
 
     def _check_names(self) -> None:
         for key in self._root:
@@ -141,6 +146,9 @@ class _Reader:
     def _project_name(self) -> str:
         """The project: nested, else flat, else the one that was configured."""
         given = self._root.get("project")
+        for key in given if isinstance(given, Mapping) else ():
+            if key != "id":
+                self._problems.add(("project", str(key)), key, "id", nearest=nearest(str(key), ("id",)))
         nested = given.get("id") if isinstance(given, Mapping) else given
         if not isinstance(nested, str) or not nested.strip():
             return self._project
@@ -154,6 +162,10 @@ class _Reader:
             if name not in self._root or name in ("max_messages", "max_context_ratio", "max_log_tokens"):
                 continue
             with self._problems.at(name, named=name):
+                if (
+                    name == "lifetime" and self._root[name] is not None
+                ):  # which says something of a session that is made
+                    values.microseconds(name, self._root[name])
                 Options(SessionKey("default", "check"), **{name: self._root[name]})
                 self._options[name] = self._root[name]
         summarizer = self._root.get("summarizer")
@@ -179,7 +191,7 @@ class _Reader:
         if isinstance(own, Mapping):
             each_fault(self._problems, ("privacy",), own, lambda block: load_policy(block, "privacy"))
         elif own is not None:
-            with self._problems.at("privacy", named="privacy"):
+            with self._problems.at("privacy", named="privacy.recognisers"):
                 load_policy({"recognisers": own}, "privacy")
                 return msgspec.structs.replace(place, privacy={"recognisers": own})
         return msgspec.structs.replace(place, privacy=own)
@@ -197,10 +209,12 @@ class _Reader:
         if self._problems.found:
             return
         with self._problems.at():
-            Options(SessionKey("default", "check"), **{**self._options, "summarizer": None})
+            checked = ("summarizer", "short_term", "long_term")  # each by itself
+            options = {name: value for name, value in self._options.items() if name not in checked}
+            Options(SessionKey("default", "check"), **options)
 
-    def _effective(self, place: StorePlace) -> tuple[Setting, ...]:
-        return () if self._problems.found else effective_of(self._root, self._options, place)
+    def _effective(self, resource: Resource) -> tuple[Setting, ...]:
+        return () if self._problems.found else effective_of(self._root, resource)
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from palimpsest.resources.keys import Template, check_key, session_of
+from palimpsest.stores.common import discreet_address
 
 Origin: TypeAlias = Literal["given", "document default", "our default"]
 """Who says a value: the resource, the document that its keys are from, or Palimpsest."""
@@ -34,6 +35,10 @@ class StorePlace(msgspec.Struct, frozen=True, kw_only=True):
     keys_env: str | None = None
     turn_lease: str = "30s"
     compaction_lease: str = "5m"
+
+    def __repr__(self) -> str:
+        shown = f"${{{self.variable}}}" if self.address is None else discreet_address(self.address)
+        return f"<StorePlace {self.backend} {shown}>"
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):

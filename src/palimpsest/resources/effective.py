@@ -9,8 +9,12 @@ import msgspec
 
 from palimpsest.compaction import loading
 from palimpsest.context.short_term import MaxTokens
-from palimpsest.resources.definition import Origin, Setting, StorePlace
+from palimpsest.resources.definition import Origin, Resource, Setting, StorePlace
 from palimpsest.sessions.options import GivenOptions
+from palimpsest.stores.common import discreet_address
+
+FLUSHING = ("threshold", "summarize_oldest_percent", "interaction_keep", "on_failure", "low_water")
+"""What the document says of how a memory flushes, where a definition does not."""
 
 SOURCES = {
     "max_log_tokens": ("max_tokens", "max_log_tokens", "max_context_ratio"),
@@ -22,15 +26,25 @@ SOURCES = {
 """The keys that an option may come from, where that is not its own name."""
 
 
-def effective_of(root: Mapping[str, Any], options: Mapping[str, Any], place: StorePlace) -> tuple[Setting, ...]:
-    """Every setting: the place, then each option of a session, then each field of each strategy."""
-    return (*_of_place(root, place), *_of_options(root, options))
+def effective_of(root: Mapping[str, Any], resource: Resource) -> tuple[Setting, ...]:
+    """Every setting: what it is called, the place, then each option of a session, then each field of each strategy."""
+    return (*_of_name(root, resource), *_of_place(root, resource.place), *_of_options(root, resource.options))
+
+
+def _of_name(root: Mapping[str, Any], resource: Resource) -> Iterator[Setting]:
+    for name in ("id", "project", "version"):
+        given = root.get(name) is not None
+        yield Setting(name, getattr(resource, name), _said(given), name if given else "")
+    template = resource.template.text if resource.template is not None else None
+    key = "default_key_template" if template is not None else ""
+    yield Setting("default_key_template", template, _said(template is not None), key)
 
 
 def _of_place(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
     given: Origin = "given" if root.get("persistence") or root.get("store") else "our default"
     key = "store" if root.get("store") else "persistence"
-    yield Setting("store", place.address or f"${{{place.variable}}}", given, key if given == "given" else "")
+    address = f"${{{place.variable}}}" if place.address is None else discreet_address(place.address)
+    yield Setting("store", address, given, key if given == "given" else "")
     policy = next((name for name in ("privacy_policy", "privacy") if root.get(name) is not None), "")
     yield Setting("privacy", place.privacy, "given" if policy else "our default", policy)
     yield Setting("circuit_breaker", place.circuit_breaker, _said(place.circuit_breaker is not None))
@@ -56,7 +70,9 @@ def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
             yield Setting(name, getattr(defaults, name), "our default")
     yield from _of_short_term(options.get("short_term") or ())
     for i, block in enumerate(options.get("long_term") or ()):
-        yield from _of_long_term(f"long_term[{i}]", block, told="flushing" in root or "type" not in block)
+        key = "flushing" if "long_term_memory_id" not in block else f"long_term_memory_strategy[{i}]"
+        told = key != "flushing" or "flushing" in root
+        yield from _of_long_term(f"long_term[{i}]", block, key, told=told)
 
 
 def _of_short_term(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Setting]:
@@ -65,22 +81,27 @@ def _of_short_term(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Setting]:
         for name in MaxTokens.__struct_fields__:
             origin: Origin = "document default" if name in documented else "our default"
             value = block.get(name, getattr(MaxTokens(), name))
-            yield Setting(f"short_term[{i}].{name}", value, "given" if name in block else origin)
+            key = f"short_term_memory_strategy[{i}].{name}" if name in block else ""
+            yield Setting(f"short_term[{i}].{name}", value, "given" if key else origin, key)
 
 
-def _of_long_term(where: str, block: Mapping[str, Any], *, told: bool) -> Iterator[Setting]:
-    """The fields of a strategy, its rules in their place. `told`: whether somebody asked for it."""
+def _of_long_term(where: str, block: Mapping[str, Any], at: str, *, told: bool) -> Iterator[Setting]:
+    """The fields of a strategy that stands `at` a key, its rules in their place. `told`: whether it was asked for."""
     ((strategy,), _) = loading.load(dict(block), where)
     kind = block.get("long_term_memory_id")
     documented = {**loading.SHARED, **loading.BLOCKS.get(str(kind), {})} if kind is not None else {}
-    documented |= {"summarize_threshold": 0, "threshold": 0, "summarize_oldest_percent": 0} if kind is None else {}
-    given = {"threshold"} if "summarize_threshold" in block else set[str]()
-    given |= set(block)
-    yield Setting(f"{where}.strategy", type(strategy).__name__, "given" if told else "document default")
+    documented |= dict.fromkeys(FLUSHING) if kind is None else {}
+    given = {name: name for name in block} | (
+        {"threshold": "summarize_threshold"} if "summarize_threshold" in block else {}
+    )
+    yield Setting(
+        f"{where}.strategy", type(strategy).__name__, "given" if told else "document default", at if told else ""
+    )
     fields = {
         name: getattr(strategy, name) for name in getattr(strategy, "__struct_fields__", ()) if name != "triggers"
     }
     rules = msgspec.structs.asdict(strategy.triggers)
     for name, value in {**rules, **fields}.items():
         origin: Origin = "document default" if name in documented else "our default"
-        yield Setting(f"{where}.{name}", value, "given" if name in given else origin)
+        key = f"{at}.{given[name]}" if name in given else ""
+        yield Setting(f"{where}.{name}", value, "given" if key else origin, key)

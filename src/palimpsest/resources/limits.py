@@ -35,7 +35,7 @@ NEEDED = {
 }
 """Of which limits each type needs one."""
 
-_VERSION = re.compile(r"v?\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]{1,64})?(\+[0-9A-Za-z.-]{1,64})?")
+_VERSION = re.compile(r"(?a)v?\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]{1,64})?(\+[0-9A-Za-z.-]{1,64})?")
 
 
 def version_of(root: Mapping[str, Any], problems: Problems) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import ConfigError, InvalidResource, Mistake, shorten
+from palimpsest.errors import ConfigError, InvalidResource, shorten
+from palimpsest.errors.mistakes import Mistake
 from palimpsest.resources.declared import resource_of
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.keys import check_name
@@ -17,7 +18,7 @@ from palimpsest.resources.problems import Place, Problem, Problems
 from palimpsest.resources.reading import LONGEST, Document, read_document
 
 SUFFIXES = (".yaml", ".yml", ".json")
-_DECLARED = re.compile(r"""^\s*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
+_DECLARED = re.compile(r"""(?:^|[{,])\s*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
 """What a file of a folder says that declares a memory, as YAML and JSON write it."""
 
 

@@ -11,6 +11,7 @@ from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.resources.definition import StorePlace
 from palimpsest.resources.problems import Problems
+from palimpsest.stores.common import discreet_address
 from palimpsest.stores.opening import read_address
 
 SERVERS = {"postgres": "PALIMPSEST_MEMORY_POSTGRES_URL", "mongodb": "PALIMPSEST_MEMORY_MONGODB_URL"}
@@ -116,15 +117,16 @@ def _address(url: object, backend: str) -> str:
     }
     allowed = kinds.get(backend, ("memory",) if backend == "in_memory" else (backend,))
     if url.partition(":")[0] not in allowed:
-        raise ConfigError("url", url, f"an address of {backend}, such as {allowed[-1]}://…")
+        raise ConfigError("url", discreet_address(url), f"an address of {backend}, such as {allowed[-1]}://…")
     return url
 
 
 def _path(path: object, backend: str, beside: object) -> str:
     if backend not in ("file", "sqlite") or beside is not None:
         raise ConfigError("path", path, "nothing: only the backends file and sqlite have a path, and no url beside it")
-    if not isinstance(path, str) or not path.strip():
-        raise ConfigError("path", path, "the path of a file, or of a folder for the backend file")
+    if not isinstance(path, str) or not path.strip() or "://" in path:
+        shown = discreet_address(path) if isinstance(path, str) else path
+        raise ConfigError("path", shown, "the path of a file, or of a folder for the backend file")
     address = f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
     read_address(address)
     return address

@@ -38,11 +38,14 @@ def read_document(text: str, *, is_json: bool = False) -> Document:
     if not is_json:
         return _Builder(_events(text)).document()
     value = _json(text)
-    try:  # which knows where everything stands, and takes a tab for no blank
-        places = _Builder(_events(text.replace("\t", " "))).document().places
+    try:  # which knows where everything stands, but takes a tab for no blank, and no half of a character
+        places = _Builder(_events(_HALF.sub(r"\\u0041", text.replace("\t", " ")))).document().places
     except (Problem, MissingExtra):
         places = {}
     return Document(value, places)
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def _json(text: str) -> Any:

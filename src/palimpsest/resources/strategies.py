@@ -20,6 +20,8 @@ SPLITTER = (
     *("type", "chunk_size", "chunk_overlap", "unit", "separators"),
     *("keep_separator", "min_chunk", "add_start_index"),
 )
+KINDS = ("memory_strategy_id", "long_term_memory_id", "type")
+"""The keys that say what kind of strategy a block is."""
 LATER = "it was checked, and acts when Palimpsest can recall; until then it does nothing"
 FLUSHING = {"type": "simple_fifo"}
 """How a memory with a type flushes that does not say it."""
@@ -51,7 +53,7 @@ def long_term_of(
             found.append(kept)
     flushing = root.get("flushing", FLUSHING if kind is not None else None)
     if flushing is None:
-        return found
+        return _named_apart(found, problems)
     if not isinstance(flushing, Mapping):
         problems.add(("flushing",), type(flushing).__name__, "a mapping with a type")
         return found
@@ -63,6 +65,14 @@ def long_term_of(
         block["summary_tokens"] = 1  # for the sake of what else may be wrong
     if _loads(block, ("flushing",), problems, warnings, load_long_term):
         found.append(block)
+    return _named_apart(found, problems)
+
+
+def _named_apart(found: list[dict[str, Any]], problems: Problems) -> list[dict[str, Any]]:
+    """The strategies, of which no two have one name."""
+    if not problems.found:
+        with problems.at("long_term_memory_strategy", named="long_term_memory_strategy"):
+            load_long_term(found, "long_term_memory_strategy")
     return found
 
 
@@ -76,6 +86,8 @@ def _loads(
     """Whether a block loads. What is wrong with it is noted, and what is told of one that does."""
 
     def tried(given: Any) -> None:
+        if any(key in block and key not in given for key in KINDS):
+            return  # what kind it is was told to be wrong
         _, told = load(given, spelled(path))
         if given is block:
             warnings.extend(told)
@@ -171,7 +183,7 @@ def check_summarizer(given: object) -> None:
         return
     block = _known(given, "summarizer", SUMMARIZER)
     for name in ("model", "base_url", "api_key_env"):
-        values.text(f"summarizer.{name}", block.get(name), none=name != "model")
+        values.text(f"summarizer.{name}", block.get(name))
     for name in ("timeout", "allowance"):
         if block.get(name) is not None and not (values.is_number(block[name]) and block[name] > 0):
             raise ConfigError(f"summarizer.{name}", block[name], "seconds, over 0")
@@ -180,6 +192,8 @@ def check_summarizer(given: object) -> None:
     values.switch("summarizer.stream", block.get("stream", False))
     if block.get("settings") is not None and not isinstance(block["settings"], Mapping):
         raise ConfigError("summarizer.settings", block["settings"], "a mapping")
+    if block.get("model") is None:
+        raise ConfigError("summarizer.model", None, "the name of a model, such as openai:gpt-4o-mini")
 
 
 def _known(given: object, where: str, known: Sequence[str]) -> Mapping[str, Any]:

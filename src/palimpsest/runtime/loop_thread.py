@@ -38,11 +38,15 @@ class LoopThread:
             raise Suspended("a synchronous call came from this memory's own event loop; use AsyncMemory there")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    def end(self) -> None:
+        """Have the thread end, without waiting for it."""
+        self._loop.call_soon_threadsafe(self._end.set)
+
     def close(self, timeout: float) -> None:
         """Cancel everything and wait for the end of the thread, at most so many seconds."""
         if os.getpid() != self._pid:  # a fork takes no thread along
             return
-        self._loop.call_soon_threadsafe(self._end.set)
+        self.end()
         try:
             outcome(self._gone, timeout)
         except TimeoutError:

@@ -90,6 +90,8 @@ def carry(function: Callable[P, T]) -> Callable[P, T]:
     Args:
         function: what another thread is to run.
     """
+    if not callable(function):
+        raise ConfigError("function", function, "a function, which another thread is to run")
     context = copy_context()
 
     @wraps(function)

@@ -627,6 +627,13 @@ class AsyncMemory:
         """
         return await (await self._everywhere()).sweep(self._scope, untouched_for, progress, dry_run=dry_run)
 
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """A function that takes out of a text what this memory's policy finds, for log lines of your own, and never
+        raises. None without a policy.
+        """
+        return self.runner.redact
+
     def on(self, event: EventName, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
 

@@ -206,7 +206,7 @@ class Options:
                 warnings.warn(text, PalimpsestWarning, stacklevel=4)
         if given.max_context_ratio is not None and (self.model is None or self.model.window is None):
             raise ConfigError(
-                "max_context_ratio", given.max_context_ratio, f"a model of known window, not {given.model!r}"
+                "max_context_ratio", given.max_context_ratio, f"with a model of known window, not {given.model!r}"
             )
 
     def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> None:

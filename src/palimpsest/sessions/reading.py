@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -55,18 +55,18 @@ class Interaction(msgspec.Struct, frozen=True):
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A session in numbers; tokens by the session's counter, with what the provider adds to messages, and media.
 
-    `total_entries` = `active_entries` + `compressed_entries` (those that the view no longer shows); erased and rewound
-    ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost. `total_tokens`
-    are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of the active set
-    as a context shows it, summaries with their fences: what triggers compare, what a compaction tells, and what a
-    context counts beside what its call brings. `erased_entries` and `rewound_entries`, `cuts`, `interactions` and
-    `pinned` entries are counts, `open_calls` ids. `revision` and `epoch` are the newest, `created_at` and `updated_at`
-    when the first and the last entry was written; `usage` is what was reported last.
+    `total_entries` = `active_entries` + `archived_entries` (those that are covered, evicted or expired); erased and
+    rewound ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost.
+    `total_tokens` are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of
+    the active set as a context shows it, summaries with their fences: what triggers compare, what a compaction tells,
+    and what a context counts beside what its call brings. `erased_entries` and `rewound_entries`, `cuts`,
+    `interactions` and `pinned` entries are counts, `open_calls` ids. `revision` and `epoch` are the newest,
+    `created_at` and `updated_at` when the first and the last entry was written; `usage` is what was reported last.
     """
 
     total_entries: int
     active_entries: int
-    compressed_entries: int
+    archived_entries: int
     summaries: int
     total_tokens: int
     active_tokens: int
@@ -82,6 +82,18 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None
     usage: Usage | None
     spent: Spent
+
+
+class Active(Protocol):
+    """What knows which entries of a session are active, and what they cost, at a head and a time."""
+
+    async def entries(self, head: Head, now: int) -> list[Entry]:
+        """The active entries, oldest first."""
+        ...
+
+    async def costs(self, head: Head, now: int) -> tuple[int, int]:
+        """What a context makes of the active set costs, and what of that the current summaries do."""
+        ...
 
 
 class LogReader:
@@ -109,7 +121,9 @@ class LogReader:
         )
 
     async def named(self, id: object) -> Entry:
-        """The entry of this id, or of this number. Raises EntryNotFound."""
+        """The entry of this id, or of this number. Raises EntryNotFound, and ConfigError for a list of these."""
+        if isinstance(id, list | tuple | set | frozenset):
+            raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
         seqs: tuple[int, ...] = ()
         ids: tuple[str, ...] = ()
         if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):
@@ -197,35 +211,6 @@ class LogReader:
         where = spans.visible(head.rewound, 0, head.next_seq)
         return entries_of(self._store, self._options.key, where, counter=self._options.counter.name)
 
-    async def active(self, head: Head, now: int) -> list[Entry]:
-        """What compactions and the view's newest cut have kept, oldest first, less what expired or was superseded."""
-        cut = head.views.get(self._options.view)
-        if cut is not None and cut.compaction != head.compaction:
-            cut = None  # the session was compacted since: the view begins anew
-        state = await self.compaction(head)
-        start = max(cut.start if cut else 1, head.first_seq)
-        counter = self._options.counter.name
-        entries: list[Entry] = []
-        inactive = spans.minus(state.inactive, spans.of(head.pinned))
-        for first, last in spans.visible(spans.union(inactive, head.rewound), start - 1, head.next_seq):
-            entries += await self._store.read(self._options.key, after=first - 1, before=last + 1, counter=counter)
-        if cut is not None:
-            there = {entry.seq for entry in entries}
-            ahead = {*cut.pins, *cut.anchors} - there
-            if ahead:
-                entries += await self._store.fetch(self._options.key, ahead, counter=counter)
-                entries.sort(key=lambda entry: entry.seq)
-        gone = set(spans.members(cut.gone if cut else ()))
-        return [
-            entry
-            for entry in entries
-            if not entry.erased
-            and entry.seq not in gone
-            and entry.kind != "summary"
-            and not entry.expired(now)
-            and not (entry.kind == "context" and entry.name and head.contexts.get(entry.name, (0,))[0] > entry.seq)
-        ]
-
     async def compaction(self, head: Head) -> Compaction:
         """What is covered and evicted, and what stands for it."""
         return await compaction_of(self._store, self._options.key, head.compaction)
@@ -264,24 +249,20 @@ class LogReader:
         batches = batches_of(self._store, self._options.key, where, counter=self._options.counter.name)
         return sum([await self._store.apart(_cost, batch, meter) async for batch in batches])
 
-    async def stats(self, now: int, costs: Callable[[Head, int], Awaitable[tuple[int, int]]]) -> Stats:
-        """The session in numbers; what has not been counted yet is counted now.
-
-        `costs` says, at a head and a time, what the active set costs, and what of that the current summaries do.
-        """
+    async def stats(self, now: int, active: Active) -> Stats:
+        """The session in numbers; what has not been counted yet is counted now."""
 
         async def read(head: Head) -> Stats:
-            return await self._stats(head, now, *await costs(head, now))
+            return await self._stats(head, len(await active.entries(head, now)), *await active.costs(head, now))
 
         return await self._store.together(lambda: self.settled(read), reads=True)
 
-    async def _stats(self, head: Head, now: int, active_tokens: int, summary_tokens: int) -> Stats:
+    async def _stats(self, head: Head, active: int, active_tokens: int, summary_tokens: int) -> Stats:
         await self.count(stores=False)
-        active = await self.active(head, now)
         return Stats(
             total_entries=head.entries,
-            active_entries=len(active),
-            compressed_entries=head.entries - len(active),
+            active_entries=active,
+            archived_entries=head.entries - active,
             summaries=len((await self.compaction(head)).current),
             total_tokens=await self._retained(head) + summary_tokens,
             active_tokens=active_tokens,

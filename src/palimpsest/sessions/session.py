@@ -490,11 +490,12 @@ class AsyncSession:
         return await self._log.entry(id)
 
     async def active_entries(self) -> list[Entry]:
-        """Return what the session's view shows from now on, oldest first; summaries are not included.
+        """Return the entries that are active, oldest first: neither covered by a summary, nor evicted, nor expired.
 
-        That is what its newest cut has kept, whatever the budget of the next call makes of it.
+        That is what the newest cut has kept, whatever the budget of the next call makes of it. A context may show more:
+        a question whose answer is still in the window stands beside the summary that covers it.
         """
-        return await self._log.active(await self._scope.head(), self._scope.clock())
+        return await (await self._compacting()).active_entries()
 
     async def interactions(self) -> list[Interaction]:
         """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
@@ -502,7 +503,7 @@ class AsyncSession:
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""
-        return await self._log.stats(self._scope.clock(), (await self._compacting()).costs)
+        return await self._log.stats(self._scope.clock(), await self._compacting())
 
     async def count(self) -> int:
         """Count every entry that has no stored count by the session's counter, and return how many there were."""

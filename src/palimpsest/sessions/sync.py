@@ -442,9 +442,10 @@ class Session:
         return drive(self._core.entry(id))
 
     def active_entries(self) -> list[Entry]:
-        """Return what the session's view shows from now on, oldest first; summaries are not included.
+        """Return the entries that are active, oldest first: neither covered by a summary, nor evicted, nor expired.
 
-        That is what its newest cut has kept, whatever the budget of the next call makes of it.
+        That is what the newest cut has kept, whatever the budget of the next call makes of it. A context may show more:
+        a question whose answer is still in the window stands beside the summary that covers it.
         """
         return drive(self._core.active_entries())
 
@@ -1286,6 +1287,13 @@ class Memory:
             progress: called with the sessions done and their total, of those that are deleted.
         """
         return drive(self._core.sweep(untouched_for=untouched_for, dry_run=dry_run, progress=progress))
+
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """A function that takes out of a text what this memory's policy finds, for log lines of your own, and never
+        raises. None without a policy.
+        """
+        return self._core.redact
 
     def on(self, event: EventName, handler: Handler) -> Callable[[], None]:
         """Call `handler(session_id, facts)` after each `event` and return a function that stops it.

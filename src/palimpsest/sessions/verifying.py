@@ -15,9 +15,9 @@ from palimpsest.log.head import Head
 from palimpsest.log.resuming import Displaced, left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
-from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import TRIES, moved
+from palimpsest.sessions.states import Walk, states_of
 from palimpsest.stores import Store
 from palimpsest.stores.paging import batches_of
 
@@ -47,9 +47,6 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return not self.problems
 
 
-STATES = ("erased", "rewound", "covered", "evicted", "expired", "active")
-
-
 async def verify(store: Store, options: Options, now: int) -> Verification:
     """Walk the whole log and every record of compaction, and say what became of each entry.
 
@@ -65,12 +62,11 @@ async def verify(store: Store, options: Options, now: int) -> Verification:
 
 
 async def _walked(store: Store, options: Options, head: Head, now: int) -> Verification:
-    snapshots = SnapshotReader(store, options)
-    state = await snapshots.state(head)
+    states = await states_of(store, options, head)
+    state = states.compaction
     records = await store.records(options.key, before=head.revision + 1)
     problems = [*_of_records(records, head, state), *_of_state(state, head)]
-    evicted = spans.union(state.evicted, state.hidden, await snapshots.evicted(head, state))
-    counts, seen = dict.fromkeys(STATES, 0), head.first_seq - 1
+    walk, seen = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
     async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
@@ -80,8 +76,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             seen = entry.seq
             if entry.damaged:
                 problems.append(f"entry {entry.seq} is damaged and cannot be read")
-            what = _state(entry, head, state.covered, evicted, now)
-            counts[what] += 1
+            what = walk.follow(entry)
             if not spans.within(head.rewound, entry.seq):  # a tombstone may lie there, too
                 links.follow(entry)
             gone = what in ("erased", "rewound") or (what != "covered" and entry.expired(now))
@@ -91,7 +86,7 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     if seen < head.next_seq - 1:
         problems.append(f"entries {seen + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
-    problems += links.broken(head)
+    problems, counts = [*problems, *links.broken(head)], walk.counts
     if counts["erased"] != head.erased:
         problems.append(f"{counts['erased']} entries are erased where the head knows of {head.erased}")
     if counts["rewound"] != head.hidden:
@@ -104,21 +99,6 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
         problems=tuple(problems),
         **counts,
     )
-
-
-def _state(entry: Entry, head: Head, covered: Sequence[Span], evicted: Sequence[Span], now: int) -> str:
-    """The one state of an entry."""
-    if entry.erased:
-        return "erased"
-    if spans.within(head.rewound, entry.seq):
-        return "rewound"
-    if spans.within(covered, entry.seq):
-        return "covered"
-    if spans.within(evicted, entry.seq):
-        return "evicted"
-    if entry.expired(now):
-        return "expired"
-    return "active"
 
 
 class _Links:

@@ -192,7 +192,9 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
             as_before(out.fileno(), path)
             yield out
         os.replace(f"{path}.partial", path)
-    except BaseException:
+    except BaseException as fault:
+        if isinstance(fault, OSError) and fault.filename == f"{path}.partial":
+            fault.filename = path  # the one that whoever reads it has named
         with suppress(OSError):
             os.unlink(f"{path}.partial")
         raise

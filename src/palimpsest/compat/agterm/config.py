@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from palimpsest import AsyncMemory, Memory
 from palimpsest.compat.agterm.spelling import Record, snake_case
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
@@ -60,12 +62,21 @@ class MemoryConfig(Record, frozen=True, kw_only=True):
         values.switch("auto_compress", self.auto_compress)
         values.choice("on_failure", self.on_failure, ("keep", "heuristic"))
 
-    def changed(self, changes: Mapping[str, Any]) -> MemoryConfig:
+    def changed(self, *many: Mapping[str, Any]) -> MemoryConfig:
         """Return the configuration with these changes, whose keys have either spelling. Raises ConfigError."""
+        config = self
+        for changes in many:
+            config = config._with(changes)
+        return config
+
+    def _with(self, changes: Mapping[str, Any]) -> MemoryConfig:
         if not isinstance(changes, Mapping):
             raise ConfigError("config", changes, "a MemoryConfig, or a mapping with some of its fields")
         given = snake_case(changes)
         values.known("config", given, self.__struct_fields__)
+        if len(given) < len(changes):
+            twice = [name for name in changes if name not in given and next(iter(snake_case({name: 0}))) in changes]
+            raise ConfigError("config", twice[0], "each key in one spelling: it is there in both")
         return msgspec.structs.replace(self, **given)
 
 
@@ -76,6 +87,20 @@ _LEAST = {
     "min_entries_to_compress": 1,
     "recent_window_tokens": 1,
 }
+
+Opened = TypeVar("Opened", AsyncMemory, Memory)
+
+
+def opened(store: object, kind: type[Opened]) -> tuple[Opened, bool]:
+    """The memory that is meant, of this class, and whether it was opened here. Raises ConfigError."""
+    if isinstance(store, kind):
+        return store, False
+    if not isinstance(store, str | Path):
+        one = "an AsyncMemory" if kind is AsyncMemory else "a Memory"
+        allowed = f"an address or a path, or {one} that is open already"
+        raise ConfigError("store", type(store).__name__, allowed)
+    return kind.open(store), True
+
 
 DEFAULT_MEMORY_CONFIG = MemoryConfig()
 """The documented defaults."""

@@ -10,7 +10,7 @@ from typing import Any
 from palimpsest import Entry
 from palimpsest.compat.agterm.records import CompressionResult, MemoryEntry
 from palimpsest.errors import ConfigError
-from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.logs import Redact, log_failure
 
 CONFIG_CHANGED = "config:changed"
 """The event of a changed configuration, which is the manager's own."""
@@ -20,9 +20,10 @@ EntryCost = Callable[[str, Entry], int]
 
 
 class Handlers:
-    """Who wants to be told of the manager's own events."""
+    """Who wants to be told of the manager's own events. `redact` cleans what is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Redact | None) -> None:
+        self._redact = redact
         self._handlers: dict[str, list[Callable[..., Any]]] = {}
 
     def add(self, event: str, handler: Callable[..., Any]) -> Callable[[], None]:
@@ -46,7 +47,7 @@ class Handlers:
         try:
             yield
         except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
-            log_failure(None, fault, "a handler of %s failed", event)
+            log_failure(self._redact, fault, "a handler of %s failed", event)
 
 
 async def completed(outcome: object) -> None:

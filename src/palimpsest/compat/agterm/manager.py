@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from palimpsest import AsyncMemory, AsyncSession
-from palimpsest.compat.agterm.config import MemoryConfig, config_of, strategy_of
+from palimpsest.compat.agterm.config import MemoryConfig, config_of, opened, strategy_of
 from palimpsest.compat.agterm.handlers import CONFIG_CHANGED, Handlers, completed, shaped
 from palimpsest.compat.agterm.records import (
     Cleared,
@@ -52,7 +52,7 @@ class AsyncMemoryManager:
         counter: Callable[[str], int] | str | None = None,
         prompt: str | None = None,
     ) -> None:
-        """Raises ConfigError, naming the option, for what is not accepted.
+        """Raises ConfigError, naming the option, for what is not accepted: `model` and `counter` once they are used.
 
         Args:
             config: a MemoryConfig, or a mapping of changes to the defaults, in either spelling; None: the defaults.
@@ -67,11 +67,10 @@ class AsyncMemoryManager:
         self._strategy = strategy_of(self._config, prompt)
         self._model, self._counter = model, counter
         self._summarizer: CallableSummarizer | None = None
-        self._owns = not isinstance(store, AsyncMemory)
-        self._memory = store if isinstance(store, AsyncMemory) else AsyncMemory.open(store)
+        self._memory, self._owns = opened(store, AsyncMemory)
         self._open: dict[str, AsyncSession] = {}
         self._originals: dict[str, Originals] = {}
-        self._handlers = Handlers()
+        self._handlers = Handlers(self._memory.redact)
 
     async def __aenter__(self) -> Self:
         return self
@@ -198,7 +197,7 @@ class AsyncMemoryManager:
             changes: a mapping of changes, in either spelling; None: those given by name.
             more: the same by name, such as `max_tokens=100_000`.
         """
-        config = self._config.changed({**(changes or {}), **more})
+        config = self._config.changed({} if changes is None else changes, more)
         self._strategy = strategy_of(config, self._prompt)
         self._config = config
         self._open = {}

@@ -94,11 +94,10 @@ def _mapping(raw: object, where: str, known: Sequence[str]) -> dict[str, Any]:
     """The mapping in one spelling. Raises ImportFailed for a key that nobody knows."""
     if not isinstance(raw, Mapping):
         raise ImportFailed(where, f"a mapping is needed, not {type(raw).__name__}")
-    found = snake_case(raw)
-    for name in found:
-        if name not in known:
+    for name in raw:
+        if next(iter(snake_case({name: 0}))) not in known:
             raise ImportFailed(f"{where}.{name}", f"is no known key (known are {', '.join(known)})")
-    return found
+    return snake_case(raw)
 
 
 def _list(raw: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from palimpsest import Memory, Session
-from palimpsest.compat.agterm.config import MemoryConfig, config_of, strategy_of
+from palimpsest.compat.agterm.config import MemoryConfig, config_of, opened, strategy_of
 from palimpsest.compat.agterm.handlers import CONFIG_CHANGED, Handlers, ended, shaped
 from palimpsest.compat.agterm.records import (
     Cleared,
@@ -54,7 +54,7 @@ class MemoryManager:
         counter: Callable[[str], int] | str | None = None,
         prompt: str | None = None,
     ) -> None:
-        """Raises ConfigError, naming the option, for what is not accepted.
+        """Raises ConfigError, naming the option, for what is not accepted: `model` and `counter` once they are used.
 
         Args:
             config: a MemoryConfig, or a mapping of changes to the defaults, in either spelling; None: the defaults.
@@ -69,11 +69,10 @@ class MemoryManager:
         self._strategy = strategy_of(self._config, prompt)
         self._model, self._counter = model, counter
         self._summarizer: CallableSummarizer | None = None
-        self._owns = not isinstance(store, Memory)
-        self._memory = store if isinstance(store, Memory) else Memory.open(store)
+        self._memory, self._owns = opened(store, Memory)
         self._open: dict[str, Session] = {}
         self._originals: dict[str, Originals] = {}
-        self._handlers = Handlers()
+        self._handlers = Handlers(self._memory.redact)
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +195,7 @@ class MemoryManager:
             changes: a mapping of changes, in either spelling; None: those given by name.
             more: the same by name, such as `max_tokens=100_000`.
         """
-        config = self._config.changed({**(changes or {}), **more})
+        config = self._config.changed({} if changes is None else changes, more)
         self._strategy = strategy_of(config, self._prompt)
         self._config = config
         self._open = {}

@@ -71,7 +71,8 @@ def parts_of(context: Context, summaries: Sequence[MemorySummary], session: Asyn
 
 def stats_of(stats: Stats) -> MemoryStats:
     """The documented figures."""
-    return MemoryStats(**{name: getattr(stats, name) for name in MemoryStats.__struct_fields__})
+    same = {name: getattr(stats, name) for name in MemoryStats.__struct_fields__ if name != "compressed_entries"}
+    return MemoryStats(compressed_entries=stats.archived_entries, **same)
 
 
 def compression_of(result: CompactionResult, ids: Iterable[str]) -> CompressionResult:
@@ -104,8 +105,7 @@ def state_of(
         if entry.erased:
             erased.append((len(living), entry.id))
         else:
-            made = within.get(entry.id)  # a context may show an open question beside the summary that has it
-            living.append(MemoryEntry(entry, session.cost, made is not None or entry.id not in shown, made))
+            living.append(MemoryEntry(entry, session.cost, entry.id not in shown, within.get(entry.id)))
     return SessionState(
         session_id=session.id,
         entries=tuple(living),

@@ -237,9 +237,7 @@ class Adding:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
         head = await self._scope.head()
         if not any(call.call_id == call_id for call in head.calls):
-            raise EntryNotFound(
-                self._scope.key.session, f"open call {call_id}" if isinstance(call_id, str) else call_id
-            )
+            raise EntryNotFound(self._scope.key.session, call_id, "open call")
         metadata = {"resolved": True}
         return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
 
@@ -319,7 +317,9 @@ def _fixed(content: Content) -> str | tuple[Part, ...]:
 def checked_key(key: str | None) -> str | None:
     """Return the key. Raises InvalidEntry for what is no text or empty."""
     if key is not None and (not isinstance(key, str) or not key):
-        raise InvalidEntry("key", f"{shorten(key)} is not text; give a text that names this batch")
+        raise InvalidEntry(
+            "key", f"{shorten(key)} names nothing; give a text that names this batch, such as the id of a webhook"
+        )
     if key is not None and (reason := unfit(key)) is not None:
         raise InvalidEntry("key", reason)
     return key

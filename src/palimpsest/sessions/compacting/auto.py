@@ -239,6 +239,7 @@ class AutoCompaction:
             snapshot=snapshot,
             meter=meter,
             session=self._scope.key.session,
+            metadata=head.metadata,
             entries=head.entries,
             turns=head.turns,
             input_tokens=self._input_tokens(head),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Snapshot
 from palimpsest.context.budget import bounds_of
 from palimpsest.context.groups import Group, Meter, by_group, fill
-from palimpsest.context.reading import whole_group
 from palimpsest.context.window import without
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import is_maskable, mask_note, mask_tokens, summary_entry, summary_entry_tokens
@@ -20,9 +18,9 @@ from palimpsest.log.head import Cut, Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.accesses import access_times
-from palimpsest.sessions.answers import answered
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import evicted_by_cut
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.stores.paging import batches_of
 from palimpsest.tokens.counter import TokenCounter
@@ -73,18 +71,7 @@ class SnapshotReader:
     async def evicted(self, head: Head, state: Compaction) -> tuple[Span, ...]:
         """Return what cuts of the session's view have evicted since its last compaction: nothing that is pinned, or of
         a group in which something is."""
-        cut = head.views.get(self._options.view)
-        if cut is None or cut.compaction != head.compaction or cut.start <= head.first_seq:
-            return ()
-        shown = {*cut.pins, *cut.anchors, *head.pinned}
-        passed = [seq for seq in head.pinned if seq < cut.start]
-        for entry in await self._store.fetch(self._options.key, passed) if passed else ():
-            if not entry.is_human and entry.role != "system":
-                group = await answered(
-                    self._store, self._options.key, self._options.counter.name, partial(whole_group, head, entry)
-                )
-                shown.update(other.seq for other in group)
-        return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
+        return await evicted_by_cut(self._store, self._options, head, state)
 
     async def load(
         self, head: Head, now: int, *, archive: bool, passed: bool = False, strategy: str = "", stores: bool = True

@@ -19,6 +19,7 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.compacting.result import below_threshold
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import active_entries
 from palimpsest.sessions.verifying import verify
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class Compacting:
     @property
     def _snapshots(self) -> SnapshotReader:
         return SnapshotReader.of(self._scope)
+
+    async def active_entries(self) -> list[Entry]:
+        """The active entries, oldest first."""
+        return await self.entries(await self._scope.head(), self._scope.clock())
+
+    async def entries(self, head: Head, now: int) -> list[Entry]:
+        """The entries that are active by this head, at this time."""
+        return await active_entries(self._scope.store, self._options, head, now)
 
     async def costs(self, head: Head, now: int) -> tuple[int, int]:
         """What the active set costs, and what of that the current summaries do."""
@@ -126,4 +135,4 @@ class Compacting:
         for made in reversed(found):
             if id is None or made.id == id:
                 return made
-        raise EntryNotFound(self._scope.key.session, "summary" if id is None else id)
+        raise EntryNotFound(self._scope.key.session, id, "summary")

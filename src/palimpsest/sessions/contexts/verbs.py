@@ -9,6 +9,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message
+from palimpsest.log import values
 from palimpsest.log.change import Change
 from palimpsest.log.head import PromptSize
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
@@ -57,6 +58,7 @@ class Contexts:
             raise ConfigError("system", system, "text, or None")
         if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
             raise ConfigError("tools", tools, "a list of tools' schemas")
+        values.switch("dry_run", dry_run)
         if isinstance(view, str):
             self._scope.gate.refuse([view], "view")
         schemas = cast("tuple[Message, ...]", tuple(tools or ()))  # which are only read
@@ -90,9 +92,13 @@ class Contexts:
         return context
 
     def _check_tail(self, tail: object, at: int | None) -> None:
-        texts = tail.items() if isinstance(tail, Mapping) else [("tail", tail)]
-        if not all(isinstance(name, str) and name and isinstance(text, str) for name, text in texts):
+        if not isinstance(tail, str | Mapping):
             raise ConfigError("tail", type(tail).__name__, "a text, or texts by name")
+        for name, text in tail.items() if isinstance(tail, Mapping) else ():
+            if not isinstance(name, str) or not name:
+                raise ConfigError("tail", name, "names that are text, such as 'clock'")
+            if not isinstance(text, str):
+                raise ConfigError(f"tail[{name!r}]", type(text).__name__, "a text")
         if at is not None:
             raise ConfigError("tail", "with `at`", "none: what was behind the log then is not known")
         if not self._options.tail_share:

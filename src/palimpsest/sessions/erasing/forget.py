@@ -85,6 +85,8 @@ async def forget(
     done += Erased(items=await _facts(scope, user, query, dry_run=dry_run))
     if user is not None and not done:
         done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
+    elif session is not None and not done:
+        done += Erased(unknown=f"there is no session {session!r}")
     if dry_run:
         return done + Erased(dry_run=True)
     await end_those_over(scope)  # in which nobody finds anything

@@ -58,7 +58,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _told(value: object) -> str:
-    return "blank text" if isinstance(value, str) else f"a {type(value).__name__}"
+    if isinstance(value, str):
+        return "a text" if value.strip() else "blank text"
+    return type(value).__name__
 
 
 def _check_condition(text: str) -> None:

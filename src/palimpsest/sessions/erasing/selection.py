@@ -202,7 +202,7 @@ def holding(condition: Condition, parts: Sequence[Sequence[Group]], head: Head, 
         "message_count": head.entries,
         "interaction_count": head.turns,
         "tokens": sum(group.cost for group in parts[-1]),
-        "metadata": {},
+        "metadata": head.metadata,
     }
     found: set[int] = set()
     for age, (interaction, shown) in enumerate(reversed(interactions)):

@@ -29,7 +29,6 @@ from palimpsest.stores.backend import (
     Refusal,
     Scrubbed,
     Seen,
-    Step,
 )
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.anew import Anew
@@ -158,13 +157,10 @@ class SealedBackend(Backend):
         left, tries = list(range(len(batches))), 0
         while left:
             tries += 1
-            await self._fit([step for i in left for step in batches[i]])
             made: list[tuple[int, Sealing]] = []
             ahead: dict[Place, Known | None] = {}
             for i in left:
-                sealing = Sealing(self.rows, self.markings.writing, batches[i], ahead)
-                while done[i] is None and not sealing.begin(self._heads.all):
-                    done[i] = await self._unexpected(sealing, ahead)
+                sealing, done[i] = await self._begun(batches[i], ahead)
                 if done[i] is None:
                     sealing.finish()
                     made.append((i, sealing))
@@ -207,10 +203,8 @@ class SealedBackend(Backend):
         if batch is None:
             return None
         batches[i] = batch
-        if self._is_under_another(batch):
-            return None
         anew = Sealing(self.rows, sealing.key_id, batch, {})
-        if not anew.begin(self._heads.all):
+        if not anew.begin(self._heads.all) or self._is_under_another(anew):
             return None
         anew.finish()
         made[number] = i, anew
@@ -221,18 +215,28 @@ class SealedBackend(Backend):
         looking = self._looking(asks)
         return self._opened(looking, look(looking.below))
 
-    async def _fit(self, steps: Sequence[Step]) -> None:
-        """See what the store says of its keys where a head is under another than the one that is written with.
+    async def _begun(self, batch: Batch, ahead: dict[Place, Known | None]) -> tuple[Sealing, Refusal | None]:
+        """A batch that has its heads, under the key that is to be written with; or the heads that are in its way.
 
-        Whoever retires a key seals all heads anew after that: so one that is under ours needs no look at the mark.
+        Where one of its heads is under another key, the store is asked what it says of its keys, after that head was
+        seen: another thread may have heard of a change in between, and what was sealed under the key of before would
+        stand over a head that is under the new one. Whoever retires a key seals all heads anew after that: so a batch
+        whose heads are all under its own key needs no look at the mark.
         """
-        if self._is_under_another(steps):
+        while True:
+            sealing, refusal = Sealing(self.rows, self.markings.writing, batch, ahead), None
+            while refusal is None and not sealing.begin(self._heads.all):
+                refusal = await self._unexpected(sealing, ahead)
+            if refusal is not None or not self._is_under_another(sealing):
+                return sealing, refusal
             await self.markings.refresh()
+            if self.markings.writing == sealing.key_id:
+                return sealing, None
 
-    def _is_under_another(self, steps: Sequence[Step]) -> bool:
-        """Whether a head of these is known to be under another key than the one that is written with."""
-        known = [self._heads.all.get(self.rows.at(step.place)) for step in steps]
-        return any(one is not None and one.key_id and one.key_id != self.markings.writing for one in known)
+    def _is_under_another(self, sealing: Sealing) -> bool:
+        """Whether a head of a batch, or one that is known beside it, is under another key than it is sealed with."""
+        known = [*sealing.before, *(self._heads.all.get(self.rows.at(step.place)) for step in sealing.batch)]
+        return any(one is not None and one.key_id not in ("", sealing.key_id) for one in known)
 
     async def _unexpected(self, sealing: Sealing, ahead: dict[Place, Known | None]) -> Refusal | None:
         """Look at the heads of a batch; those that are there, unless they are as it expects them."""
@@ -242,7 +246,6 @@ class SealedBackend(Backend):
             if place is not None and place not in ahead
         ]
         seen = dict(zip(meant, await self.look([Ask(place) for place in meant]), strict=True))
-        await self._fit(sealing.batch)
         found: list[PlaceHead | None] = []
         for step in sealing.batch:
             known = ahead.get(self.rows.at(step.place))

@@ -25,7 +25,7 @@ def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend: 
     address, checked = server_options(PostgresOptions, url, options)
     if checked.schema_name.startswith("pg_"):
         raise ConfigError("schema_name", checked.schema_name, "a name that does not begin with pg_, PostgreSQL's own")
-    _check(address)
+    check_address(address)
     if find_spec("asyncpg") is None:
         raise MissingExtra("a store on PostgreSQL", "postgres")
     from palimpsest.stores.postgres.backend import PostgresBackend  # the driver: an extra
@@ -33,7 +33,7 @@ def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend: 
     return PostgresBackend(address, checked)
 
 
-def _check(address: str) -> None:
+def check_address(address: str) -> None:
     """Raise ConfigError for an address that the driver would not take, whose complaint may quote a password."""
     allowed = "postgresql://user:password@host:5432/database, options behind a question mark"
     try:

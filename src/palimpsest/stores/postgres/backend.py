@@ -56,7 +56,7 @@ class PostgresBackend(ServerBackend[Pool]):
     def __init__(self, address: str, options: PostgresOptions) -> None:
         super().__init__(address, options)
         self._schema, self._size = options.schema_name, options.pool_size
-        self._dsn, self._driver = _driver_options(address)
+        self._dsn, self._driver = driver_options(address)
         self._sql = Statements(options.schema_name)
         self._writing = Writing(self._sql)
 
@@ -96,14 +96,14 @@ class PostgresBackend(ServerBackend[Pool]):
 
         async def twice(pool: Pool) -> T:
             try:
-                return await _once(pool, do)
+                return await once(pool, do)
             except PalimpsestError:
                 raise
             except AWAY as fault:
                 if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
                     raise
                 pool.expire()
-            return await _once(pool, do)
+            return await once(pool, do)
 
         return await self.asked(twice, writes=writes)
 
@@ -204,7 +204,8 @@ class PostgresBackend(ServerBackend[Pool]):
             await pool.close(min(self.seconds, 5))
 
 
-async def _once(pool: Pool, do: Do[T]) -> T:
+async def once(pool: Pool, do: Do[T]) -> T:
+    """Return what this does with a connection. Raises Unsent where there is none to be had."""
     try:
         db = await pool.take()
     except FAULTS as fault:
@@ -218,7 +219,7 @@ async def _once(pool: Pool, do: Do[T]) -> T:
     return done
 
 
-def _driver_options(address: str) -> tuple[str, dict[str, Any]]:
+def driver_options(address: str) -> tuple[str, dict[str, Any]]:
     """The address without those options of the driver's that it takes beside it only, and these. Raises ConfigError."""
     bare, _, query = address.partition("?")
     kept, given = list[str](), dict[str, Any]()

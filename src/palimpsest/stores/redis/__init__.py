@@ -26,7 +26,7 @@ DRIVERS = ("client_name", "health_check_interval", "socket_connect_timeout", "so
 def open_redis(url: str, runner: Runner, **options: Any) -> RedisBackend:  # noqa: ARG001 (as all)
     """Open `redis://…` or `rediss://…`. Options are those of `RedisOptions`; some others are the driver's."""
     address, checked = server_options(RedisOptions, url, options)
-    _check(address, checked)
+    check_address(address, checked)
     if find_spec("redis") is None:
         raise MissingExtra("a store on Redis", "redis")
     from palimpsest.stores.redis.backend import RedisBackend  # the driver: an extra
@@ -34,7 +34,7 @@ def open_redis(url: str, runner: Runner, **options: Any) -> RedisBackend:  # noq
     return RedisBackend(address, checked)
 
 
-def _check(address: str, options: RedisOptions) -> None:
+def check_address(address: str, options: RedisOptions) -> None:
     """Raise ConfigError for an address that the driver would not take, whose complaint may quote a password."""
     allowed = "redis://user:password@host:6379/0, options behind a question mark; rediss:// for one with TLS"
     given: list[tuple[str, str]] = []

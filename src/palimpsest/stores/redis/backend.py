@@ -55,7 +55,7 @@ class RedisBackend(ServerBackend[Link]):
     async def _check(self, link: Link) -> None:
         """See that the server can be used, and that what is there was written by a version like this one."""
         for answer in await link.each(b"INFO"):
-            self._check_server(info(answer))
+            check_server(self.url, info(answer), in_cluster=self._in_cluster)
         key = f"{self._options.prefix}:store"
         found = await link.call(b"GET", key)
         if found is None and self.writable:
@@ -67,22 +67,6 @@ class RedisBackend(ServerBackend[Link]):
                     self.url, f"the key {key} does not hold a version: somebody else writes to its prefix"
                 )
             raise StoreTooNew(self.url, int(found), int(VERSION))
-
-    def _check_server(self, said: dict[str, str]) -> None:
-        version = said.get("redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-            raise StoreUnavailable(self.url, f"it is version {version}: Redis 7 or newer is needed, or any Valkey")
-        if said.get("cluster_enabled") == "1" and not self._in_cluster:
-            raise ConfigError("cluster", False, "true: the server is a node of a cluster")
-        policy = said.get("maxmemory_policy", "")
-        if policy.startswith("allkeys"):
-            told = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
-            raise StoreUnavailable(self.url, f"{told}; set it to noeviction")
-        if said.get("aof_enabled") == "0":
-            note = (
-                "%s: its append-only file is off (appendonly no): when the server ends, what was acknowledged is lost"
-            )
-            warn(note, self.url)
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
@@ -265,3 +249,19 @@ class RedisBackend(ServerBackend[Link]):
         link = self.release()
         if link is not None:
             await link.close()
+
+
+def check_server(url: str, said: dict[str, str], *, in_cluster: bool) -> None:
+    """Raise StoreUnavailable or ConfigError where a server, by what it says of itself, cannot be used."""
+    version = said.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+        raise StoreUnavailable(url, f"it is version {version}: Redis 7 or newer is needed, or any Valkey")
+    if said.get("cluster_enabled") == "1" and not in_cluster:
+        raise ConfigError("cluster", False, "true: the server is a node of a cluster")
+    policy = said.get("maxmemory_policy", "")
+    if policy.startswith("allkeys"):
+        told = f"its maxmemory-policy is {policy}, by which it throws away what it holds when its memory is full"
+        raise StoreUnavailable(url, f"{told}; set it to noeviction")
+    if said.get("aof_enabled") == "0":
+        note = "%s: its append-only file is off (appendonly no): when the server ends, what was acknowledged is lost"
+        warn(note, url)

@@ -96,7 +96,7 @@ class Database:
 
     def _open(self) -> Tables:
         forking.refuse(self.path)
-        connection = _connected(self._url, self.path, writable=self.writable)
+        connection = connected(self._url, self.path, writable=self.writable)
         try:
             self._be_the_same()
             if self.writable:
@@ -251,7 +251,7 @@ class Database:
         return given
 
 
-def _connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
+def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
     """Open the file. Where it may be written, missing folders and a missing file are made, for their owner alone."""
     with Translated(url):
         if writable:

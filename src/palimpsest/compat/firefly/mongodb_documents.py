@@ -1,0 +1,323 @@
+"""Entries as documents of MongoDB, as it is documented. A save is one update of one document.
+
+`key` and `expires_at` are absent rather than null, so that the indexes over them are partial. Beside the documented
+fields a document has `place`, by which entries are in the order in which they came; `version`, another one with every
+change; `micros`, what dates of MongoDB leave out; and `coded`, the names of fields that are JSON in a text, since
+MongoDB has no such value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl
+from uuid import uuid4
+
+from pymongo import AsyncMongoClient, ReadPreference
+from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import parse_uri
+from pymongo.write_concern import WriteConcern
+
+from palimpsest.compat.firefly.entries import Packed
+from palimpsest.compat.firefly.served import Server
+from palimpsest.compat.firefly.store import elsewhere, spelled, unspelled
+from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
+from palimpsest.log.entry import microseconds_of, moment
+from palimpsest.runtime.logs import warn
+from palimpsest.stores.common import discreet_address
+from palimpsest.stores.mongodb import faults
+
+TRIES = 50
+"""How often a save is tried that crosses others', before that is an error."""
+
+DEEPEST = 60
+"""Lists and mappings in each other that MongoDB keeps as they are, beside those around them: it has 100 levels."""
+
+INDEXES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("namespace", {}),
+    ("namespace key", {"partialFilterExpression": {"key": {"$exists": True}}}),
+    ("expires_at", {"partialFilterExpression": {"expires_at": {"$exists": True}}}),
+    ("entry_id", {"unique": True}),
+    ("key namespace", {"unique": True, "partialFilterExpression": {"key": {"$exists": True}}}),
+)
+"""The documented ones, and that of one entry of each key."""
+
+ONE_OF_EACH_KEY = "key_1_namespace_1"
+
+
+class Documents(Server):
+    """The collection, and the client."""
+
+    faults = faults.FAULTS
+
+    def __init__(self, address: str, database: str, collection: str, *, size: int, seconds: float) -> None:
+        self._url, self._address, self._names = discreet_address(address), address, (database, collection)
+        self._size, self._seconds = size, seconds
+        self._client: AsyncMongoClient[dict[str, Any]] | None = None
+        self._last = 0
+        try:
+            if not address.startswith("mongodb+srv:"):
+                parse_uri(address)
+        except (InvalidURI, ConfigurationError, ValueError, TypeError):
+            allowed = "mongodb://user:password@host:27017/, options of the driver behind a question mark"
+            raise ConfigError("store", self._url, allowed) from None
+
+    # --- the client
+
+    async def connect(self) -> None:
+        milliseconds = max(int(self._seconds * 1000), 1)
+        wanted: dict[str, Any] = {
+            "maxPoolSize": self._size,
+            "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why
+            "connectTimeoutMS": min(milliseconds, 20_000),
+            "waitQueueTimeoutMS": milliseconds,
+            "appname": "palimpsest",
+        }
+        given = {name.lower() for name, _ in parse_qsl(self._address.partition("?")[2], keep_blank_values=True)}
+        named = {name: value for name, value in wanted.items() if name.lower() not in given}
+        client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self._address, tz_aware=True, **named)
+        try:
+            own = client.write_concern
+            self._writes = WriteConcern("majority", j=True) if own.is_server_default else own
+            name, collection = self._names
+            self._documents = client[name].get_collection(
+                collection,
+                read_preference=ReadPreference.PRIMARY,
+                read_concern=ReadConcern("majority"),
+                write_concern=self._writes,
+            )
+            await self._prepare()
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+
+    async def _prepare(self) -> None:
+        """Make the indexes that are missing."""
+        there = await self._documents.index_information()
+        if ONE_OF_EACH_KEY not in there:
+            await self._adopt()
+        for names, how in INDEXES:
+            fields = [(name, 1) for name in names.split()]
+            if "_".join(f"{name}_1" for name, _ in fields) not in there:
+                await self._documents.create_index(fields, **how)
+
+    async def _adopt(self) -> None:
+        """Have documents of others be as ours are: nothing is null, each has a place, and of a key one has it."""
+        for name in ("key", "expires_at"):
+            await self._documents.update_many({name: {"$type": "null"}}, {"$unset": {name: ""}})
+        seen: set[tuple[Any, Any]] = set()
+        order = [("created_at", -1), ("_id", -1)]
+        found = await self._documents.find({"place": {"$exists": False}}).sort(order).to_list()
+        for number, one in enumerate(found):
+            change: dict[str, Any] = {"$set": {"place": -number}}
+            mine = one.get("namespace", ""), one.get("key")
+            if mine[1] is not None and mine in seen:  # the newest keeps it
+                change["$unset"] = {"key": ""}
+                change["$set"]["metadata.superseded_key"] = mine[1]
+            seen.add(mine)
+            await self._documents.update_one({"_id": one["_id"]}, change)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return faults.told(self._url, fault, writes)
+
+    # --- what a store does
+
+    async def save(self, namespace: str, row: Packed, now: int) -> None:
+        for _ in range(TRIES):
+            try:
+                await self._put(spelled(namespace), row, now)
+                return
+            except DuplicateKeyError:
+                if await self._made_way(spelled(namespace), row, now):
+                    return
+        raise StoreUnavailable(self._url, "others are writing at the same time all the while; try again")
+
+    async def load(self, namespace: str, now: int) -> list[Packed]:
+        found = await self._documents.find({"namespace": spelled(namespace), **_alive(now - 1000)}).to_list()
+        found.sort(key=lambda one: (one.get("place", self._last), one.get("created_at") or moment(0), one["entry_id"]))
+        rows = [self._row_of(one) for one in found]
+        return [row for row in rows if row is not None and not row.is_over(now)]
+
+    async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
+        found = await self._documents.find_one({"namespace": spelled(namespace), "key": spelled(key)})
+        row = None if found is None else self._row_of(found)
+        return None if row is None or row.is_over(now) else row
+
+    async def delete(self, namespace: str, entry_id: str) -> None:
+        await self._documents.delete_one({"namespace": spelled(namespace), "entry_id": spelled(entry_id)})
+
+    async def clear(self, namespace: str) -> None:
+        await self._documents.delete_many({"namespace": spelled(namespace)})
+
+    async def cleanup(self, now: int) -> int:
+        return (await self._documents.delete_many({"expires_at": {"$lte": moment(now)}})).deleted_count
+
+    async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
+        home = {"namespace": spelled(namespace), "key": spelled(key)}
+        found = await self._documents.find_one(home)
+        there = None if found is None else self._row_of(found)
+        if (None if there is None or there.is_over(now) else there) != was:
+            return False
+        if row is None and was is None:
+            return True
+        if row is not None and await self._namespace_of(row) not in {None, home["namespace"]}:
+            raise elsewhere(row.entry_id)
+        same = {} if found is None else {"_id": found["_id"], "version": found.get("version")}
+        if found is not None and (row is None or was is None):
+            gone = (await self._documents.delete_one(same)).deleted_count > 0
+            if row is None or not gone:
+                return gone
+        try:
+            if found is not None and was is not None:
+                assert row is not None, "else it was taken away"
+                change = self._change(row, now, home)
+                del change["$setOnInsert"]
+                return (await self._documents.update_one(same, change)).matched_count > 0
+            assert row is not None, "else there is nothing to do"
+            await self._documents.insert_one(self._whole(row, now, home))
+        except DuplicateKeyError:
+            return False  # somebody was first
+        return True
+
+    # --- documents
+
+    async def _put(self, namespace: str, row: Packed, now: int) -> None:
+        """Save with one update. Raises DuplicateKeyError where another document is in the way."""
+        home = {"namespace": namespace}
+        home |= {"entry_id": spelled(row.entry_id)} if row.key is None else {"key": spelled(row.key)}
+        await self._documents.update_one({**home, **_alive(now)}, self._change(row, now, home), upsert=True)
+
+    async def _made_way(self, namespace: str, row: Packed, now: int) -> bool:
+        """See what is in the way: what has expired goes. Return whether the entry is saved by that. Raises Conflict."""
+        if await self._namespace_of(row) not in {None, namespace}:
+            raise elsewhere(row.entry_id)
+        mine = [{"entry_id": spelled(row.entry_id)}]
+        mine += [] if row.key is None else [{"key": spelled(row.key)}]
+        over = {"namespace": namespace, "expires_at": {"$lte": moment(now)}, "$or": mine}
+        if (await self._documents.delete_many(over)).deleted_count or row.key is None:
+            return False
+        there = await self._documents.find_one({"namespace": namespace, "entry_id": spelled(row.entry_id)})
+        if there is None or there.get("key") == spelled(row.key):
+            return False
+        return await self._moved(namespace, row, now)
+
+    async def _moved(self, namespace: str, row: Packed, now: int) -> bool:
+        """Save an entry that has another key than before, whose own entry goes. False where others are in the way."""
+        assert self._client is not None, "it is connected"
+        home = {"namespace": namespace, "entry_id": spelled(row.entry_id)}
+        change = self._change(row, now, home)
+        del change["$setOnInsert"]
+        try:
+            async with self._client.start_session() as session:
+                await session.start_transaction(write_concern=self._writes)
+                other = {"namespace": namespace, "key": spelled(row.key or ""), "entry_id": {"$ne": home["entry_id"]}}
+                await self._documents.delete_many(other, session=session)
+                done = await self._documents.update_one(home, change, session=session)
+                await session.commit_transaction()
+                return done.matched_count > 0
+        except PyMongoError as fault:
+            if not faults.may_pass(fault):
+                raise
+            return False
+
+    async def _namespace_of(self, row: Packed) -> str | None:
+        found = await self._documents.find_one({"entry_id": spelled(row.entry_id)}, {"namespace": 1})
+        return None if found is None else str(found["namespace"])
+
+    def _change(self, row: Packed, now: int, given: Iterable[str]) -> dict[str, Any]:
+        """What makes a document this entry; fields that are `given` are there already."""
+        whole = self._whole(row, now, {})
+        place = whole.pop("place")
+        absent = {name: "" for name in ("key", "expires_at", "coded") if name not in whole and name not in given}
+        change = {
+            "$set": {name: value for name, value in whole.items() if name not in given},
+            "$setOnInsert": {"place": place},
+        }
+        return {**change, "$unset": absent} if absent else change
+
+    def _whole(self, row: Packed, now: int, home: dict[str, str]) -> dict[str, Any]:
+        """The document of an entry."""
+        self._last = max(self._last + 1, now)
+        content, metadata = json.loads(row.content), json.loads(row.metadata)
+        coded = [name for name, one in (("content", content), ("metadata", metadata)) if not _is_kept(one, 0)]
+        whole = {
+            **home,
+            "entry_id": spelled(row.entry_id),
+            "scope": row.scope,
+            "key": None if row.key is None else spelled(row.key),
+            "content": row.content if "content" in coded else content,
+            "metadata": row.metadata if "metadata" in coded else metadata,
+            "created_at": moment(row.created),
+            "expires_at": None if row.expires is None else moment(row.expires),
+            "importance": row.importance,
+            "micros": [row.created % 1000, (row.expires or 0) % 1000],
+            "place": self._last,
+            "version": uuid4().hex,
+            "coded": coded or None,
+        }
+        return {name: value for name, value in whole.items() if value is not None or name == "content"}
+
+    def _row_of(self, document: dict[str, Any]) -> Packed | None:
+        """The entry of a document; None, and a line in the log, where it cannot be one."""
+        try:
+            coded, (created, expires) = document.get("coded") or (), document.get("micros") or (0, 0)
+            key, ends = document.get("key"), document.get("expires_at")
+            content, metadata = (
+                document.get(name)
+                if name in coded
+                else json.dumps(document.get(name), separators=(",", ":"), default=_plain)
+                for name in ("content", "metadata")
+            )
+            return Packed(
+                unspelled(document["entry_id"]),
+                document.get("scope", "working"),
+                None if key is None else unspelled(key),
+                str(content),
+                "{}" if metadata == "null" else str(metadata),
+                _micros(document["created_at"], created),
+                None if ends is None else _micros(ends, expires),
+                float(document.get("importance", 0.5)),
+            )
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as fault:
+            told = "%s: the entry %r cannot be read, and is left out: %s"
+            warn(told, self._url, document.get("entry_id"), fault)
+            return None
+
+
+def _alive(now: int) -> dict[str, Any]:
+    return {"$or": [{"expires_at": None}, {"expires_at": {"$gt": moment(now)}}]}
+
+
+def _micros(time: datetime, rest: int) -> int:
+    whole = microseconds_of(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+    return whole // 1000 * 1000 + rest
+
+
+def _plain(value: object) -> Any:
+    """A value of MongoDB's own, which others have kept, as JSON has it."""
+    if isinstance(value, datetime):
+        return {"$datetime": (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).isoformat()}
+    return str(value)
+
+
+def _is_kept(value: Any, depth: int) -> bool:
+    """Whether MongoDB gives a value of JSON back as it is."""
+    if isinstance(value, str):
+        return not any(0xD800 <= ord(c) < 0xE000 for c in value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -(2**63) <= value < 2**63
+    if depth > DEEPEST:
+        return False
+    if isinstance(value, dict):
+        names = all("\0" not in name and not name.startswith("$") and _is_kept(name, depth) for name in value)
+        return names and all(_is_kept(one, depth + 1) for one in value.values())
+    return not isinstance(value, list) or all(_is_kept(one, depth + 1) for one in value)

@@ -1,0 +1,318 @@
+"""The documented table of entries on a PostgreSQL server. A save is one statement.
+
+The order in which entries came is in their `metadata`, as `$place`, out of a sequence: no documented column has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import asyncpg
+
+from palimpsest.compat.firefly import jsonb
+from palimpsest.compat.firefly.entries import Packed
+from palimpsest.compat.firefly.served import Server
+from palimpsest.compat.firefly.store import elsewhere, spelled, unspelled
+from palimpsest.errors import PalimpsestError, StoreCorrupt
+from palimpsest.log.entry import microseconds_of, moment
+from palimpsest.runtime.logs import warn
+from palimpsest.stores.common import discreet_address
+from palimpsest.stores.postgres.backend import PLANS, driver_options, once
+from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
+from palimpsest.stores.postgres.pool import Connection, Pool
+
+T = TypeVar("T")
+
+TRIES = 10
+"""How often a write is tried that crosses others', before that is an error."""
+
+LAYOUT = (
+    """CREATE TABLE IF NOT EXISTS {t} (
+    entry_id TEXT PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    key TEXT,
+    content JSONB NOT NULL,
+    metadata JSONB NOT NULL DEFAULT '{}',
+    created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
+    expires_at TIMESTAMPTZ,
+    importance FLOAT NOT NULL DEFAULT 0.5
+        CHECK (importance >= 0.0 AND importance <= 1.0)
+)""",
+    "CREATE INDEX IF NOT EXISTS idx_namespace ON {t}(namespace)",
+    "CREATE INDEX IF NOT EXISTS idx_namespace_key ON {t}(namespace, key) WHERE key IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_expires_at ON {t}(expires_at) WHERE expires_at IS NOT NULL",
+    "CREATE SEQUENCE IF NOT EXISTS {places}",
+)
+"""What is documented, and the sequence of places."""
+
+ADOPTED = (
+    # Of several entries with one key, which others have made, the newest keeps it; the rest say what it was.
+    """UPDATE {t} SET key = NULL, metadata = metadata || jsonb_build_object('superseded_key', key)
+WHERE entry_id IN (SELECT entry_id FROM (
+    SELECT entry_id, row_number() OVER (PARTITION BY namespace, key ORDER BY created_at DESC, entry_id DESC) AS n
+    FROM {t} WHERE key IS NOT NULL) AS each WHERE n > 1)""",
+    """UPDATE {t} AS e SET metadata = e.metadata || jsonb_build_object('$place', placed.place)
+FROM (SELECT entry_id, nextval('{places}') AS place FROM (
+    SELECT entry_id FROM {t} WHERE NOT metadata ? '$place' ORDER BY created_at, entry_id) AS each) AS placed
+WHERE e.entry_id = placed.entry_id""",
+    "CREATE UNIQUE INDEX IF NOT EXISTS idx_one_of_each_key ON {t}(namespace, key) WHERE key IS NOT NULL",
+)
+"""What makes one row of each key, also of a table that was there before."""
+
+INDEXES = ("idx_namespace", "idx_namespace_key", "idx_expires_at", "idx_one_of_each_key")
+
+COLUMNS = ("entry_id", "scope", "key", "content", "metadata", "created_at", "expires_at", "importance")
+
+
+class Table(Server):
+    """The table, and the connections to it."""
+
+    faults = FAULTS
+
+    def __init__(self, address: str, schema: str, *, size: int, least: int, seconds: float) -> None:
+        self._url, self._schema, self._size, self._least, self._seconds = (
+            discreet_address(address),
+            schema,
+            size,
+            least,
+            seconds,
+        )
+        self._dsn, self._driver = driver_options(address)
+        self._names = {"t": f'"{schema}".memory_entries', "places": f'"{schema}".memory_entries_place'}
+        self._pool: Pool | None = None
+        each = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name != "metadata")
+        anew = (
+            f"DO UPDATE SET {each}, metadata = excluded.metadata || CASE "
+            "WHEN e.expires_at <= $10 OR NOT e.metadata ? '$place' THEN '{}'::jsonb "
+            "ELSE jsonb_build_object('$place', e.metadata -> '$place') END"
+        )
+        insert = self._sql(
+            f"INSERT INTO {{t}} AS e({', '.join(COLUMNS)}, namespace) VALUES($1, $2, $3, $4, "
+            "$5::jsonb || jsonb_build_object('$place', nextval('{places}')), $6, $7, $8, $9) ON CONFLICT "
+        )
+        self._by_id = f"{insert}(entry_id) {anew} WHERE e.namespace = excluded.namespace"
+        self._by_key = f"{insert}(namespace, key) WHERE key IS NOT NULL {anew}"
+        read = self._sql(f"SELECT {', '.join(COLUMNS)} FROM {{t}} WHERE namespace = $1")
+        place = "CASE jsonb_typeof(metadata -> '$place') WHEN 'number' THEN (metadata ->> '$place')::numeric END"
+        alive = "AND (expires_at IS NULL OR expires_at > $2)"
+        self._load = f"{read} {alive} ORDER BY {place} NULLS LAST, created_at, entry_id"
+        self._load_by_key = f"{read} AND key = $3 {alive}"
+        self._look = f"{read} AND key = $2 FOR UPDATE"
+
+    def _sql(self, text: str) -> str:
+        for name, value in self._names.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
+
+    # --- connections
+
+    async def connect(self) -> None:
+        pool = Pool(self._connection, self._size)
+        try:
+            await once(pool, self._prepare)
+            opened = await asyncio.gather(*(pool.take() for _ in range(self._least)), return_exceptions=True)
+        except BaseException:
+            await pool.close(0)
+            raise
+        for db in opened:
+            if not isinstance(db, BaseException):
+                pool.give(db)
+        self._pool = pool
+
+    async def _connection(self) -> Connection:
+        db = await asyncpg.connect(self._dsn, timeout=self._seconds, **self._driver)
+        if self._driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
+            try:
+                await db.execute(PLANS)
+            except BaseException:
+                db.terminate()
+                raise
+        return db
+
+    async def _prepare(self, db: Connection) -> None:
+        """Make what is missing: of processes that do so at once one does it."""
+        if await self._is_prepared(db):
+            return
+        if await db.fetchval("SELECT getdatabaseencoding()") != "UTF8":
+            raise StoreCorrupt(self._url, "the database is not encoded in UTF-8; make one that is")
+        async with db.transaction():
+            await db.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 1178946153))", self._schema)
+            if await self._is_prepared(db):  # another process was first
+                return
+            if not await db.fetchval("SELECT to_regnamespace($1)::oid", f'"{self._schema}"'):
+                await db.execute(f'CREATE SCHEMA "{self._schema}"')
+            for statement in (*LAYOUT, *ADOPTED):
+                await db.execute(self._sql(statement))
+
+    async def _is_prepared(self, db: Connection) -> bool:
+        there = await db.fetch(
+            "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = $1 AND c.relname = ANY($2::text[])",
+            self._schema,
+            ["memory_entries", "memory_entries_place", *INDEXES],
+        )
+        return len(there) == 2 + len(INDEXES)
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close(min(self._seconds, 5))
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        return told(self._url, fault, writes)
+
+    async def _with(self, do: Callable[[Connection], Awaitable[T]], *, writes: bool = False) -> T:
+        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
+        assert self._pool is not None, "it is connected"
+        try:
+            return await once(self._pool, do)
+        except PalimpsestError:
+            raise
+        except AWAY as fault:
+            if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
+                raise
+            self._pool.expire()
+        return await once(self._pool, do)
+
+    # --- what a store does
+
+    async def save(self, namespace: str, row: Packed, now: int) -> None:
+        values = _values(namespace, row, now)
+        await self._with(lambda db: self._crossing(lambda: self._put(db, values)), writes=True)
+
+    async def load(self, namespace: str, now: int) -> list[Packed]:
+        rows = await self._with(lambda db: db.fetch(self._load, spelled(namespace), moment(now)))
+        return [one for row in rows if (one := self._row_of(row)) is not None]
+
+    async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
+        sought = spelled(namespace), moment(now), spelled(key)
+        row = await self._with(lambda db: db.fetchrow(self._load_by_key, *sought))
+        return None if row is None else self._row_of(row)
+
+    async def delete(self, namespace: str, entry_id: str) -> None:
+        sql = self._sql("DELETE FROM {t} WHERE namespace = $1 AND entry_id = $2")
+        await self._with(lambda db: db.execute(sql, spelled(namespace), spelled(entry_id)), writes=True)
+
+    async def clear(self, namespace: str) -> None:
+        sql = self._sql("DELETE FROM {t} WHERE namespace = $1")
+        await self._with(lambda db: db.execute(sql, spelled(namespace)), writes=True)
+
+    async def cleanup(self, now: int) -> int:
+        sql = self._sql("DELETE FROM {t} WHERE expires_at <= $1")
+        return _count(await self._with(lambda db: db.execute(sql, moment(now)), writes=True))
+
+    async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
+        values = None if row is None else _values(namespace, row, now)
+
+        async def compared(db: Connection) -> bool:
+            async with db.transaction():
+                found = await db.fetchrow(self._look, spelled(namespace), spelled(key))
+                there = None if found is None else self._row_of(found)
+                if (None if there is None or there.is_over(now) else there) != was:
+                    return False
+                if values is not None:
+                    return await self._first(db, values) if found is None else await self._put(db, values)
+                if was is not None:
+                    await db.execute(self._sql("DELETE FROM {t} WHERE entry_id = $1"), spelled(was.entry_id))
+                return True
+
+        return await self._with(lambda db: self._crossing(lambda: compared(db)), writes=True)
+
+    # --- with a connection
+
+    async def _crossing(self, do: Callable[[], Awaitable[T]]) -> T:
+        """Do this anew when it crosses what others do, who were first."""
+        for _ in range(TRIES - 1):
+            try:
+                return await do()
+            except CROSSED:
+                continue
+        return await do()
+
+    async def _put(self, db: Connection, values: tuple[Any, ...]) -> bool:
+        """Save with one statement, or in a transaction where an entry has the id of one and the key of another."""
+        if values[2] is None:
+            return await self._put_by_id(db, values)
+        try:
+            async with _savepoint(db):
+                await db.execute(self._by_key, *values)
+        except asyncpg.UniqueViolationError:
+            return await self._made_room(db, values)
+        return True
+
+    async def _put_by_id(self, db: Connection, values: tuple[Any, ...]) -> bool:
+        if not _count(await db.execute(self._by_id, *values)):
+            raise elsewhere(unspelled(values[0]))
+        return True
+
+    async def _made_room(self, db: Connection, values: tuple[Any, ...]) -> bool:
+        """Save where the entry of this key has another id, and goes."""
+        entry_id, key, namespace = values[0], values[2], values[8]
+        async with db.transaction():
+            whose = self._sql("SELECT namespace FROM {t} WHERE entry_id = $1 FOR UPDATE")
+            if await db.fetchval(whose, entry_id) not in {None, namespace}:
+                raise elsewhere(unspelled(entry_id))
+            gone = self._sql("DELETE FROM {t} WHERE namespace = $1 AND key = $2 AND entry_id <> $3")
+            await db.execute(gone, namespace, key, entry_id)
+            return await self._put_by_id(db, values)
+
+    async def _first(self, db: Connection, values: tuple[Any, ...]) -> bool:
+        """Save where there is none of this key; return whether that was so until the end."""
+        try:
+            async with db.transaction():
+                return await self._put_by_id(db, values)
+        except asyncpg.UniqueViolationError:
+            return False
+
+    def _row_of(self, row: Any) -> Packed | None:
+        """The entry of a row; None, and a line in the log, where it cannot be one."""
+        entry_id, scope, key, content, metadata, created, expires, importance = row
+        try:
+            return Packed(
+                unspelled(entry_id),
+                scope,
+                None if key is None else unspelled(key),
+                *jsonb.values(content, metadata),
+                microseconds_of(created),
+                None if expires is None else microseconds_of(expires),
+                importance,
+            )
+        except (ValueError, TypeError, OverflowError) as fault:
+            warn("%s: the entry %r cannot be read, and is left out: %s", self._url, entry_id, fault)
+            return None
+
+
+def _savepoint(db: Connection) -> Any:
+    """A transaction in the one that there is; nothing where there is none, for one statement is one itself."""
+    return db.transaction() if db.is_in_transaction() else _Nothing()
+
+
+class _Nothing:
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+def _values(namespace: str, row: Packed, now: int) -> tuple[Any, ...]:
+    """What stands in the columns, and the time."""
+    return (
+        spelled(row.entry_id),
+        row.scope,
+        None if row.key is None else spelled(row.key),
+        *jsonb.columns(row.content, row.metadata),
+        moment(row.created),
+        None if row.expires is None else moment(row.expires),
+        row.importance,
+        spelled(namespace),
+        moment(now),
+    )
+
+
+def _count(status: str) -> int:
+    """How many rows a statement has written, as the server says."""
+    return int(status.rpartition(" ")[2])

@@ -1,0 +1,308 @@
+"""What stores on servers share: a thread with an event loop, on which the driver lives, and which everybody asks.
+
+A driver belongs to one event loop. So that a store can be used from any thread, inside and outside of a loop, and of
+one loop after the other, its own loop does what is asked, and who asks waits, or awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from _thread import allocate_lock
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Self, TypeVar
+
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
+from palimpsest.compat.firefly.store import EntryStore, keyed, read
+from palimpsest.errors import Closed, ConfigError, ForkedProcess, MissingExtra, PalimpsestError, StoreUnavailable
+from palimpsest.log import values
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.loop_thread import LoopThread
+from palimpsest.runtime.threads import outcome
+from palimpsest.stores.common import discreet_address
+
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""Seconds that closing waits for the loop's end."""
+
+
+class Server(ABC):
+    """What is done on one kind of server, by its driver, on the loop of a store."""
+
+    faults: tuple[type[BaseException], ...] = ()
+    """What the driver raises."""
+
+    @abstractmethod
+    async def connect(self) -> None:
+        """Connect, and make what is missing."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of all connections, where there are any."""
+
+    @abstractmethod
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        """The error of ours for one of the driver's; `writes` says that a write was under way."""
+
+    @abstractmethod
+    async def save(self, namespace: str, row: Packed, now: int) -> None:
+        """As a store's, at this time."""
+
+    @abstractmethod
+    async def load(self, namespace: str, now: int) -> list[Packed]:
+        """As a store's."""
+
+    @abstractmethod
+    async def load_by_key(self, namespace: str, key: str, now: int) -> Packed | None:
+        """As a store's."""
+
+    @abstractmethod
+    async def delete(self, namespace: str, entry_id: str) -> None:
+        """As a store's."""
+
+    @abstractmethod
+    async def clear(self, namespace: str) -> None:
+        """As a store's."""
+
+    @abstractmethod
+    async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
+        """A store's `compare_and_set`."""
+
+    @abstractmethod
+    async def cleanup(self, now: int) -> int:
+        """A store's `cleanup_expired`."""
+
+
+class ServedStore(EntryStore):
+    """A store on a server. Calls of any thread and event loop are done on a loop of its own."""
+
+    def __init__(self, url: str, server: Server, *, timeout: float, clock: Callable[[], int] = now_us) -> None:
+        super().__init__(clock=clock)
+        self.url, self._server, self._seconds = discreet_address(url), server, float(timeout)
+        self._connecting: asyncio.Lock | None = None
+        self._is_connected = False
+        self._thread: LoopThread | None = None
+        self._process, self._turn = os.getpid(), allocate_lock()
+
+    # --- the documented methods
+
+    async def initialize(self) -> None:
+        """Connect, and make what is missing on the server. To call it again, or many times at once, does no harm;
+        whatever is called before it does it first. Raises StoreUnavailable, StoreCorrupt, Closed."""
+        await self._awaited(self._asked(_nothing))
+
+    def initialize_sync(self) -> None:
+        """`initialize` for programs without an event loop."""
+        self._waited(self._asked(_nothing))
+
+    def save(self, namespace: str, entry: MemoryEntry) -> None:
+        row = self._row(namespace, entry)
+        self._waited(self._asked(lambda: self._server.save(namespace, row, self.clock()), writes=True))
+
+    async def async_save(self, namespace: str, entry: MemoryEntry) -> None:
+        row = self._row(namespace, entry)
+        await self._awaited(self._asked(lambda: self._server.save(namespace, row, self.clock()), writes=True))
+
+    def load(self, namespace: str) -> list[MemoryEntry]:
+        self._check(namespace)
+        return self._read(namespace, self._waited(self._asked(lambda: self._server.load(namespace, self.clock()))))
+
+    async def async_load(self, namespace: str) -> list[MemoryEntry]:
+        self._check(namespace)
+        return self._read(
+            namespace, await self._awaited(self._asked(lambda: self._server.load(namespace, self.clock())))
+        )
+
+    def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
+        self._check(namespace, key=key)
+        row = self._waited(self._asked(lambda: self._server.load_by_key(namespace, key, self.clock())))
+        return None if row is None else read(self.url, namespace, row)
+
+    async def async_load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
+        self._check(namespace, key=key)
+        row = await self._awaited(self._asked(lambda: self._server.load_by_key(namespace, key, self.clock())))
+        return None if row is None else read(self.url, namespace, row)
+
+    def delete(self, namespace: str, entry_id: str) -> None:
+        self._check(namespace, entry_id=entry_id)
+        self._waited(self._asked(lambda: self._server.delete(namespace, entry_id), writes=True))
+
+    async def async_delete(self, namespace: str, entry_id: str) -> None:
+        self._check(namespace, entry_id=entry_id)
+        await self._awaited(self._asked(lambda: self._server.delete(namespace, entry_id), writes=True))
+
+    def clear(self, namespace: str) -> None:
+        self._check(namespace)
+        self._waited(self._asked(lambda: self._server.clear(namespace), writes=True))
+
+    async def async_clear(self, namespace: str) -> None:
+        self._check(namespace)
+        await self._awaited(self._asked(lambda: self._server.clear(namespace), writes=True))
+
+    def compare_and_set(
+        self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
+    ) -> bool:
+        return self._waited(self._swapped(namespace, key, entry, expected))
+
+    async def async_compare_and_set(
+        self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
+    ) -> bool:
+        return await self._awaited(self._swapped(namespace, key, entry, expected))
+
+    def _swapped(
+        self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
+    ) -> Coroutine[Any, Any, bool]:
+        keyed(entry, key)
+        self._check(namespace, key=key)
+        row = None if entry is None else self._row(namespace, entry)
+        was = None if expected is None else packed(expected)
+        return self._asked(lambda: self._server.swap(namespace, key, row, was, self.clock()), writes=True)
+
+    async def cleanup_expired(self) -> int:
+        """Take away what has expired, in every namespace, and return how many entries that were."""
+        self._check_open()
+        return await self._awaited(self._asked(lambda: self._server.cleanup(self.clock()), writes=True))
+
+    async def async_cleanup_expired(self) -> int:
+        return await self.cleanup_expired()
+
+    def cleanup_expired_sync(self) -> int:
+        """`cleanup_expired` for programs without an event loop."""
+        self._check_open()
+        return self._waited(self._asked(lambda: self._server.cleanup(self.clock()), writes=True))
+
+    def _read(self, namespace: str, rows: list[Packed]) -> list[MemoryEntry]:
+        return [entry for row in rows if (entry := read(self.url, namespace, row)) is not None]
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Let go of all connections; use after that raises Closed. Closing again does nothing."""
+        await asyncio.to_thread(self.close_sync)
+
+    async def aclose(self) -> None:
+        await self.close()
+
+    def close_sync(self) -> None:
+        if os.getpid() != self._process:  # a fork takes no thread along: there is nothing to let go of
+            self._closed = True
+            return
+        with self._turn:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        try:
+            if thread is not None:
+                try:
+                    outcome(thread.submit(self._server.close()), self._seconds + PATIENCE)
+                finally:
+                    thread.close(PATIENCE)
+        finally:
+            self._close_conversations()
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)  # where the constructor has raised there is none
+        if thread is not None and os.getpid() == self._process:
+            with suppress(PalimpsestError, RuntimeError):  # at the end of the process there may be no loop any more
+                thread.submit(self._server.close()).add_done_callback(lambda _: thread.end())
+
+    async def __aenter__(self) -> Self:
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- on the loop
+
+    def _loop(self) -> LoopThread:
+        """The thread whose loop the driver is on, made when it is first needed."""
+        if os.getpid() != self._process:
+            raise ForkedProcess(self._process, os.getpid())
+        with self._turn:
+            self._check_open()
+            if self._thread is None:
+                self._thread = LoopThread(_stray)
+            return self._thread
+
+    def _waited(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What this returns, for who waits. Who is interrupted cancels it."""
+        future = None
+        try:
+            future = self._loop().submit(asked)
+            return outcome(future)
+        except CancelledError:
+            raise Closed(self.url, "make another one") from None
+        finally:
+            if future is None:
+                asked.close()
+            else:
+                future.cancel()  # does nothing to one that is done
+
+    async def _awaited(self, asked: Coroutine[Any, Any, T]) -> T:
+        """What this returns, for who awaits it on whatever loop. Who is cancelled cancels it."""
+        try:
+            future = self._loop().submit(asked)
+        except BaseException:
+            asked.close()
+            raise
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and (task is None or not task.cancelling()):
+                raise Closed(self.url, "make another one") from None
+            raise
+
+    async def _asked(self, do: Callable[[], Awaitable[T]], *, writes: bool = False) -> T:
+        """Return what this does, in the time that a call may take, with the driver's faults as ours."""
+        under_way = False
+        try:
+            async with asyncio.timeout(self._seconds):
+                if not self._is_connected:
+                    await self._connected()
+                under_way = writes
+                return await do()
+        except PalimpsestError:
+            raise  # one of ours is an OSError, too
+        except TimeoutError as late:
+            told = f"it has not answered within {self._seconds:g} seconds (timeout)"
+            raise StoreUnavailable(self.url, told, written=None if under_way else False) from late
+        except self._server.faults as fault:
+            raise self._server.told(fault, under_way) from fault
+
+    async def _connected(self) -> None:
+        self._connecting = self._connecting or asyncio.Lock()
+        async with self._connecting:
+            if not self._is_connected:
+                await self._server.connect()
+                self._is_connected = True
+
+
+async def _nothing() -> None:
+    """What is asked of a server that needs only be connected."""
+
+
+def _stray(fault: BaseException | None, message: str) -> None:
+    log_failure(None, fault, "a store's event loop: %s", message)
+
+
+def driven(home: str, driver: str, what: str, extra: str, *, timeout: float, pool_size: int) -> Callable[..., Server]:
+    """The kind of server that is at home in this module of the package, which is loaded with its driver.
+
+    Raises ConfigError for options that no store on a server takes, MissingExtra where the driver is not installed.
+    """
+    if not values.is_number(timeout) or not timeout > 0:
+        raise ConfigError("timeout", timeout, "a number of seconds above 0")
+    values.whole("pool_size", pool_size, 1)
+    if find_spec(driver) is None:
+        raise MissingExtra(what, extra)
+    module, _, name = home.partition(":")
+    kind: Callable[..., Server] = getattr(import_module(f"palimpsest.compat.firefly.{module}"), name)
+    return kind

@@ -1,0 +1,326 @@
+"""`SQLiteStore`: entries in one SQLite file, shared by threads and processes.
+
+    memory_entries(place, entry_id, namespace, scope, key, content, metadata, created_at, expires_at, importance)
+
+`place` says the order, `content` and `metadata` are JSON, times are microseconds since 1970. A save is one statement.
+Two connections: readers have one of their own while somebody writes, so that none waits for a disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from _thread import LockType, allocate_lock
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, parsed
+from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read, spelled, unspelled
+from palimpsest.errors import ConfigError, StoreUnavailable
+from palimpsest.log import values
+from palimpsest.log.checks import is_path
+from palimpsest.log.entry import now_us
+from palimpsest.runtime.logs import warn
+from palimpsest.stores import forking
+from palimpsest.stores.sqlite.db import PAUSE, connected
+from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
+
+T = TypeVar("T")
+
+IN_MEMORY = ":memory:"
+
+LAYOUT = (
+    """CREATE TABLE IF NOT EXISTS memory_entries (
+    place INTEGER PRIMARY KEY,
+    entry_id TEXT NOT NULL UNIQUE,
+    namespace TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    key TEXT,
+    content TEXT NOT NULL,
+    metadata TEXT NOT NULL DEFAULT '{}',
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    importance REAL NOT NULL DEFAULT 0.5 CHECK (importance >= 0.0 AND importance <= 1.0)
+)""",
+    "CREATE INDEX IF NOT EXISTS idx_namespace ON memory_entries(namespace)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS idx_namespace_key ON memory_entries(namespace, key) WHERE key IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS idx_expires_at ON memory_entries(expires_at) WHERE expires_at IS NOT NULL",
+)
+
+COLUMNS = ("entry_id", "scope", "key", "content", "metadata", "created_at", "expires_at", "importance")
+_READ = f"SELECT {', '.join(COLUMNS)} FROM memory_entries WHERE namespace = ?"
+_ALIVE = "(expires_at IS NULL OR expires_at > ?)"
+_ANEW = (
+    f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}, "
+    "place = CASE WHEN memory_entries.expires_at <= ?10 THEN (SELECT max(place) + 1 FROM memory_entries) ELSE place END"
+)
+SAVE = (
+    f"INSERT INTO memory_entries({', '.join(COLUMNS)}, namespace) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) "
+    f"ON CONFLICT(entry_id) DO {_ANEW} WHERE memory_entries.namespace = excluded.namespace "
+    f"ON CONFLICT(namespace, key) WHERE key IS NOT NULL DO {_ANEW}"
+)
+LOAD = f"{_READ} AND {_ALIVE} ORDER BY place"
+LOAD_BY_KEY = f"{_READ} AND key = ? AND {_ALIVE}"
+
+
+class SQLiteStore(LocalStore):
+    """Entries in one SQLite file, which threads and processes may share: every change is atomic and durable.
+
+    Args:
+        path: the file, which is made with the folders above it; ":memory:" for one in this process's memory.
+        busy_seconds: how long to wait for other writers.
+        clock: a function that returns microseconds since 1970.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_seconds: float = 30.0, clock: Callable[[], int] = now_us
+    ) -> None:
+        super().__init__(clock=clock)
+        given = os.fspath(path)
+        if not isinstance(given, str) or not given or not is_path(given):
+            raise ConfigError("path", path, "the path of an SQLite file, or ':memory:'")
+        if not values.is_number(busy_seconds) or not busy_seconds >= 0:
+            raise ConfigError("busy_seconds", busy_seconds, "a number of seconds, 0 or more")
+        self._on_disk = given != IN_MEMORY
+        self.path = os.path.abspath(os.path.expanduser(given)) if self._on_disk else given
+        self.url, self._busy_seconds = f"sqlite:///{self.path}", busy_seconds
+        self._translated = Translated(self.url)
+        self._identity: tuple[int, int] | None = None
+        self._writer = _Link(self._opened)
+        self._reader = _Link(self._opened) if self._on_disk else self._writer
+        self._tried(self._writer, _prepare)
+        if self._on_disk:
+            forking.watch(self)
+
+    # --- the documented methods
+
+    def save(self, namespace: str, entry: MemoryEntry) -> None:
+        values = _values(namespace, self._row(namespace, entry))
+        try:
+            self._write(lambda db: _saved(db, values, self.clock()))
+        except _Crossing:
+            self._write(lambda db: _transaction(db, lambda: _made_room(db, values, self.clock())))
+
+    def load(self, namespace: str) -> list[MemoryEntry]:
+        self._check(namespace)
+        rows = self._read(lambda db: db.execute(LOAD, (spelled(namespace), self.clock())).fetchall())
+        return [one for row in rows if (one := read(self.url, namespace, _row_of(row))) is not None]
+
+    def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
+        self._check(namespace, key=key)
+        row = self._read(lambda db: _of_key(db, namespace, key, self.clock()))
+        return None if row is None else read(self.url, namespace, row)
+
+    def delete(self, namespace: str, entry_id: str) -> None:
+        self._check(namespace, entry_id=entry_id)
+        gone = spelled(namespace), spelled(entry_id)
+        self._write(lambda db: db.execute("DELETE FROM memory_entries WHERE namespace = ? AND entry_id = ?", gone))
+
+    def clear(self, namespace: str) -> None:
+        self._check(namespace)
+        self._write(lambda db: db.execute("DELETE FROM memory_entries WHERE namespace = ?", (spelled(namespace),)))
+
+    def compare_and_set(
+        self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
+    ) -> bool:
+        keyed(entry, key)
+        self._check(namespace, key=key)
+        values = None if entry is None else _values(namespace, self._row(namespace, entry))
+        was = None if expected is None else packed(expected)
+
+        def compared(db: sqlite3.Connection) -> bool:
+            now = self.clock()
+            if _of_key(db, namespace, key, now) != was:
+                return False
+            if values is not None:
+                _made_room(db, values, now)
+            elif was is not None:
+                db.execute("DELETE FROM memory_entries WHERE entry_id = ?", (spelled(was.entry_id),))
+            return True
+
+        return self._write(lambda db: _transaction(db, lambda: compared(db)))
+
+    def cleanup_expired(self) -> int:
+        self._check_open()
+        sql = "DELETE FROM memory_entries WHERE expires_at <= ?"
+        return self._write(lambda db: db.execute(sql, (self.clock(),)).rowcount)
+
+    def close(self) -> None:
+        super().close()
+        with self._translated:
+            for link in (self._reader, self._writer):
+                with link.lock:
+                    link.close()
+
+    def conversations_at(self) -> Conversations:
+        if not self._on_disk:
+            return Conversations("memory://", {})
+        return Conversations(Path(f"{self.path}.conversations.db"), {"busy_seconds": self._busy_seconds})
+
+    # --- connections
+
+    def _opened(self) -> sqlite3.Connection:
+        if not self._on_disk:
+            return sqlite3.connect(IN_MEMORY, isolation_level=None, check_same_thread=False)
+        forking.refuse(self.path)
+        db = connected(self.url, self.path, writable=True)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            db.execute("PRAGMA secure_delete=ON")  # what is taken away is overwritten, however SQLite was built
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _read(self, body: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `body` returns, which reads with one statement."""
+        return self._tried(self._reader if self._writer.lock.locked() else self._writer, body)
+
+    def _write(self, body: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `body` returns, which writes with one statement, or in a transaction."""
+
+        def written(db: sqlite3.Connection) -> T:
+            self._be_the_same()
+            return body(db)
+
+        return self._tried(self._writer, written)
+
+    def _tried(self, link: _Link, body: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `body` does with a connection, which others may be in the way of. Nothing is held meanwhile."""
+        until = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                with link.lock:
+                    self._check_open()  # another thread may have closed it
+                    return body(link.use())
+            except FAULTS as fault:
+                if not is_busy(fault) or time.monotonic() >= until:
+                    with self._translated:
+                        raise
+            time.sleep(PAUSE)
+
+    def _be_the_same(self) -> None:
+        """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
+        if not self._on_disk:
+            return
+        try:
+            there = os.stat(self.path)
+            identity = there.st_dev, there.st_ino
+        except FileNotFoundError:
+            identity = 0, 0
+        self._identity = self._identity or identity
+        if identity != self._identity:
+            told = "the file was moved, removed or replaced while it was open; nothing was written. Make another store"
+            raise StoreUnavailable(self.url, told)
+
+    # --- forks: both sides open anew
+
+    @property
+    def locks(self) -> tuple[LockType, ...]:
+        """Who has these uses no connection."""
+        return self._writer.lock, self._reader.lock
+
+    def let_go(self) -> None:
+        """Close the connections, for somebody who has the `locks`; they are opened again when they are needed."""
+        self._reader.close()
+        self._writer.close()
+
+    def abandon(self) -> object:
+        """Give away the connections without closing them, in a process that has inherited them."""
+        given = self._reader.db, self._writer.db
+        self._reader.db = self._writer.db = None
+        return given
+
+
+class _Link:
+    """A connection, opened when it is needed, and the lock of whoever uses it."""
+
+    __slots__ = ("_opened", "db", "lock")
+
+    def __init__(self, opened: Callable[[], sqlite3.Connection]) -> None:
+        self.lock, self._opened = allocate_lock(), opened
+        self.db: sqlite3.Connection | None = None
+
+    def use(self) -> sqlite3.Connection:
+        if self.db is None:
+            self.db = self._opened()
+        return self.db
+
+    def close(self) -> None:
+        db, self.db = self.db, None
+        if db is not None:
+            db.close()
+
+
+class _Crossing(Exception):
+    """An entry has the id of one and the key of another, which takes a transaction."""
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Make what is missing; of processes that do so at once the first does it."""
+    there = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'memory_entries'")}
+    if len(there) < len(LAYOUT):
+        _transaction(db, lambda: _made(db))
+
+
+def _made(db: sqlite3.Connection) -> None:
+    """Make the table, with the entries of the original program's, where the file has that; it stays as it is."""
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('memory_entries', 'firefly_memory')"
+    there = {name for (name,) in db.execute(tables)}
+    for statement in LAYOUT:
+        db.execute(statement)
+    if there == {"firefly_memory"}:
+        for namespace, told in db.execute("SELECT namespace, content FROM firefly_memory ORDER BY created_at, rowid"):
+            try:
+                _made_room(db, _values(namespace, parsed(json.loads(told))), 0)
+            except (ValueError, RecursionError) as fault:
+                warn("an entry of %r in the table firefly_memory cannot be read, and stays there: %s", namespace, fault)
+
+
+def _transaction(db: sqlite3.Connection, body: Callable[[], T]) -> T:
+    with db:  # which takes back what an exception leaves
+        db.execute("BEGIN IMMEDIATE")
+        result = body()
+        db.execute("COMMIT")
+    return result
+
+
+def _saved(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
+    """Save with one statement. Raises Conflict for an id of another namespace."""
+    try:
+        written = db.execute(SAVE, (*values, now)).rowcount
+    except sqlite3.IntegrityError as fault:
+        raise _Crossing from fault
+    if not written:
+        raise elsewhere(unspelled(values[0]))
+
+
+def _made_room(db: sqlite3.Connection, values: tuple[Any, ...], now: int) -> None:
+    """Save in a transaction, in which another entry of the same key goes."""
+    entry_id, key, namespace = values[0], values[2], values[8]
+    found = db.execute("SELECT namespace FROM memory_entries WHERE entry_id = ?", (entry_id,)).fetchone()
+    if found is not None:
+        if found[0] != namespace:
+            raise elsewhere(unspelled(entry_id))
+        gone = namespace, key, entry_id
+        db.execute("DELETE FROM memory_entries WHERE namespace = ? AND key = ? AND entry_id <> ?", gone)
+    _saved(db, values, now)
+
+
+def _of_key(db: sqlite3.Connection, namespace: str, key: str, now: int) -> Packed | None:
+    rows = db.execute(LOAD_BY_KEY, (spelled(namespace), spelled(key), now)).fetchall()
+    return _row_of(rows[0]) if rows else None
+
+
+def _values(namespace: str, row: Packed) -> tuple[Any, ...]:
+    key = None if row.key is None else spelled(row.key)
+    return (spelled(row.entry_id), row.scope, key, *row[3:], spelled(namespace))
+
+
+def _row_of(row: Iterable[Any]) -> Packed:
+    entry_id, scope, key, *rest = row
+    return Packed(unspelled(entry_id), scope, None if key is None else unspelled(key), *rest)

@@ -1,0 +1,248 @@
+"""`WorkingMemory`: values under keys, in a scope of their own of any store."""
+
+from __future__ import annotations
+
+from _thread import RLock
+from _weakref import ref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from palimpsest.compat.firefly.entries import MemoryEntry, MemoryScope, portable, restored
+from palimpsest.compat.firefly.in_memory import InMemoryStore
+from palimpsest.compat.firefly.store import EntryStore, MemoryStore, check_name
+from palimpsest.errors import ConfigError
+from palimpsest.log import values
+from palimpsest.log.checks import is_share
+from palimpsest.log.entry import moment, now_us
+from palimpsest.log.facts import Fact, rendered
+from palimpsest.runtime.logs import warn_caller
+from palimpsest.runtime.once import ProcessLock
+from palimpsest.tokens.counter import encoding
+
+T = TypeVar("T")
+
+ENCODING = "o200k_base"
+"""What counts tokens where nobody says."""
+
+FIVE = ("save", "load", "load_by_key", "delete", "clear")
+
+
+class WorkingMemory:
+    """Values under keys: a scratchpad. Scopes are independent of each other, also on one store.
+
+    Every change is one step, and so is what is read. With a store that has only the five methods of `MemoryStore` that
+    holds for the threads of one process, of which it warns once.
+    """
+
+    def __init__(self, *, store: MemoryStore | None = None, scope_id: str = "default") -> None:
+        """Raises ConfigError for what is no store, or no name of a scope.
+
+        Args:
+            store: where the values are kept; None: an `InMemoryStore` of its own.
+            scope_id: whose values these are; they are in the namespace `working:<scope_id>`.
+        """
+        check_name(scope_id, "scope_id")
+        self._store: MemoryStore = InMemoryStore() if store is None else checked(store)
+        self._scope_id = scope_id
+        self._namespace = check_name(f"working:{scope_id}", "scope_id")
+        self._ours = isinstance(self._store, EntryStore)
+        self._clock: Callable[[], int] = self._store.clock if isinstance(self._store, EntryStore) else now_us
+        self._turn: Any = nullcontext() if self._ours else turn_at(self._store)
+
+    @property
+    def scope_id(self) -> str:
+        """Whose values these are."""
+        return self._scope_id
+
+    @property
+    def store(self) -> MemoryStore:
+        """Where the values are kept."""
+        return self._store
+
+    # --- changing
+
+    def set(self, key: str, value: Any, *, importance: float = 0.5, ttl: timedelta | float | str | None = None) -> None:
+        """Keep a value under a key. One that is there is replaced in its place.
+
+        Raises ConfigError, naming the key, for a value that would not come back as it is; then the old one stays.
+
+        Args:
+            key: text, of at most 1,024 bytes.
+            value: None, a truth value, a number, text, bytes, date, datetime, Decimal, UUID, or lists, tuples, sets and
+                mappings of them.
+            importance: from 0 to 1, 0.5 by default: the least important values are left out of a prompt first.
+            ttl: how long it is seen: a timedelta, seconds, or text such as "30m"; None: for ever.
+        """
+        check_name(key, "key", nul=True)
+        if not is_share(importance):
+            raise ConfigError(f"importance of {key!r}", importance, "a number from 0 to 1")
+        now = self._clock()
+        length = None if ttl is None else values.microseconds("ttl", ttl)
+        entry = MemoryEntry(
+            entry_id=self._id_of(key),
+            scope=MemoryScope.WORKING,
+            key=key,
+            content=value if self._ours else portable(value, f"the value of {key!r}"),
+            created_at=moment(now),
+            expires_at=None if length is None else moment(now + length),
+            importance=float(importance),
+        )
+        with self._turn:
+            if not self._ours:  # whose entries of this key may have been made by others
+                there = self._store.load_by_key(self._namespace, key)
+                entry.entry_id = entry.entry_id if there is None else there.entry_id
+            self._store.save(self._namespace, entry)
+
+    def delete(self, key: str) -> None:
+        """Take a value away; a key that is not there is no error.
+
+        Args:
+            key: its key.
+        """
+        with self._turn:
+            gone: set[str] = set()
+            while (there := self._store.load_by_key(self._namespace, _name(key))) and there.entry_id not in gone:
+                self._store.delete(self._namespace, there.entry_id)
+                gone.add(there.entry_id)
+
+    def clear(self) -> None:
+        """Take all values of the scope away."""
+        with self._turn:
+            self._store.clear(self._namespace)
+
+    # --- reading
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value under a key, or `default`. It is a copy: changing it changes nothing that is stored.
+
+        Args:
+            key: its key.
+            default: what is returned where there is none.
+        """
+        entry = self._entry(key)
+        return default if entry is None else self._value(entry)
+
+    def has(self, key: str) -> bool:
+        """Return whether there is a value under a key; None is one, too.
+
+        Args:
+            key: its key.
+        """
+        return self._entry(key) is not None
+
+    def keys(self) -> list[str]:
+        """Return the keys, in the order in which they came."""
+        return [key for key, _ in self._entries()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return keys with their values, in the order in which the keys came."""
+        return [(key, self._value(entry)) for key, entry in self._entries()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values by key, in the order in which the keys came."""
+        return dict(self.items())
+
+    def to_context_string(self, max_tokens: int | None = None, *, counter: Callable[[str], int] | None = None) -> str:
+        """Return the values as a text for a prompt: a heading, then `- key: value`, in the order in which keys came; ""
+        without any. Line breaks are escaped, so no value can look like another one.
+
+        With `max_tokens` the least important values, of these the oldest, are left out, and their number is told.
+
+        Args:
+            max_tokens: the most tokens of the text; None: no limit.
+            counter: what counts the tokens of a text; None: an encoding that fits most models.
+        """
+        values.whole("max_tokens", max_tokens, none=True)
+        count: Callable[[str], int] = len
+        if max_tokens is not None:
+            count = encoding(ENCODING).count if counter is None else counter
+        facts = [self._fact(key, entry) for key, entry in self._entries()]
+        return rendered(facts, max_tokens, count)
+
+    # --- entries
+
+    def _id_of(self, key: str) -> str:
+        """The id that the entry of a key has in this scope: always the same, so that a store keeps one of each key."""
+        told = f"{len(self._namespace)}:{self._namespace}{key}".encode("utf-8", "surrogatepass")
+        return sha256(told).hexdigest()[:32]
+
+    def _entry(self, key: str) -> MemoryEntry | None:
+        with self._turn:
+            entry = self._store.load_by_key(self._namespace, _name(key))
+        return None if entry is None or self._is_over(entry) else entry
+
+    def _entries(self) -> Sequence[tuple[str, MemoryEntry]]:
+        """The entries by key, each in the place of the first of its key, and of several the newest."""
+        with self._turn:
+            found = self._store.load(self._namespace)
+        newest = {entry.key: entry for entry in found if entry.key is not None and not self._is_over(entry)}
+        return tuple(newest.items())
+
+    def _is_over(self, entry: MemoryEntry) -> bool:
+        return not self._ours and entry.expires_at is not None and entry.is_expired
+
+    def _value(self, entry: MemoryEntry) -> Any:
+        return entry.content if self._ours else restored(entry.content)
+
+    def _fact(self, key: str, entry: MemoryEntry) -> Fact:
+        at = entry.created_at
+        return Fact(
+            key=key,
+            value=self._value(entry),
+            importance=entry.importance,
+            version=1,
+            created_at=at,
+            updated_at=at,
+            since=at,
+            expires_at=entry.expires_at,
+        )
+
+
+def _name(key: object) -> str:
+    return check_name(key, "key", nul=True)
+
+
+# --- stores of a program's own
+
+
+def checked(store: object) -> MemoryStore:
+    """The store, if it has the five methods. Raises ConfigError."""
+    if not isinstance(store, MemoryStore):
+        raise ConfigError("store", type(store).__name__, f"an object with the methods {', '.join(FIVE)}, or None")
+    if not isinstance(store, EntryStore):
+        _warn_once(type(store))
+    return store
+
+
+_warned: dict[str, bool] = {}
+
+
+def _warn_once(kind: type) -> None:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if not _warned.setdefault(name, False):
+        _warned[name] = True
+        warn_caller(
+            f"{name} has no compare-and-set: what is kept there is safe between threads of one process, not between "
+            "processes. The stores of palimpsest.compat.firefly are safe between processes, too"
+        )
+
+
+_turns: dict[int, tuple[Any, RLock]] = {}
+_noting = ProcessLock()
+
+
+def turn_at(store: object) -> RLock:
+    """The lock of whoever uses a store that may have none of its own: one for each object, which may call back."""
+    with _noting.own():
+        for number in [number for number, (whose, _) in _turns.items() if isinstance(whose, ref) and whose() is None]:
+            del _turns[number]
+        if id(store) not in _turns:
+            try:
+                whose: Any = ref(store)
+            except TypeError:  # it can have no weak reference, and so its number must not become another's
+                whose = store
+            _turns[id(store)] = whose, RLock()
+        return _turns[id(store)][1]

@@ -1,0 +1,174 @@
+"""Faults of the servers that stores of entries are on, what may be given to them, and their drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fireflies
+import postgresstore
+import servers
+from on_servers import own_server
+from palimpsest import StoreUnavailable
+from palimpsest.compat.firefly import MemoryEntry, WorkingMemory
+from palimpsest.compat.firefly.database_store import MongoDBStore, PostgreSQLStore, RedisStore
+from palimpsest.errors import ConfigError, MissingExtra
+
+DRIVERS = {"postgres": "asyncpg", "redis": "redis", "mongodb": "pymongo"}
+
+SECRET = "tops3cret"
+NOWHERE = {
+    "postgres": (PostgreSQLStore, f"postgresql://me:{SECRET}@127.0.0.1:1/x"),
+    "redis": (RedisStore, f"redis://me:{SECRET}@127.0.0.1:1/0"),
+    "mongodb": (MongoDBStore, f"mongodb://me:{SECRET}@127.0.0.1:1/?serverSelectionTimeoutMS=50"),
+}
+
+
+@pytest.mark.parametrize("kind", NOWHERE)
+def test_a_server_that_cannot_be_reached_is_one_error_without_secrets(kind: str) -> None:
+    """Its cause is the driver's, the store can be closed, and the address is shown without user and password."""
+    made, address = NOWHERE[kind]
+    store = made(address, timeout=5)
+
+    with pytest.raises(StoreUnavailable) as told:
+        store.load("n")
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(store.initialize())
+
+    assert told.value.__cause__ is not None
+    assert told.value.written is False
+    assert SECRET not in str(told.value) + store.url + repr(store)
+    assert "127.0.0.1" in store.url
+    store.close_sync()
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", fireflies.SERVED)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_store_goes_on_when_its_server_is_back(kind: str) -> None:
+    """While it is away that is an error; nothing that was acknowledged is lost."""
+    with own_server(kind) as server:
+        made, _ = NOWHERE[kind]
+        store = made(server.address.partition("?")[0], timeout=10)
+        facts = WorkingMemory(store=store)
+        facts.set("a", 1)
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            facts.set("b", 2)
+        server.start()
+        for _ in range(20):  # connections that are lost are noticed one by one
+            try:
+                facts.set("c", 3)
+                break
+            except StoreUnavailable:
+                continue
+        assert facts.get("a") == 1
+        assert facts.get("c") == 3
+        store.close_sync()
+
+
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        ("postgres", f"postgres//me:{SECRET}@host/x"),
+        ("postgres", f"postgresql://me:{SECRET}@host:port/x"),
+        ("postgres", None),
+        ("redis", f"http://me:{SECRET}@host"),
+        ("redis", f"redis://me:{SECRET}@host:99999/x"),
+        ("mongodb", f"mongodb:/me:{SECRET}@host"),
+        ("mongodb", f"mongodb://me:{SECRET}@host:port/x"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_at_once_without_secrets(kind: str, address: Any) -> None:
+    """When the store is made, and not when it is used."""
+    with pytest.raises(ConfigError) as told:
+        NOWHERE[kind][0](address)
+
+    assert SECRET not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("postgres", {"schema_name": 'x"; DROP SCHEMA public; --'}),
+        ("postgres", {"schema_name": "1x"}),
+        ("postgres", {"schema_name": "pg_own"}),
+        ("postgres", {"schema_name": "x" * 64}),
+        ("postgres", {"schema_name": None}),
+        ("postgres", {"pool_size": 0}),
+        ("postgres", {"pool_min_size": -1}),
+        ("postgres", {"pool_min_size": 11}),
+        ("postgres", {"timeout": 0}),
+        ("redis", {"prefix": "{x}"}),
+        ("redis", {"prefix": "x" * 61}),
+        ("redis", {"pool_size": 0}),
+        ("redis", {"timeout": -1}),
+        ("mongodb", {"database": "a.b"}),
+        ("mongodb", {"database": ""}),
+        ("mongodb", {"collection": "a$b"}),
+        ("mongodb", {"collection": "palimpsest"}),
+        ("mongodb", {"pool_size": "many"}),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(kind: str, options: dict[str, Any]) -> None:
+    """When the store is made."""
+    made, address = NOWHERE[kind]
+
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        made(address, **options)
+
+
+def test_names_of_schemas_may_be_words_of_the_language(tmp_path: Path) -> None:
+    """And in capitals, as PostgreSQL itself reads them."""
+    store = PostgreSQLStore(fireflies.address("postgres"), schema_name="Order", pool_min_size=0)
+    try:
+        store.save("n", MemoryEntry(key=str(tmp_path)))
+        assert store.load_by_key("n", str(tmp_path)) is not None
+        assert store.conversations_at().options["schema_name"] == "order_log"
+    finally:
+        store.close_sync()
+        postgresstore.asked(servers.address("postgres"), 'DROP SCHEMA "order" CASCADE')
+
+
+def test_the_database_of_conversations_is_the_entries_own() -> None:
+    """The user stays known where the address says, or the driver takes it to be."""
+    from palimpsest.compat.firefly.mongodb_store import within
+
+    assert within("mongodb://host:27017/", "f") == "mongodb://host:27017/f"
+    assert within("mongodb://host", "f") == "mongodb://host/f"
+    assert within("mongodb://u:p@a,b/", "f") == "mongodb://u:p@a,b/f?authSource=admin"
+    assert within("mongodb://u:p@a/x?w=1", "f") == "mongodb://u:p@a/f?w=1&authSource=x"
+    assert within("mongodb://u:p@a/x?authSource=y", "f") == "mongodb://u:p@a/f?authSource=y"
+
+
+# --- drivers
+
+
+@pytest.mark.parametrize("kind", DRIVERS)
+def test_a_driver_that_is_not_installed_is_an_import_error_that_says_what_to_install(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the store is made; to import the names needs none."""
+    monkeypatch.setitem(sys.modules, DRIVERS[kind], None)
+    made, address = NOWHERE[kind]
+
+    with pytest.raises(ImportError, match=rf"pip install 'palimpsest-memory\[{kind}\]'") as told:
+        made(address)
+
+    assert isinstance(told.value, MissingExtra)
+
+
+def test_to_import_the_stores_loads_no_driver() -> None:
+    """In a new process, with every name of the package."""
+    program = (
+        "import sys; from palimpsest.compat.firefly import *; from palimpsest.compat.firefly import database_store\n"
+        "print([name for name in ('asyncpg', 'pymongo', 'redis', 'pydantic', 'motor') if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "[]"

@@ -1,0 +1,455 @@
+"""What stores of entries on servers have of their own: what stands there, connections, loops, faults, drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fireflies
+import postgresstore
+import redisstore
+import servers
+from palimpsest import PalimpsestError
+from palimpsest.compat.firefly import MemoryEntry, WorkingMemory
+from palimpsest.compat.firefly.database_store import PostgreSQLStore, RedisStore
+from palimpsest.compat.firefly.served import ServedStore
+from palimpsest.errors import Closed, ConfigError
+
+EACH = [pytest.param(kind, marks=() if kind == "postgres" else (pytest.mark.wide,)) for kind in fireflies.SERVED]
+
+
+def sql(*statements: str) -> list[Any]:
+    return postgresstore.asked(servers.address("postgres"), *statements)
+
+
+@contextmanager
+def documents(place: Path) -> Iterator[Any]:
+    """The collection of a store on MongoDB, as the driver shows it."""
+    from pymongo import MongoClient
+
+    with MongoClient(fireflies.address("mongodb"), tz_aware=True) as client:
+        yield client[fireflies.name_of(place)]["entries"]
+
+
+def opened(kind: str, place: Path, **options: Any) -> ServedStore:
+    store = fireflies.SERVED[kind](place, **options)
+    assert isinstance(store, ServedStore)
+    return store
+
+
+# --- loops and threads
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_the_documented_program_runs(kind: str, tmp_path: Path) -> None:
+    """It makes the store, initialises it, uses it, and closes it."""
+
+    async def program() -> None:
+        store = opened(kind, tmp_path)
+        await store.initialize()
+        memory = WorkingMemory(store=store)
+        memory.set("doc_type", "invoice")
+        assert memory.get("doc_type") == "invoice"
+        await store.close()
+        with pytest.raises(Closed):
+            memory.get("doc_type")
+
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_many_may_initialise_at_once(kind: str, tmp_path: Path) -> None:
+    """Of one store, and of several, in a database where nothing is there yet; to do so again does no harm."""
+
+    async def program() -> None:
+        stores = [opened(kind, tmp_path) for _ in range(4)]
+        await asyncio.gather(*(store.initialize() for store in stores for _ in range(5)))
+        for i, store in enumerate(stores):
+            await store.async_save("n", MemoryEntry(content=i))
+        await stores[0].initialize()
+        assert [entry.content for entry in await stores[3].async_load("n")] == [0, 1, 2, 3]
+        await asyncio.gather(*(store.close() for store in stores))
+
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_every_loop_and_every_thread_may_use_one_store(kind: str, tmp_path: Path) -> None:
+    """Without initialize, plain and awaited, inside and outside of a loop, in one loop after the other."""
+    store = opened(kind, tmp_path)
+    entries = [MemoryEntry(key=f"k{i}", content=i) for i in range(5)]
+    store.save("n", entries[0])
+
+    async def inside() -> None:
+        await store.async_save("n", entries[1])
+        store.save("n", entries[2])
+
+    async def again() -> None:
+        assert await store.async_load_by_key("n", "k2") == store.load_by_key("n", "k2") == entries[2]
+        await asyncio.gather(*(store.async_save("n", one) for one in entries[3:]))
+
+    asyncio.run(inside())
+    asyncio.run(again())
+    seen: list[int] = []
+    threads = [threading.Thread(target=lambda: seen.append(len(store.load("n")))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert seen == [5] * 4
+    store.close_sync()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_what_has_expired_is_counted(kind: str, tmp_path: Path) -> None:
+    """Three of five, awaited as it is documented, and in a program without a loop."""
+    store = opened(kind, tmp_path)
+    over = datetime.now(UTC) - timedelta(seconds=1)
+    for i in range(5):
+        store.save(f"n{i % 2}", MemoryEntry(content=i, expires_at=over if i < 3 else over + timedelta(days=1)))
+
+    assert asyncio.run(store.cleanup_expired()) == 3
+    assert store.cleanup_expired_sync() == 0
+    assert [entry.content for n in ("n0", "n1") for entry in store.load(n)] == [4, 3]
+    store.close_sync()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_who_is_cancelled_leaves_a_store_that_works(kind: str, tmp_path: Path) -> None:
+    """What was cancelled has happened or not; all that comes later happens."""
+    store = opened(kind, tmp_path, pool_size=2)
+
+    async def program() -> None:
+        await store.initialize()
+        tasks = [asyncio.create_task(store.async_save("n", MemoryEntry(content=i))) for i in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.async_save("n", MemoryEntry(content="last"))
+
+    asyncio.run(program())
+    found = [entry.content for entry in store.load("n")]
+    assert set(range(1, 20, 2)) <= set(found)
+    assert "last" in found
+    store.close_sync()
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_closed_store_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
+    """No thread, however many were opened; and one that was never used closes as well."""
+    gc.collect()
+    before = len(sys._current_frames())
+    for _ in range(3):
+        store = opened(kind, tmp_path)
+        store.save("n", MemoryEntry())
+        store.conversations()
+        store.close_sync()
+    opened(kind, tmp_path).close_sync()
+
+    end_by = time.monotonic() + servers.PATIENCE
+    while len(sys._current_frames()) > before and time.monotonic() < end_by:
+        time.sleep(0.01)  # a thread that is over takes a moment to be gone
+    assert len(sys._current_frames()) <= before
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_store_that_nobody_has_any_more_ends_its_thread(kind: str, tmp_path: Path) -> None:
+    """Though it was not closed."""
+    store = opened(kind, tmp_path)
+    store.save("n", MemoryEntry())
+    assert store._thread is not None
+    ended = store._thread._gone
+
+    del store
+    gc.collect()
+
+    assert ended.result(30) is None
+
+
+def test_connections_end_with_the_store(tmp_path: Path) -> None:
+    """At once so many are opened as are asked for at least, and none is left."""
+    address = servers.with_options(fireflies.address("postgres"), application_name=fireflies.name_of(tmp_path))
+    store = PostgreSQLStore(address, pool_min_size=3, schema_name=fireflies.name_of(tmp_path))
+    asked = f"SELECT count(*) AS n FROM pg_stat_activity WHERE application_name = '{fireflies.name_of(tmp_path)}'"
+    store.initialize_sync()
+
+    assert sql(asked)[0]["n"] == 3
+    store.close_sync()
+    assert sql("SELECT pg_sleep(0)", asked)[0]["n"] == 0
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_a_fork_is_told_that_the_store_is_anothers(kind: str, tmp_path: Path) -> None:
+    """A driver's connections are no child's; the parent goes on."""
+    import os
+
+    store = opened(kind, tmp_path)
+    store.save("n", MemoryEntry(content=1))
+    child = os.fork()
+    if child == 0:
+        try:
+            store.load("n")
+        except PalimpsestError as fault:
+            store.close_sync()
+            os._exit(0 if type(fault).__name__ == "ForkedProcess" else 2)
+        os._exit(1)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(store.load("n")) == 1
+    store.close_sync()
+
+
+# --- what stands there
+
+
+def test_the_table_is_as_documented(tmp_path: Path) -> None:
+    """Columns, key, check and the three indexes, and one index more for one row of each key."""
+    schema = fireflies.name_of(tmp_path)
+    with fireflies.opened("postgres", tmp_path) as store:
+        store.load("n")
+        columns = sql(
+            "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns "
+            f"WHERE table_schema = '{schema}' AND table_name = 'memory_entries' ORDER BY ordinal_position"
+        )
+        checks = sql(
+            "SELECT contype::text, pg_get_constraintdef(oid) AS said FROM pg_constraint "
+            f"WHERE conrelid = '{schema}.memory_entries'::regclass AND contype <> 'n' ORDER BY contype"
+        )
+        indexes = sql(f"SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = '{schema}' ORDER BY indexname")
+
+    assert [tuple(row) for row in columns] == [
+        ("entry_id", "text", "NO", None),
+        ("namespace", "text", "NO", None),
+        ("scope", "text", "NO", None),
+        ("key", "text", "YES", None),
+        ("content", "jsonb", "NO", None),
+        ("metadata", "jsonb", "NO", "'{}'::jsonb"),
+        ("created_at", "timestamp with time zone", "NO", "now()"),
+        ("expires_at", "timestamp with time zone", "YES", None),
+        ("importance", "double precision", "NO", "0.5"),
+    ]
+    assert [row["contype"] for row in checks] == ["c", "p"]
+    assert "importance >= (0.0)" in checks[0]["said"]
+    assert checks[1]["said"] == "PRIMARY KEY (entry_id)"
+    on = f"ON {schema}.memory_entries USING btree"
+    assert {row["indexname"]: row["indexdef"] for row in indexes} == {
+        "memory_entries_pkey": f"CREATE UNIQUE INDEX memory_entries_pkey {on} (entry_id)",
+        "idx_namespace": f"CREATE INDEX idx_namespace {on} (namespace)",
+        "idx_namespace_key": f"CREATE INDEX idx_namespace_key {on} (namespace, key) WHERE (key IS NOT NULL)",
+        "idx_expires_at": f"CREATE INDEX idx_expires_at {on} (expires_at) WHERE (expires_at IS NOT NULL)",
+        "idx_one_of_each_key": f"CREATE UNIQUE INDEX idx_one_of_each_key {on} (namespace, key) WHERE (key IS NOT NULL)",
+    }
+
+
+def test_content_stands_in_the_table_as_json(tmp_path: Path) -> None:
+    """Other programs read it with the operators of JSONB."""
+    schema = fireflies.name_of(tmp_path)
+    with fireflies.opened("postgres", tmp_path) as store:
+        store.save("n", MemoryEntry(key="k", content={"vendor": "Acme", "b": [1.5, None]}, metadata={"by": "ann"}))
+
+        (row,) = sql(
+            f"SELECT content ->> 'vendor' AS vendor, content, metadata ->> 'by' AS by FROM {schema}.memory_entries"
+        )
+
+    assert (row["vendor"], row["by"]) == ("Acme", "ann")
+    assert json.loads(row["content"]) == {"vendor": "Acme", "b": [1.5, None]}
+
+
+def test_a_table_that_others_have_filled_is_read(tmp_path: Path) -> None:
+    """Plain content, and whole entries in its place; of several rows with one key the newest keeps it."""
+    schema = fireflies.name_of(tmp_path)
+    whole = {
+        "entry_id": "w",
+        "scope": "working",
+        "key": None,
+        "content": "inner",
+        "metadata": {},
+        "created_at": "x",
+        "expires_at": None,
+        "importance": 0.5,
+    }
+    columns = "(entry_id, namespace, scope, key, content, metadata, created_at)"
+    sql(
+        f"CREATE SCHEMA {schema}",
+        f"""CREATE TABLE {schema}.memory_entries (entry_id TEXT PRIMARY KEY, namespace TEXT NOT NULL,
+            scope TEXT NOT NULL, key TEXT, content JSONB NOT NULL, metadata JSONB NOT NULL DEFAULT '{{}}',
+            created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(), expires_at TIMESTAMPTZ,
+            importance FLOAT NOT NULL DEFAULT 0.5)""",
+        f"""INSERT INTO {schema}.memory_entries {columns} VALUES
+            ('new', 'n', 'working', 'k', '2', '{{"by": "x"}}', '2026-01-03'),
+            ('old', 'n', 'working', 'k', '{{"a": 1}}', '{{}}', '2026-01-01'),
+            ('w', 'n', 'long_term', NULL, '{json.dumps(whole)}', '{{}}', '2026-01-02'),
+            ('bad', 'n', 'no such scope', NULL, '1', '{{}}', '2026-01-02'),
+            ('worse', 'n', 'working', NULL, '1', '[]', '2026-01-02')""",
+    )
+
+    with fireflies.opened("postgres", tmp_path) as store:
+        found = store.load("n")
+        assert [(one.entry_id, one.key, one.content) for one in found] == [
+            ("old", None, {"a": 1}),
+            ("w", None, "inner"),
+            ("new", "k", 2),
+        ]
+        assert found[0].metadata == {"superseded_key": "k"}
+        assert found[2].metadata == {"by": "x"}
+        store.save("n", MemoryEntry(key="k", content=3))
+        assert [one.content for one in store.load("n")] == [{"a": 1}, "inner", 3]
+        sql(
+            f"INSERT INTO {schema}.memory_entries {columns} "
+            "VALUES ('late', 'n', 'working', NULL, '4', '{}', '2025-01-01')"
+        )
+        assert [one.content for one in store.load("n")] == [{"a": 1}, "inner", 3, 4]
+
+
+@pytest.mark.wide
+def test_documents_and_indexes_are_as_documented(tmp_path: Path) -> None:
+    """Dates are dates, what is not there is absent, and one index more holds one entry of each key."""
+    expires = datetime(2100, 1, 1, tzinfo=UTC)
+    with fireflies.opened("mongodb", tmp_path) as store, documents(tmp_path) as there:
+        store.save(
+            "working:session-42", MemoryEntry(entry_id="abc123", key="doc_type", content={"a": 1}, expires_at=expires)
+        )
+        store.save("n", MemoryEntry(entry_id="bare", content=None))
+
+        one, bare = there.find_one({"entry_id": "abc123"}), there.find_one({"entry_id": "bare"})
+        indexes = there.index_information()
+
+    assert {name: one[name] for name in ("namespace", "scope", "key", "content", "metadata", "importance")} == {
+        "namespace": "working:session-42",
+        "scope": "working",
+        "key": "doc_type",
+        "content": {"a": 1},
+        "metadata": {},
+        "importance": 0.5,
+    }
+    assert isinstance(one["created_at"], datetime)
+    assert one["expires_at"] == expires
+    assert "key" not in bare
+    assert "expires_at" not in bare
+    told = {
+        name: (how["key"], how.get("unique", False), how.get("partialFilterExpression"))
+        for name, how in indexes.items()
+    }
+    keyed = {"key": {"$exists": True}}
+    assert told == {
+        "_id_": ([("_id", 1)], False, None),
+        "namespace_1": ([("namespace", 1)], False, None),
+        "namespace_1_key_1": ([("namespace", 1), ("key", 1)], False, keyed),
+        "expires_at_1": ([("expires_at", 1)], False, {"expires_at": {"$exists": True}}),
+        "entry_id_1": ([("entry_id", 1)], True, None),
+        "key_1_namespace_1": ([("key", 1), ("namespace", 1)], True, keyed),
+    }
+
+
+@pytest.mark.wide
+def test_documents_of_others_are_read(tmp_path: Path) -> None:
+    """Also with null where ours have nothing; of several with one key the newest keeps it."""
+    with documents(tmp_path) as there:
+        made = {"namespace": "n", "scope": "working", "metadata": {}, "importance": 0.5, "expires_at": None}
+        there.insert_many(
+            [
+                {**made, "entry_id": "new", "key": "k", "content": 2, "created_at": datetime(2026, 1, 3, tzinfo=UTC)},
+                {**made, "entry_id": "old", "key": "k", "content": 1, "created_at": datetime(2026, 1, 1, tzinfo=UTC)},
+                {
+                    **made,
+                    "entry_id": "a",
+                    "key": None,
+                    "content": [datetime(2026, 1, 1, tzinfo=UTC)],
+                    "created_at": datetime(2026, 1, 2, tzinfo=UTC),
+                },
+                {**made, "entry_id": "b", "key": None, "content": "b", "created_at": "no date"},
+            ]
+        )
+
+        with fireflies.opened("mongodb", tmp_path) as store:
+            found = store.load("n")
+            assert [(one.entry_id, one.key, one.content) for one in found] == [
+                ("old", None, 1),
+                ("a", None, [datetime(2026, 1, 1, tzinfo=UTC)]),
+                ("new", "k", 2),
+            ]
+            store.save("n", MemoryEntry(key="k", content=3))
+            assert [one.content for one in store.load("n")][-1] == 3
+
+
+def test_to_set_is_one_statement_and_to_get_another(tmp_path: Path) -> None:
+    """Whether the key is new or not; and the lookup is by an index."""
+    from palimpsest.compat.firefly.postgres_table import Table
+
+    sent: list[str] = []
+    made = Table._connection
+
+    async def watching(self: Any) -> Any:
+        db = await made(self)
+        db.add_query_logger(lambda record: sent.append(record.query))
+        return db
+
+    Table._connection = watching
+    try:
+        with fireflies.opened("postgres", tmp_path) as store:
+            facts = WorkingMemory(store=store)
+            facts.set("key", 1)
+            sent.clear()
+            facts.set("key", 2)
+            facts.set("new", 2)
+            facts.get("key")
+            facts.has("nothing")
+    finally:
+        Table._connection = made
+
+    assert [statement.split()[0] for statement in sent] == ["INSERT", "INSERT", "SELECT", "SELECT"]
+
+
+def test_to_set_is_one_script_and_to_get_another(tmp_path: Path) -> None:
+    """The server is asked once for each."""
+    with redisstore.watched() as sent, fireflies.opened("redis", tmp_path) as store:
+        facts = WorkingMemory(store=store)
+        facts.set("key", 1)
+        facts.get("key")
+        sent.clear()
+        facts.set("key", 2)
+        facts.set("new", 2)
+        facts.get("key")
+        facts.has("nothing")
+
+    assert [command[0] for command in sent] == [b"EVALSHA"] * 4
+
+
+@pytest.mark.wide
+def test_nothing_is_left_on_redis_of_what_is_gone(tmp_path: Path) -> None:
+    """No key, no member of a set; and a cluster takes what a server does."""
+    with fireflies.opened("redis", tmp_path) as store:
+        over = datetime.now(UTC) - timedelta(seconds=1)
+        for i in range(1_200):
+            store.save(f"n{i % 3}", MemoryEntry(key=f"k{i}", content=i, expires_at=over))
+        store.save("n0", MemoryEntry(key="k", content=1))
+        store.save("n0", MemoryEntry(key="k", content=2))
+        assert asyncio.run(store.async_cleanup_expired()) == 1_200
+        store.clear("n0")
+        with redisstore.raw(fireflies.address("redis")) as client:
+            left = list(client.scan_iter(f"{{{fireflies.name_of(tmp_path)}}}*"))
+    assert left == [f"{{{fireflies.name_of(tmp_path)}}}:place".encode()]
+
+    with servers.valkey_cluster(tmp_path / "cluster") as nodes:
+        address = nodes[0].address
+        with pytest.raises(ConfigError, match="cluster"):
+            RedisStore(address).load("n")
+        store = RedisStore(address, cluster=True)
+        facts = WorkingMemory(store=store)
+        facts.set("a", (1,))
+        assert facts.to_dict() == {"a": (1,)}
+        store.conversations().session("s").add_user_message("Hello")
+        store.close_sync()

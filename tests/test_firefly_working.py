@@ -1,0 +1,346 @@
+"""Working memory of the Firefly door: values under keys, in scopes of any store."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fireflies
+from palimpsest import PalimpsestWarning
+from palimpsest.compat.firefly import InMemoryStore, MemoryEntry, MemoryStore, WorkingMemory
+from palimpsest.compat.firefly.working import _turns
+from palimpsest.errors import ConfigError
+from palimpsest.testing import FakeClock
+
+FIVE = {"five methods": False, "five methods, JSON": True}
+
+
+@pytest.fixture(params=[*fireflies.EVERY, *FIVE])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryStore]:
+    """An empty store of each kind, and those of a program's own."""
+    if request.param in FIVE:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PalimpsestWarning)
+            yield fireflies.FiveMethods(written=FIVE[request.param])
+        return
+    with fireflies.opened(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def facts(store: MemoryStore) -> WorkingMemory:
+    """An empty scope of it."""
+    return WorkingMemory(store=store, scope_id="s")
+
+
+def test_the_documented_example_prints_what_it_says(store: MemoryStore) -> None:
+    """Line for line."""
+    wm = WorkingMemory(store=store, scope_id="idp-session-42")
+
+    wm.set("doc_type", "invoice")
+    wm.set("vendor", "Acme Corp", importance=0.9)
+
+    assert wm.scope_id == "idp-session-42"
+    assert wm.get("doc_type") == "invoice"
+    assert wm.has("vendor")
+    assert wm.keys() == ["doc_type", "vendor"]
+    assert wm.items() == [("doc_type", "invoice"), ("vendor", "Acme Corp")]
+    assert wm.to_dict() == {"doc_type": "invoice", "vendor": "Acme Corp"}
+    wm.delete("vendor")
+    assert wm.to_context_string() == "Working Memory:\n- doc_type: invoice"
+
+
+def test_scopes_on_one_store_are_independent(store: MemoryStore) -> None:
+    """Each has its own value of a key, and to clear one leaves the other."""
+    agent_a_mem = WorkingMemory(store=store, scope_id="agent_a")
+    agent_b_mem = WorkingMemory(store=store, scope_id="agent_b")
+    agent_a_mem.set("key", "from A")
+    agent_b_mem.set("key", "from B")
+
+    assert agent_a_mem.get("key") == "from A"
+    assert agent_b_mem.get("key") == "from B"
+    agent_a_mem.clear()
+    assert agent_a_mem.to_dict() == {}
+    assert agent_b_mem.get("key") == "from B"
+
+
+def test_a_scope_without_names_is_the_default_one_in_a_store_of_its_own() -> None:
+    """Its entries are in the namespace `working:<scope>`, of scope working."""
+    one, other = WorkingMemory(), WorkingMemory()
+    one.set("key", 1)
+
+    assert (one.scope_id, other.to_dict()) == ("default", {})
+    (entry,) = one.store.load("working:default")
+    assert (entry.key, entry.content, entry.scope.value, entry.importance) == ("key", 1, "working", 0.5)
+
+
+def test_a_key_that_is_set_again_keeps_its_place_and_has_one_row(facts: WorkingMemory) -> None:
+    """With another value, and another importance."""
+    for key in "abc":
+        facts.set(key, 1)
+
+    facts.set("a", 2, importance=0.9)
+
+    assert facts.items() == [("a", 2), ("b", 1), ("c", 1)]
+    rows = facts.store.load("working:s")
+    assert [(row.key, row.importance) for row in rows] == [("a", 0.9), ("b", 0.5), ("c", 0.5)]
+
+
+def test_what_is_deleted_is_gone_and_unknown_keys_are_no_error(facts: WorkingMemory) -> None:
+    """It comes back behind the others."""
+    facts.set("a", 1)
+    facts.set("b", 2)
+
+    facts.delete("a")
+    facts.delete("unknown")
+
+    assert not facts.has("a")
+    assert facts.get("a", "-") == "-"
+    facts.set("a", 3)
+    assert facts.keys() == ["b", "a"]
+
+
+def test_none_is_a_value(facts: WorkingMemory) -> None:
+    """It is there, in every way to look."""
+    facts.set("empty", None)
+
+    assert facts.has("empty")
+    assert facts.get("empty", "default") is None
+    assert facts.items() == [("empty", None)]
+    assert facts.get("missing", "default") == "default"
+
+
+def test_values_come_back_with_their_types_and_are_copies(facts: WorkingMemory) -> None:
+    """Whatever the store can keep; to change what was got changes nothing stored."""
+    value = {"tuple": (1, [2]), 7: {3}, "at": datetime(2026, 1, 1, tzinfo=UTC), "bytes": b"\0", "$tuple": None}
+    facts.set("key", value)
+
+    got = facts.get("key")
+    assert repr(got) == repr(value)
+    got["tuple"][1].append("changed")
+    value["tuple"][1].append("changed")
+    facts.to_dict()["key"].clear()
+    assert facts.get("key")["tuple"] == (1, [2])
+
+
+@pytest.mark.parametrize("value", [float("nan"), object(), {"deep": [float("inf")]}])
+def test_a_value_that_cannot_be_kept_leaves_the_old_one(facts: WorkingMemory, value: object) -> None:
+    """The error names the key."""
+    facts.set("speed", "old", importance=0.7)
+
+    with pytest.raises(ConfigError, match="speed"):
+        facts.set("speed", value)
+
+    assert facts.get("speed") == "old"
+
+
+@pytest.mark.parametrize("importance", [7, -0.1, float("nan"), "high", True])
+def test_an_importance_that_is_none_is_refused(facts: WorkingMemory, importance: Any) -> None:
+    """And nothing is set."""
+    with pytest.raises(ConfigError, match="importance"):
+        facts.set("key", 1, importance=importance)
+
+    assert not facts.has("key")
+
+
+def test_a_value_cannot_forge_a_line(facts: WorkingMemory) -> None:
+    """Line breaks of every kind are escaped, in keys, too."""
+    facts.set("note", "a\n- b: c\u2028- d: e\r\x85")
+    facts.set("k\n- x", [1, "y\nz"])
+
+    assert facts.to_context_string() == (
+        "Working Memory:\n- note: a\\n- b: c\\u2028- d: e\\r\\u0085\n- k\\n- x: [1, 'y\\nz']"
+    )
+
+
+def test_without_values_the_text_is_empty(facts: WorkingMemory) -> None:
+    """With a limit, too."""
+    assert facts.to_context_string() == ""
+    assert facts.to_context_string(max_tokens=5) == ""
+
+
+def test_a_limit_leaves_out_the_least_important_and_of_these_the_oldest() -> None:
+    """Their number is told, the order of the others stays, and the text has no more tokens than that."""
+    clock = FakeClock()
+    facts = WorkingMemory(store=InMemoryStore(clock=clock))
+    for i, importance in enumerate((0.5, 0.1, 0.9, 0.1, 0.5)):
+        facts.set(f"key{i}", "word", importance=importance)
+        clock.advance(seconds=1)
+
+    def words(text: str) -> int:
+        return len(text.split())
+
+    assert facts.to_context_string(max_tokens=17, counter=words) == facts.to_context_string()
+    told = facts.to_context_string(max_tokens=16, counter=words)
+    assert told == "Working Memory:\n- key2: word\n- key4: word\n(3 less important facts left out)"
+    shorter = facts.to_context_string(max_tokens=12, counter=words)
+    assert shorter == "Working Memory:\n- key2: word\n(4 less important facts left out)"
+    assert len(facts.to_context_string(max_tokens=20)) < len(facts.to_context_string())
+    with pytest.raises(ConfigError, match="max_tokens"):
+        facts.to_context_string(max_tokens=-1)
+
+
+def test_a_value_with_a_lifetime_is_seen_until_it_is_over(tmp_path: Path) -> None:
+    """In whatever way it is said, and then it may be set again, behind the others."""
+    for kind in ("in_memory", "sqlite", "file"):
+        clock = FakeClock()
+        with fireflies.opened(kind, tmp_path / kind, clock=clock) as store:
+            facts = WorkingMemory(store=store)
+            facts.set("cart", 1, ttl="30m")
+            facts.set("seat", 2, ttl=timedelta(hours=1))
+            facts.set("ever", 3)
+
+            clock.advance(seconds=1800)
+            assert facts.items() == [("seat", 2), ("ever", 3)]
+            assert not facts.has("cart")
+            facts.set("cart", 4)
+            assert facts.keys() == ["seat", "ever", "cart"]
+            facts.set("seat", 5)
+            clock.advance(seconds=7200)
+            assert facts.get("seat") == 5
+            with pytest.raises(ConfigError, match="ttl"):
+                facts.set("cart", 1, ttl="soon")
+
+
+def test_a_lifetime_holds_in_every_store(facts: WorkingMemory) -> None:
+    """What is live is seen, what is over is not, also in stores that filter nothing."""
+    facts.set("live", 1, ttl=3600)
+    facts.set("over", 2)
+    (live, over) = facts.store.load("working:s")
+    over.expires_at = datetime.now(UTC) - timedelta(seconds=1)
+    facts.store.save("working:s", over)
+
+    assert facts.to_dict() == {"live": 1}
+    assert facts.get("over", "-") == "-"
+    assert not facts.has("over")
+    assert live.expires_at > datetime.now(UTC)
+    facts.set("over", 3)
+    assert facts.get("over") == 3
+
+
+def test_keys_may_be_any_text(facts: WorkingMemory) -> None:
+    """Also empty ones, and ones that only differ in what some system takes for the same."""
+    keys = ["", " ", "a", "A", "é", "e\u0301", "nul\0", "\ud800", "x" * 300, "a/b", "entry_id", "$place"]
+    for key in keys:
+        facts.set(key, key)
+
+    assert facts.items() == [(key, key) for key in keys]
+    assert all(facts.get(key) == key for key in keys)
+    for wrong in (None, 3, "x" * 1025):
+        with pytest.raises(ConfigError, match="key"):
+            facts.set(wrong, 1)
+        with pytest.raises(ConfigError, match="key"):
+            facts.get(wrong)
+
+
+def test_scopes_may_be_any_text_without_nul() -> None:
+    """What is no text is refused, and so is what is no store."""
+    store = InMemoryStore()
+    for scope in ("", "a/b", "working:", "x" * 300):
+        WorkingMemory(store=store, scope_id=scope).set("k", scope)
+    assert [WorkingMemory(store=store, scope_id=scope).get("k") for scope in ("", "working:")] == ["", "working:"]
+
+    for scope in ("a\0", None, 3, "x" * 1020):
+        with pytest.raises(ConfigError, match="scope_id"):
+            WorkingMemory(store=store, scope_id=scope)
+    with pytest.raises(ConfigError, match="load_by_key"):
+        WorkingMemory(store=object())
+
+
+def test_keys_that_others_have_written_are_taken_over(facts: WorkingMemory) -> None:
+    """An entry with an id of its own is replaced in its place, and has no second row."""
+    facts.store.save("working:s", MemoryEntry(key="theirs", content="old"))
+    facts.set("mine", 1)
+    facts.store.save("working:s", MemoryEntry(content="without a key"))
+
+    facts.set("theirs", "new")
+
+    assert facts.items() == [("theirs", "new"), ("mine", 1)]
+    assert len(facts.store.load("working:s")) == 3
+    facts.delete("theirs")
+    assert facts.keys() == ["mine"]
+
+
+def test_a_store_that_is_false_is_used(store: MemoryStore) -> None:
+    """Whether it is there decides, and not whether it is empty."""
+    empty = fireflies.FiveMethods()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PalimpsestWarning)
+        facts = WorkingMemory(store=empty)
+    facts.set("key", 1)
+
+    assert facts.store is empty
+    assert len(empty) == 1
+
+
+def test_a_store_of_five_methods_is_warned_of_once() -> None:
+    """Once a process and class, at the program's own line; for a store of ours never."""
+
+    class Own(fireflies.FiveMethods):
+        pass
+
+    with pytest.warns(PalimpsestWarning, match="Own has no compare-and-set") as told:
+        WorkingMemory(store=Own())
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        WorkingMemory(store=Own())
+        WorkingMemory(store=InMemoryStore())
+
+
+def test_threads_take_turns_at_a_store_of_five_methods() -> None:
+    """Also by several objects over one store: one key has one row, and the lock goes with the store."""
+    before = len(_turns)
+    store = fireflies.FiveMethods()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PalimpsestWarning)
+        memories = [WorkingMemory(store=store) for _ in range(4)]
+
+    def set_all(memory: WorkingMemory) -> None:
+        for i in range(50):
+            memory.set("key", i)
+            memory.set(f"own {id(memory)} {i}", i)
+
+    threads = [threading.Thread(target=set_all, args=(memory,)) for memory in memories]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(store) == 201
+    assert memories[0].get("key") == 49
+    del store, memories, threads
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PalimpsestWarning)
+        WorkingMemory(store=fireflies.FiveMethods())
+    assert len(_turns) <= before + 1
+
+
+def test_a_store_may_use_working_memory_itself() -> None:
+    """Within a call of it, in the same thread."""
+
+    class Counting(fireflies.FiveMethods):
+        saves: WorkingMemory | None = None
+
+        def save(self, namespace: str, entry: MemoryEntry) -> None:
+            super().save(namespace, entry)
+            if self.saves is not None and namespace != "working:saves":
+                self.saves.set("count", self.saves.get("count", 0) + 1)
+
+    store = Counting()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PalimpsestWarning)
+        store.saves = WorkingMemory(store=store, scope_id="saves")
+        facts = WorkingMemory(store=store)
+    facts.set("a", 1)
+    facts.set("b", 1)
+
+    assert store.saves.get("count") == 2

@@ -1,0 +1,507 @@
+"""Declared memories: what the documents' own text loads to, what it does, and where sessions of its keys are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError, Memory
+from palimpsest.errors import InvalidResource
+from palimpsest.resources import AsyncResources, Resource, Resources
+from palimpsest.strategies import CallableSummarizer
+from writer import quarters
+
+MINIMAL = """\
+resource: memory
+id: user_conversation
+type: token_based
+max_tokens: 4000
+persistence:
+  type: in_memory
+"""
+
+
+def written(folder: Path, text: str, name: str = "memory.yaml") -> Path:
+    """A file with this text."""
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def only(source: Any) -> Resource:
+    """The one memory that is declared."""
+    resources = Resources.load(source)
+    (id,) = resources
+    return resources[id]
+
+
+def mistakes(source: Any) -> list[str]:
+    """The keys of all mistakes."""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(source)
+    return [mistake.key for mistake in caught.value.mistakes]
+
+
+def setting(resource: Resource, name: str) -> tuple[Any, str]:
+    """A resolved value, and who says it."""
+    (found,) = [one for one in resource.effective() if one.option == name]
+    return found.value, found.origin
+
+
+def strategy(resource: Resource, kind: str = "long_term", index: int = 0) -> dict[str, tuple[Any, str]]:
+    """The fields of a strategy, with who says each."""
+    start = f"{kind}[{index}]."
+    return {
+        s.option.removeprefix(start): (s.value, s.origin) for s in resource.effective() if s.option.startswith(start)
+    }
+
+
+# --- Alquimia's text
+
+BARE_SHORT = (
+    '{ "memory_strategy_id": "max_tokens", "memory_max_tokens": 8000, "conditions": ["message.role != \'tool\'"]}'
+)
+BARE_SUMMARIZER = """{ "long_term_memory_id": "summarizer", "interaction_threshold_qty": 15,
+"interaction_threshold_tokens": 15000, "cod_max_loops": 3, "interaction_keep": 2,
+"instructions": "Focus on decisions made and action items.",
+"knowledge_base": { "collection_id": "session-memory", "search_mode": "always", "top_k": 3 }}"""
+BARE_NEURALYZER = '{ "long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30, "interaction_keep": 5}'
+PROFILE = """{ "profile": { "short_term_memory_strategy":
+[ { "memory_strategy_id": "max_tokens", "memory_max_tokens": 8000 } ],
+"long_term_memory_strategy": [ { "long_term_memory_id": "summarizer", "interaction_threshold_qty": 20,
+"cod_max_loops": 3, "interaction_keep": 2 } ] }}"""
+
+
+def test_a_bare_short_term_strategy_loads_and_acts(tmp_path: Path) -> None:
+    """Its condition drops what a tool said, and with it the call."""
+    resource = only(written(tmp_path, BARE_SHORT, "short.json"))
+    fields = strategy(resource, "short_term")
+
+    assert fields["memory_max_tokens"] == (8_000, "given")
+    assert fields["conditions"][1] == "given"
+    assert fields["gap"] == ("stop", "our default")
+    with Resources.load(json.loads(BARE_SHORT)) as resources:
+        chat = resources.session({"id": "memory", "key": "a"})
+        chat.add_user_message("look it up")
+        chat.add_tool_call("find", {}, call_id="c")
+        chat.add_tool_result("find", "found", call_id="c")
+        chat.add_assistant_message("there")
+        assert [message["role"] for message in chat.context().messages] == ["user", "assistant"]
+
+
+def test_what_a_block_leaves_out_is_as_its_document_says() -> None:
+    """A summarizer with a number alone still fires by tokens; a neuralyzer never does by what it was not given."""
+    summarizer = strategy(only({"long_term_memory_strategy": {"long_term_memory_id": "summarizer"}}))
+    assert summarizer["interaction_threshold_qty"] == (20, "document default")
+    assert summarizer["interaction_threshold_tokens"] == (20_000, "document default")
+    assert summarizer["cod_max_loops"] == (5, "document default")
+    assert summarizer["interaction_keep"] == (0, "document default")
+    neuralyzer = only({"long_term_memory_id": "neuralyzer"})
+    assert strategy(neuralyzer)["interaction_threshold_qty"] == (-1, "document default")
+    assert "can never fire" in " ".join(neuralyzer.warnings)
+
+
+def test_a_bare_summarizer_loads_with_its_knowledge_base(tmp_path: Path) -> None:
+    """Which does nothing yet, and the warning says so; the strategy runs, with its focus in the prompt."""
+    resource = only(written(tmp_path, BARE_SUMMARIZER, "s.json"))
+    assert strategy(resource)["cod_max_loops"] == (3, "given")
+    assert any("knowledge_base" in text and "until then it does nothing" in text for text in resource.warnings)
+
+    told: list[str] = []
+
+    def model(prompt: str) -> str:
+        told.append(prompt)
+        return "They spoke of many things."
+
+    with Resources.load(json.loads(BARE_SUMMARIZER)) as resources:
+        checked = CallableSummarizer(model, checked=False)
+        chat = resources.session({"id": "memory", "key": "a"}, summarizer=checked)
+        for number in range(15):
+            chat.add_user_message(f"question {number} " + "words " * 30)
+            chat.add_assistant_message(f"answer {number}")
+        assert chat.stats().summaries == 1
+    assert "Focus on decisions made and action items." in told[0]
+
+
+def test_a_neuralyzer_leaves_five_of_thirty() -> None:
+    """At 29 nothing happens."""
+    with Resources.load(json.loads(BARE_NEURALYZER)) as resources:
+        chat = resources.session({"id": "memory", "key": "a"})
+        for number in range(29):
+            chat.add_user_message(f"question {number}")
+            chat.add_assistant_message(f"answer {number}")
+        assert len(chat.entries()) == 58
+        chat.add_user_message("question 29")
+        chat.add_assistant_message("answer 29")
+        assert next(entry.text for entry in chat.entries() if not entry.erased) == "question 25"
+
+
+def test_lists_and_what_stands_under_a_profile_load(tmp_path: Path) -> None:
+    """With names or without, alone or both layers; the summary and what is kept stay within the budget."""
+    for key, block in (
+        ("short_term_memory_strategy", json.loads(BARE_SHORT)),
+        ("long_term_memory_strategy", json.loads(BARE_NEURALYZER)),
+    ):
+        assert only({key: [block]}).options[key.removesuffix("_memory_strategy")] == [block]
+    assert only({"profile": {"long_term_memory_strategy": [json.loads(BARE_NEURALYZER)]}}).options["long_term"]
+
+    resource = only(written(tmp_path, PROFILE, "p.json"))
+    assert strategy(resource)["interaction_keep"] == (2, "given")
+    with Resources.load(json.loads(PROFILE)) as resources:
+        chat = resources.session({"id": "memory", "key": "a"}, summarizer=lambda _: "Twenty questions were asked.")
+        for number in range(20):
+            chat.add_user_message(f"question {number} " + "words " * 30)
+            chat.add_assistant_message(f"answer {number}")
+        context = chat.context()
+        assert [entry.text for entry in context.entries if entry.role == "assistant"] == ["answer 18", "answer 19"]
+        assert len(context.summaries) == 1
+        assert context.tokens <= 8_000
+
+
+@pytest.mark.parametrize("word", ["INCREMENTAL", "FLUSH", "EPHEMERAL", "Incremental", "flush"])
+def test_the_words_of_persistence_load(word: str) -> None:
+    """In any letter case."""
+    assert only({"persistence_strategy": word}).options["persistence"] == word.lower()
+    with Resources.load({"persistence_strategy": word}) as resources:
+        chat = resources.session({"id": "memory", "key": "a"})
+        chat.add_user_message("hello")
+        stored = resources.memory("memory").session(chat.id).entries()
+        assert len(stored) == (0 if word.lower() == "ephemeral" else 1)
+
+
+# --- Compozy's text
+
+
+def test_a_privacy_policy_redacts_and_withholds(tmp_path: Path) -> None:
+    """As the document writes it, and with a string of one's own."""
+    text = MINIMAL + (
+        "privacy_policy:\n"
+        '  redact_patterns: ["\\\\b\\\\d{3}-\\\\d{2}-\\\\d{4}\\\\b"]  # SSN pattern\n'
+        '  non_persistable_message_types: ["payment_info"]\n'
+        '  default_redaction_string: "[REDACTED]"\n'
+    )
+    with Resources.load(written(tmp_path, text)) as resources:
+        chat = resources.session({"id": "user_conversation", "key": "a"})
+        chat.add_user_message("My SSN is 123-45-6789")
+        chat.add_user_message("card 4711", metadata={"type": "payment_info"})
+        assert [entry.text for entry in chat.entries()] == ["My SSN is [REDACTED]"]
+    with Resources.load(written(tmp_path, text.replace("[REDACTED]", "[SSN]"))) as resources:
+        chat = resources.session({"id": "user_conversation", "key": "a"})
+        chat.add_user_message("My SSN is 123-45-6789")
+        assert chat.entries()[0].text == "My SSN is [SSN]"
+
+
+def test_an_allocation_bounds_what_summaries_take(tmp_path: Path) -> None:
+    """And what they leave goes to the interactions."""
+    block = "token_allocation:\n  short_term: 0.6  # 60%\n  long_term: 0.3   # 30%\n  system: 0.1      # 10%\n"
+    text = MINIMAL.replace("4000", "1000") + block + "flushing: {type: hybrid_summary, summary_tokens: 400}\n"
+    with Resources.load(written(tmp_path, text)) as resources:
+        chat = resources.session(
+            {"id": "user_conversation", "key": "a"},
+            counter=quarters,
+            summarizer=CallableSummarizer(lambda _: "What was said. " * 85, checked=False),
+        )
+        chat.add_system_message("s" * 196)
+        for number in range(30):
+            chat.add_user_message(f"{number} " + "words " * 40)
+            chat.add_assistant_message("yes")
+        context = chat.context()
+        assert 0 < context.parts.summaries <= 300
+        assert context.tokens <= 1_000 + context.parts.overhead
+
+    assert mistakes({**loaded(text), "token_allocation": {"short_term": 0.6, "long_term": 0.3, "system": 0.2}}) == [
+        "token_allocation"
+    ]
+    only(
+        {
+            **loaded(text),
+            "token_allocation": {"short_term": 0.5, "long_term": 0.3, "system": 0.1, "user_defined": {"x": 0.1}},
+        }
+    )
+    assert mistakes({**loaded(text), "type": "buffer", "token_allocation": {"short_term": 1}}) == ["token_allocation"]
+    assert mistakes({**loaded(text), "token_allocation": {"short_term": 2, "x": 1}}) == [
+        "token_allocation.x",
+        "token_allocation.short_term",
+    ]
+
+
+def loaded(text: str) -> dict[str, Any]:
+    """What a YAML text says."""
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def test_the_documents_inline_values_load() -> None:
+    """Three ids, a share of the window, 100 messages, 4,000 tokens, two versions, and the leases' lengths."""
+    base = loaded(MINIMAL)
+    for id in ("user_conversation", "session_context", "agent_workspace"):
+        assert only({**base, "id": id}).id == id
+    half = {**base, "max_context_ratio": 0.5, "token_provider": {"provider": "openai", "model": "gpt-4o"}}
+    del half["max_tokens"]
+    assert only(half).options == {
+        "model": "gpt-4o",
+        "max_log_tokens": 64_000,
+        "long_term": [{"type": "simple_fifo"}],
+    }
+    assert only({**base, "type": "message_count_based", "max_messages": 100}).options["max_messages"] == 100
+    assert only(base).options["max_log_tokens"] == 4_000
+    for version in ("1.0.0", "2.1.0-beta"):
+        assert only({**base, "version": version}).version == version
+    resource = only({**base, "locking": {"append_ttl": "30s", "clear_ttl": "10s", "flush_ttl": "5m"}})
+    assert setting(resource, "turn_lease") == ("30s", "given")
+    assert setting(only(base), "compaction_lease") == ("5m", "document default")
+
+
+@pytest.mark.parametrize("flush", ["simple_fifo", "lru", "hybrid_summary", "token_aware_lru", "fifo"])
+@pytest.mark.parametrize("kind", ["token_based", "message_count_based", "buffer"])
+def test_each_kind_loads_with_each_flush_and_flushes(kind: str, flush: str) -> None:
+    """The limits hold for every context, and the flush runs by itself."""
+    flushing: dict[str, Any] = {"type": flush}
+    if flush == "hybrid_summary":
+        flushing["summary_tokens"] = 60
+    declared = {**loaded(MINIMAL), "type": kind, "max_tokens": 400, "max_messages": 12, "flushing": flushing}
+    with Resources.load(declared) as resources:
+        chat = resources.session({"id": "user_conversation", "key": "a"}, counter=quarters)
+        for number in range(20):
+            chat.add_user_message(f"{number} " + "words " * 10)
+            chat.add_assistant_message("yes")
+            context = chat.context()
+            assert context.parts.log + context.parts.summaries <= 400
+            assert len(context.messages) <= 12
+        assert chat.stats().active_entries < 40
+
+
+def test_a_share_of_a_window_is_of_what_says_it() -> None:
+    """A number, else the model's, else the provider's; what nobody knows is refused. With a limit the smaller holds."""
+    base = {key: value for key, value in loaded(MINIMAL).items() if key != "max_tokens"}
+
+    def limit(**more: Any) -> Any:
+        return only({**base, "max_context_ratio": 0.5, **more}).options["max_log_tokens"]
+
+    assert limit(context_window=10_000) == 5_000
+    assert limit(context_window=10_000, token_provider={"provider": "openai", "model": "gpt-4o"}) == 5_000
+    assert limit(token_provider={"model": "gpt-4o"}) == 64_000
+    assert limit(token_provider={"provider": "mock"}, max_context_ratio=0.01) == 40
+    assert limit(token_provider={"provider": "anthropic"}) == 100_000
+    assert limit(token_provider={"model": "gpt-4o"}, max_tokens=1_000) == 1_000
+    assert mistakes({**base, "max_context_ratio": 0.5}) == ["max_context_ratio"]
+    assert mistakes({**base, "max_context_ratio": 0.5, "token_provider": {"model": "nobody-knows"}}) == [
+        "max_context_ratio"
+    ]
+
+
+def test_no_key_of_a_provider_is_kept() -> None:
+    """It is not in what is resolved, nor in a message; one that stands in the file is warned of."""
+    provider = {"provider": "openai", "model": "gpt-4o", "api_key": "sk-verysecretkey1234567890", "fallback": "gpt-4"}
+    resource = only({**loaded(MINIMAL), "token_provider": provider})
+    assert "verysecret" not in repr(resource)
+    assert any("read by everybody" in text for text in resource.warnings)
+    assert not any(
+        "read by everybody" in text
+        for text in only({**loaded(MINIMAL), "token_provider": {"api_key": "${KEY}"}}).warnings
+    )
+
+
+# --- keys
+
+
+@pytest.mark.parametrize("key", ["user:123", "user_2024-01-01@example.com", "a", "a" * 256, "k:metadata"])
+def test_what_a_key_may_be(key: str) -> None:
+    """A session of its own, whatever its length."""
+    with Resources.load(loaded(MINIMAL)) as resources:
+        resources.session({"id": "user_conversation", "key": key}).add_user_message("hello")
+        assert len(resources.session({"id": "user_conversation", "key": key}).entries()) == 1
+        assert len(resources.session({"id": "user_conversation", "key": key}).id) <= 256
+
+
+@pytest.mark.parametrize("key", ["", "user name", "user/name", "user#x", "__x", "x__", "user:*", "a" * 257, 7, "a\n"])
+def test_what_no_key_may_be(key: Any) -> None:
+    """Each is refused, and by its rule."""
+    with Resources.load(loaded(MINIMAL)) as resources, pytest.raises(ConfigError, match="256"):
+        resources.session({"id": "user_conversation", "key": key})
+
+
+def test_projects_memories_and_keys_are_apart() -> None:
+    """The same key in two projects, in two memories, and keys that differ in their last character alone."""
+    base = loaded(MINIMAL)
+    ids = {
+        only({**base, "project": project, "id": id}).session_id(key)
+        for project in ("one", "two", {"id": "three"})
+        for id in ("a", "b" * 100)
+        for key in ("k", "k:metadata", "x" * 255 + "a", "x" * 255 + "b", "X" * 255 + "a")
+    }
+    assert len(ids) == 30
+    assert only({**base, "project": 7}).project == "default"
+    assert only({**base, "project": {"id": ""}}).project == "default"
+    assert mistakes({**base, "project": "a/b"}) == ["project"]
+
+
+def test_a_reference_is_an_id_or_has_a_key_and_a_mode(tmp_path: Path) -> None:
+    """Without a key the memory's template makes it; read-only ones are never written."""
+    declared = {**loaded(MINIMAL), "default_key_template": "session:{{.workflow.input.session_id}}"}
+    variables = {"workflow": {"input": {"session_id": "s-1", "user_id": "john_doe"}}}
+    with Resources.load(declared) as resources:
+        chat = resources.session("user_conversation", variables)
+        assert chat.id == "default/user_conversation/session:s-1"
+        templated = {"id": "user_conversation", "key": "user:{{.workflow.input.user_id}}"}
+        resources.session(templated, variables).add_user_message("hello")
+        resources.session(templated, variables).add_assistant_message("hi")
+        read = resources.session({"id": "user_conversation", "key": "user:john_doe", "mode": "read-only"})
+        assert [entry.text for entry in read.entries()] == ["hello", "hi"]
+        assert len(read.context().messages) == 2
+        with pytest.raises(Exception, match="read"):
+            read.add_user_message("no")
+        assert len(read.entries()) == 2
+
+        for reference, told in (
+            ("another", "a declared memory"),
+            ("user_conversatio", "did you mean 'user_conversation'"),
+            ({"id": "user_conversation", "key": "a", "mode": "write-only"}, "read-write, read-only"),
+            ({"id": "user_conversation", "key": "a", "more": 1}, "id, key, mode"),
+            ({"key": "a"}, "the id of a memory"),
+            (7, "the id of a memory"),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                resources.session(reference)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"workflow\.input\.session_id") as caught:
+            resources.session("user_conversation", {})
+        assert "session:{{.workflow.input.session_id}}" in str(caught.value)
+    with Resources.load(loaded(MINIMAL)) as resources, pytest.raises(ConfigError, match="default_key_template"):
+        resources.session("user_conversation")
+
+
+# --- places
+
+
+def test_two_memories_in_one_place_share_it(tmp_path: Path) -> None:
+    """And are apart in it; another process finds what they said; erasing a user reaches both."""
+    place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
+    for id in ("one", "two"):
+        written(tmp_path, json.dumps({**loaded(MINIMAL), "id": id, "persistence": place}), f"{id}.json")
+    with Resources.load(tmp_path) as resources:
+        assert list(resources) == ["one", "two"]
+        assert resources.memory("one") is resources.memory("two")
+        for id in resources:
+            resources.session({"id": id, "key": "k"}, user="ann").add_user_message(f"I am in {id}")
+    with Memory.open(tmp_path / "a.db") as memory:
+        assert {info.session for info in memory.sessions()} == {"default/one/k", "default/two/k"}
+    with Resources.load(tmp_path) as resources:
+        assert resources.session({"id": "two", "key": "k"}).entries()[0].text == "I am in two"
+        resources.memory("one").forget(user="ann")
+        assert resources.session({"id": "two", "key": "k"}).entries() == []
+
+
+def test_a_ttl_is_how_long_a_session_lasts(tmp_path: Path) -> None:
+    """From the last thing that was added."""
+    now = [1_700_000_000_000_000]
+    declared = {**loaded(MINIMAL), "persistence": {"type": "in_memory", "ttl": "10s"}}
+    with Resources.load(declared, clock=lambda: now[0]) as resources:
+        chat = resources.session({"id": "user_conversation", "key": "k"})
+        chat.add_user_message("hello")
+        now[0] += 6_000_000
+        chat.add_user_message("again")
+        now[0] += 9_000_000
+        assert len(chat.entries()) == 2
+        now[0] += 1_000_000
+        assert resources.session({"id": "user_conversation", "key": "k"}).entries() == []
+
+
+def test_an_address_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A variable that is named, or the one of the backend; where it says nothing, the error names it."""
+    declared = {**loaded(MINIMAL), "persistence": {"type": "sqlite", "url": "${WHERE}"}}
+    with Resources.load(declared) as resources, pytest.raises(ConfigError, match="WHERE"):
+        resources.session({"id": "user_conversation", "key": "k"})
+    monkeypatch.setenv("WHERE", f"sqlite:///{tmp_path}/b.db")
+    with Resources.load(declared) as resources:
+        resources.session({"id": "user_conversation", "key": "k"}).add_user_message("hello")
+    assert (tmp_path / "b.db").exists()
+    redis = {**loaded(MINIMAL), "persistence": {"type": "redis", "ttl": "24h"}}
+    with Resources.load(redis) as resources, pytest.raises(ConfigError, match="PALIMPSEST_MEMORY_REDIS_URL"):
+        resources.session({"id": "user_conversation", "key": "k"})
+
+
+@pytest.mark.anyio
+async def test_programs_with_an_event_loop_have_the_same() -> None:
+    """Opened by the first verb, closed at the end."""
+    async with AsyncResources.load(loaded(MINIMAL)) as resources:
+        chat = resources.session({"id": "user_conversation", "key": "k"})
+        await chat.add_user_message("hello")
+        assert len(await chat.entries()) == 1
+        assert resources.memory("user_conversation") is resources.memory("user_conversation")
+
+
+def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:
+    """In the folders beneath it too; other files are left alone, even those that cannot be read."""
+    (tmp_path / "deep").mkdir()
+    written(tmp_path / "deep", MINIMAL)
+    written(tmp_path, "workflow: &x\n  a: *x\n", "workflow.yaml")
+    written(tmp_path, "not yaml at all: [", "broken.yml")
+    written(tmp_path, "resource: agent\nid: x\n", "agent.yaml")
+    written(tmp_path, "# resource: memory\n", "note.md")
+    assert list(Resources.load(tmp_path)) == ["user_conversation"]
+    written(tmp_path, MINIMAL, "again.yaml")
+    with pytest.raises(InvalidResource, match=r"an id of its own: it is that of .*again\.yaml"):
+        Resources.load(tmp_path)
+    assert len(Resources.load(written(tmp_path, MINIMAL.replace("user_conversation", "other"), "x.YAML"))) == 1
+
+
+def test_definitions_that_say_the_same_have_one_digest(tmp_path: Path) -> None:
+    """Whatever the order of their keys and the form of the file; any other value makes another."""
+    one = only(written(tmp_path, MINIMAL))
+    other = only(written(tmp_path, json.dumps(dict(reversed(loaded(MINIMAL).items()))), "m.json"))
+    assert one.digest == other.digest
+    assert only({**loaded(MINIMAL), "max_tokens": 4001}).digest != one.digest
+
+
+def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
+    """Options of a session by their names, a store by its address, a policy, a breaker, a summarizer."""
+    resource = only(
+        {
+            **{key: value for key, value in loaded(MINIMAL).items() if key != "persistence"},
+            "store": f"sqlite:///{tmp_path}/c.db",
+            "persistence": None,
+            "low_water": 0.5,
+            "format": "anthropic",
+            "mask": False,
+            "privacy": "default",
+            "circuit_breaker": {"max_failures": 3},
+            "summarizer": {"model": "openai:gpt-4o-mini", "timeout": 20},
+        }
+    )
+    assert setting(resource, "low_water") == (0.5, "given")
+    assert resource.place.privacy == {"recognisers": "default"}
+    assert resource.place.circuit_breaker == {"max_failures": 3}
+    assert mistakes({"privacy": "defaul"}) == ["privacy"]
+    assert mistakes({"privacy": {"recogniser": 1}}) == ["privacy.recogniser"]
+    assert mistakes({"summarizer": {"modell": "x", "timeout": -1}}) == [
+        *("summarizer.modell", "summarizer.timeout", "summarizer.model"),
+    ]
+
+
+def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
+    """An address is shown without its secrets; each value that was given says by which key."""
+    url = "postgresql://ann:verysecret@db.example/agents"
+    resource = only(
+        {**loaded(MINIMAL), "persistence": {"type": "postgres", "url": url}, "flushing": {"summarize_threshold": 0.9}}
+    )
+    assert "verysecret" not in repr(resource.effective())
+    assert "verysecret" not in repr(resource)
+    for wrong in (
+        {"type": "redis", "ttl": "1h", "url": url},
+        {"type": "file", "path": url},
+        {"type": "sqlite", "url": url},
+    ):
+        with pytest.raises(InvalidResource) as caught:
+            Resources.load({**loaded(MINIMAL), "persistence": wrong})
+        assert "verysecret" not in str(caught.value)
+    keys = {one.option: one.key for one in resource.effective()}
+    assert keys["store"] == "persistence"
+    assert keys["max_log_tokens"] == "max_tokens"
+    assert keys["long_term[0].threshold"] == "flushing.summarize_threshold"
+    assert setting(resource, "id") == ("user_conversation", "given")
+    assert setting(resource, "project") == ("default", "our default")

@@ -1,0 +1,391 @@
+"""Files of declared memories: every mistake with its line, and whatever else somebody may write in them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest import ConfigError
+from palimpsest.errors import InvalidResource
+from palimpsest.resources import Resources
+from palimpsest.resources.keys import Template
+from test_resources import MINIMAL, PROFILE, loaded, written
+
+TEN = """\
+resource: memory
+id: "support chat"
+type: token_based
+version: "1"
+max_tokens: 0
+flushing_strategy: {type: lru}
+persistence:
+  type: redes
+  ttl: banana
+locking:
+  append_ttl: 15x
+max_context_ratio: 1.5
+privacy_policy:
+  redact_patterns:
+    - "[0-9]{4}"
+    - "(a+)+"
+    - "[invalid("
+default_key_template: "user:{{.id | shout}}"
+"""
+
+
+def test_ten_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
+    """In the order of the lines, each with the memory, the key, what is allowed, and the nearest name."""
+    path = written(tmp_path, TEN)
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(path)
+    found = caught.value.mistakes
+
+    assert [(mistake.line, mistake.key) for mistake in found] == [
+        (2, "id"),
+        (4, "version"),
+        (5, "max_tokens"),
+        (6, "flushing_strategy"),
+        (8, "persistence.type"),
+        (11, "locking.append_ttl"),
+        (12, "max_context_ratio"),
+        (16, "privacy_policy.redact_patterns[1]"),
+        (17, "privacy_policy.redact_patterns[2]"),
+        (18, "default_key_template"),
+    ]
+    assert {mistake.file for mistake in found} == {str(path)}
+    assert {mistake.memory for mistake in found} == {"support chat"}
+    assert found[3].nearest == "flushing"
+    assert found[4].nearest == "redis"
+    told = str(caught.value)
+    assert told.startswith("10 mistakes in declared memories:\n")
+    assert f"{path}:8:3: memory 'support chat': persistence.type: 'redes' is not accepted" in told
+    assert isinstance(caught.value, ConfigError)
+
+
+SHORT, LONG = "short_term_memory_strategy", "long_term_memory_strategy"
+BREAKER = "persistence.circuit_breaker"
+NEURALYZER = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30}
+SUMMARIZER = {"long_term_memory_id": "summarizer"}
+OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"resource": "agent"}, "resource"),
+        ({"id": None}, "id"),
+        ({"id": "health"}, "id"),
+        ({"type": "lru"}, "type"),
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": "4000"}, "max_tokens"),
+        ({"type": "message_count_based"}, "max_messages"),
+        ({"persistence": None}, "persistence"),
+        ({"persistence": {"type": "redis"}}, "persistence.ttl"),
+        ({"persistence": {"type": "in_memory", "ttl": "banana"}}, "persistence.ttl"),
+        ({"persistence": {"type": "in_memory", "ttl": "-1h"}}, "persistence.ttl"),
+        ({"persistence": {"type": "postgres", "url": "mysql://x"}}, "persistence.url"),
+        ({"persistence": {"type": "postgres", "url": "redis://x"}}, "persistence.url"),
+        ({"persistence": {"type": "in_memory", "path": "x"}}, "persistence.path"),
+        ({"persistence": {"type": "file", "path": ""}}, "persistence.path"),
+        ({"persistence": {"type": "in_memory", "circuit_breaker": {"max_failures": 0}}}, f"{BREAKER}.max_failures"),
+        ({"locking": {"append_ttl": "0"}}, "locking.append_ttl"),
+        ({"locking": {"flush": "5m"}}, "locking.flush"),
+        ({"max_context_ratio": 0, "context_window": 10}, "max_context_ratio"),
+        ({"version": 1}, "version"),
+        ({"flushing": {"type": "magic"}}, "flushing.type"),
+        ({"flushing": {"type": "hybrid_summary"}}, "flushing.summary_tokens"),
+        ({"flushing": {"summarize_threshold": 1.5}}, "flushing.summarize_threshold"),
+        ({"flushing": "lru"}, "flushing"),
+        ({"profile": {SHORT: [{"memory_strategy_id": "max_token"}]}}, f"profile.{SHORT}[0].memory_strategy_id"),
+        ({SHORT: [{"memory_strategy_id": "max_tokens", "memory_max_tokens": -2}]}, f"{SHORT}[0].memory_max_tokens"),
+        ({LONG: [{**NEURALYZER, "interaction_keep": 30}]}, f"{LONG}[0].interaction_keep"),
+        ({LONG: [{**SUMMARIZER, "text_splitter": OVERLAP}]}, f"{LONG}[0].text_splitter.chunk_overlap"),
+        ({"persistence_strategy": "SOMETIMES"}, "persistence_strategy"),
+        ({"encryption": {"keys": "2026:abc"}}, "encryption"),
+        ({"store": "sqlite:///a.db"}, "store"),
+        ({"store": 7, "persistence": None}, "store"),
+        ({"privacy": "default", "privacy_policy": {}}, "privacy"),
+        ({"max_log_tokens": -1}, "max_log_tokens"),
+        ({"project": "a b"}, "project"),
+        ({"project": {"id": "a", "idd": "b"}}, "project.idd"),
+        ({"profile": {"id": "a"}}, "profile.id"),
+        ({"profile": {"profile": {"bogus": 1}}}, "profile.profile"),
+        ({"lifetime": True}, "lifetime"),
+        ({"lifetime": []}, "lifetime"),
+        ({SHORT: [{"memory_strategy_id": "max_tokens", "conditions": 0}]}, f"{SHORT}[0].conditions"),
+        ({LONG: [{**NEURALYZER, "on_tools_success_threshold": {"x": 1}}]}, f"{LONG}[0].on_tools_success_threshold"),
+        ({"version": "\u0661.\u0662.\u0663"}, "version"),
+        ({"facts_in": "middle"}, "facts_in"),
+        ({"description": 7}, "description"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_told_by_its_key(change: dict[str, Any], key: str) -> None:
+    """And nothing else is wrong with such a memory."""
+    declared = {name: value for name, value in {**loaded(MINIMAL), **change}.items() if value is not None}
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(declared)
+    assert [mistake.key for mistake in caught.value.mistakes] == [key]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"persistence": {"type": "in_memory"}},
+        {"persistence": {"type": "in_memory", "ttl": "0"}},
+        {"persistence": {"type": "in_memory", "ttl": "1d"}},
+        {"locking": {"append_ttl": "45s"}},
+        {"locking": {"append_ttl": "30 seconds"}},
+        {"version": "2.1.0-beta"},
+        {"max_tokens": None, "max_messages": 5},
+        {"description": "what users say"},
+    ],
+)
+def test_what_is_allowed_loads(change: dict[str, Any]) -> None:
+    """Each alone."""
+    declared = {name: value for name, value in {**loaded(MINIMAL), **change}.items() if value is not None}
+    assert list(Resources.load(declared)) == ["user_conversation"]
+
+
+NESTED = "a: " + "[" * 5_000
+BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "anchors are not taken"),
+        ("a: *unknown\n", "anchors are not taken"),
+        ("base: {x: 1}\n<<: {y: 2}\n", "merges are not taken"),
+        ("a: !!python/object/apply:os.system ['true']\n", "a value without a tag"),
+        ("a: !secret x\n", "a value without a tag"),
+        ("%TAG ! tag:x,2026:\n---\na: 1\n", "no tags"),
+        ("id: a\nid: b\n", "stands in line 1"),
+        ("a: {b: 1, b: 2}\n", "each key once"),
+        (NESTED, "at most 32 levels"),
+        ("? {a: 1}\n: 2\n", "a text as a key"),
+        ("? [a]\n: 2\n", "a text as a key"),
+        ("a: 1\n---\nb: 2\n", "one document a file"),
+        ("a: [\n", "YAML"),
+        ("a: 'x\n", "YAML"),
+        ("\x00", "YAML"),
+        ("- a\n- b\n", "a mapping of keys, or a list of strategies"),
+        ("just text\n", "a mapping of keys"),
+        ("", "a mapping of keys"),
+        ("# " + "x" * 1_000_001, "at most 1,000,000 characters"),
+    ],
+)
+def test_what_a_declaration_does_not_need_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    """At once, and as the one error; nothing is built of it."""
+    start = time.process_time()
+    with pytest.raises(InvalidResource, match=told):
+        Resources.load(written(tmp_path, text))
+    assert time.process_time() - start < 60  # whatever machine: a bomb would take for ever
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"id": "a", "id": "b"}', "each key once"),
+        ('{"a": NaN}', "a number that JSON has"),
+        ('{"a": 1', "JSON"),
+        ("[" * 100_000, "at most 32 levels"),
+        ('{"a": ' + "9" * 5_000 + "}", "JSON"),
+        ("", "JSON"),
+    ],
+)
+def test_json_is_read_as_strictly(tmp_path: Path, text: str, told: str) -> None:
+    """And as the one error."""
+    with pytest.raises(InvalidResource, match=told):
+        Resources.load(written(tmp_path, text, "a.json"))
+
+
+def test_a_mistake_in_json_has_its_line(tmp_path: Path) -> None:
+    """Also where tabs stand before it."""
+    text = '{\n\t"resource": "memory",\n\t"id": "a\\/b \\ud83d\\ude00",\n\t"max_tokens": -1\n}'
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(written(tmp_path, text, "a.json"))
+    assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [(3, "id"), (4, "max_tokens")]
+
+
+def test_words_of_yaml_mean_what_they_do_today(tmp_path: Path) -> None:
+    """`no`, times and numbers with colons are texts; so are numbers in quotes."""
+    text = MINIMAL + "description: no\n"
+    assert Resources.load(written(tmp_path, text))["user_conversation"].description == "no"
+    assert (
+        Resources.load(written(tmp_path, MINIMAL + "description: 12:30:00\n"))["user_conversation"].description
+        == "12:30:00"
+    )
+    with pytest.raises(InvalidResource, match="max_messages"):
+        Resources.load(written(tmp_path, MINIMAL + 'max_messages: "5"\n'))
+    assert Resources.load(written(tmp_path, MINIMAL + "max_messages: 0x5\nmask: false\n".replace("0x", "")))
+
+
+def test_a_source_that_is_none_is_told(tmp_path: Path) -> None:
+    """What is not there, has another form, or is no text."""
+    for source, told in ((tmp_path / "no.yaml", "that is there"), (7, "a file, a folder, or a mapping")):
+        with pytest.raises(ConfigError, match=told):
+            Resources.load(source)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="ends in"):
+        Resources.load(written(tmp_path, "x", "a.toml"))
+    (tmp_path / "b.yaml").write_bytes(b"id: \xff\xfe")
+    with pytest.raises(InvalidResource, match="UTF-8"):
+        Resources.load(tmp_path / "b.yaml")
+    with pytest.raises(ConfigError, match="project"):
+        Resources.load(loaded(MINIMAL), project="a/b")
+
+
+# --- templates
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "key"),
+    [
+        ("user:{{.workflow.input.user_id}}", {"workflow": {"input": {"user_id": "john_doe"}}}, "user:john_doe"),
+        ("user:{user_id}", {"user_id": 7}, "user:7"),
+        ("{{ .a | trim | upper }}-{b}", {"a": " x ", "b": "y"}, "X-y"),
+        ('{{.a | default "guest"}}', {}, "guest"),
+        ('{{.a | default "Guest" | lower}}', {"a": "  "}, "guest"),
+        ("static_key_123", {}, "static_key_123"),
+    ],
+)
+def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) -> None:
+    """Of what the variables say."""
+    assert Template(text).key(variables) == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{{.a", "{{a}}", "{{.a.}}", "{{.a | shout}}", "{{.a | printf}}", '{{.a | default "x}}'),
+        *("{{range .a}}x{{end}}", "{{.__class__.__init__[0]}}", "{a!r}", "{a:>10}", "{a[0]}", "{0}", "{}", "}{"),
+        *("{{{.a}}}", "", "  ", "{{" * 400, '{{.a | default "x" | default "y"}}', "{a.b-c}", "x" * 1_001),
+        "{{.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r}}",
+    ],
+)  # fmt: skip
+def test_what_is_no_template_is_refused_where_it_is_declared(text: str) -> None:
+    """It is no language: nothing is looked up, formatted or repeated."""
+    with pytest.raises(InvalidResource, match="default_key_template"):
+        Resources.load({**loaded(MINIMAL), "default_key_template": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "told"),
+    [
+        ("user:{a}", {}, "variables.a"),
+        ("user:{{.a.b}}", {"a": "x"}, r"variables.a.b"),
+        ("user:{a}", {"a": "  "}, "variables.a"),
+        ("user:{a}", {"a": {"b": 1}}, "text or a number"),
+        ("user:{a}", {"a": True}, "text or a number"),
+        ("user:{a}", {"a": "x y"}, "make a key"),
+        ("user:{a}", {"a": "{{.b}}"}, "make a key"),
+        ("user:{a}", {"a": "x" * 300}, "make a key"),
+    ],
+)
+def test_variables_that_make_no_key_are_told(text: str, variables: dict[str, Any], told: str) -> None:
+    """By name, with the template; what a variable says is never a template itself."""
+    with pytest.raises(ConfigError, match=told):
+        Template(text).key(variables)
+
+
+@given(st.text(max_size=60), st.dictionaries(st.text(max_size=5), st.text(max_size=10), max_size=3))
+def test_whatever_a_template_says_it_makes_a_key_or_is_refused(text: str, variables: dict[str, str]) -> None:
+    """And nothing else comes of it."""
+    try:
+        key = Template(text).key(variables)
+    except ConfigError:
+        return
+    assert 0 < len(key) <= 256
+    assert "{" not in key
+
+
+# --- whatever else
+
+
+VALID: list[Any] = [
+    loaded(MINIMAL),
+    json.loads(PROFILE),
+    loaded(TEN.replace("flushing_strategy", "flushing")),
+    {**loaded(MINIMAL), "flushing": {"type": "hybrid_summary", "summary_tokens": 100, "summarize_oldest_percent": 0.5}},
+    {
+        **loaded(MINIMAL),
+        "token_allocation": {"short_term": 0.6, "long_term": 0.3, "system": 0.1},
+        "project": {"id": "x"},
+    },
+    {**loaded(MINIMAL), "token_provider": {"provider": "openai", "model": "gpt-4o"}, "low_water": 0.5, "mask": True},
+]
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=12),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=6), st.integers(), max_size=3),
+    st.sampled_from(["memory", "token_based", "5m", "-1", "(a+)+", "{{.x}}", "${HOME}", "redis", "sqlite:///x.db"]),
+)
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a value."""
+    found = [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found += paths_in(inner, (*path, key))
+    return found
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any, how: str) -> Any:
+    """A copy in which the value at a path is another, is gone, or stands under another name."""
+    if not path:
+        return new
+    first, rest = path[0], path[1:]
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if rest or how == "replace":
+        copy[first] = changed(copy[first], rest, new, how)
+    elif how == "rename" and isinstance(copy, dict):
+        copy[f"{first}_"] = copy.pop(first)
+    else:
+        del copy[first]
+    return copy
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_a_changed_file_loads_or_is_refused(data: st.DataObject) -> None:
+    """With the one error, whatever was changed; and it never loads with a key that nobody knows."""
+    check_changed(data)
+
+
+@pytest.mark.wide
+@settings(max_examples=1_000)
+@given(st.data())
+def test_a_thousand_changed_files_load_or_are_refused(data: st.DataObject) -> None:
+    """The same, on more."""
+    check_changed(data)
+
+
+def check_changed(data: st.DataObject) -> None:
+    """Change a valid resource in up to three places, and load it."""
+    value = data.draw(st.sampled_from(VALID))
+    renamed = False
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(paths_in(value)))
+        how = data.draw(st.sampled_from(["replace", "drop", "rename"]))
+        renamed = renamed or (how == "rename" and bool(path) and isinstance(path[-1], str) and path[0] != "project")
+        value = changed(value, path, data.draw(ODD), how)
+        if not isinstance(value, dict):
+            value = {"root": value}
+    try:
+        resources = Resources.load(value)
+    except InvalidResource:
+        return
+    for id in resources:
+        assert resources[id].effective()
+    assert not any(key.endswith("_") for key in value)
