@@ -11,8 +11,7 @@ from palimpsest.cli.app import CommandGroup, examples, json_option
 from palimpsest.cli.failing import Missing
 from palimpsest.cli.output import console, counted, line, note, print_json, table, to_json, warn
 from palimpsest.errors import nearest, shorten
-from palimpsest.resources import Resource, Resources, Setting
-from palimpsest.stores.common import discreet_address
+from palimpsest.resources import Resource, Resources
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -83,7 +82,7 @@ def show_command(source: str, id: str | None, as_json: bool) -> None:
 def _print(resource: Resource) -> None:
     """Its settings: a table, then one of each strategy."""
     tables: dict[str, Table] = {}
-    for setting in _settings(resource):
+    for setting in resource.effective():
         of, _, name = setting.option.rpartition(".")
         if of not in tables:
             tables[of] = table(of or "setting", "value", "origin", "key")
@@ -144,36 +143,21 @@ def _loaded(source: str) -> Resources:
     return resources
 
 
-def _settings(resource: Resource) -> Iterable[Setting]:
-    """Every setting; the address of a store is shown without its password."""
-    for setting in resource.effective():
-        yield setting._replace(value=discreet_address(setting.value)) if setting.option == "store" else setting
-
-
 def _text(value: object) -> str:
     if value is None:
         return NOTHING
     return value if isinstance(value, str) else to_json(_plain(value), indent=None)
 
 
-def _values(resource: Resource) -> dict[str, Any]:
-    """What a memory comes to, by the names of its values."""
-    template = resource.template.text if resource.template is not None else None
-    head = {"project": resource.project, "description": resource.description, "version": resource.version}
-    return {**head, "default_key_template": template, **{one.option: one.value for one in resource.effective()}}
-
-
 def _changes(old: Resource, new: Resource) -> Iterable[tuple[str, Any, Any]]:
-    """What differs: its name, and both values. Where two addresses differ in what is not shown, the new one says so."""
-    before, after = _values(old), _values(new)
+    """What differs: its name, and both values. Of an address that differs in what is not shown the new one says so."""
+    before, after = ({one.option: one.value for one in resource.effective()} for resource in (old, new))
     for option in dict.fromkeys((*before, *after)):
-        was, now = before.get(option), after.get(option)
-        if was == now:
-            continue
-        if option == "store":
-            was, now = discreet_address(str(was)), discreet_address(str(now))
-            now += " (other credentials)" * (was == now)
-        yield option, _plain(was), _plain(now)
+        was, now = _plain(before.get(option)), _plain(after.get(option))
+        if option == "store" and was == now and old.place.address != new.place.address:
+            now = f"{now} (other credentials)"
+        if was != now:
+            yield option, was, now
 
 
 def _as_json(resource: Resource) -> dict[str, Any]:
@@ -181,13 +165,11 @@ def _as_json(resource: Resource) -> dict[str, Any]:
         "id": resource.id,
         "project": resource.project,
         "description": resource.description,
-        "version": resource.version,
-        "default_key_template": resource.template.text if resource.template is not None else None,
         "file": resource.file,
         "digest": resource.digest,
         "settings": [
             {"option": one.option, "value": _plain(one.value), "origin": one.origin, "key": one.key}
-            for one in _settings(resource)
+            for one in resource.effective()
         ],
         "warnings": list(resource.warnings),
     }

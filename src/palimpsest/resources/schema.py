@@ -121,8 +121,8 @@ def _keys_of_resource() -> dict[str, Schema]:
     shares["user_defined"] = or_null({"type": "object", "additionalProperties": part})
     recognisers = _policy()["properties"]["recognisers"]["anyOf"][:2]
     return {
-        "resource": {"const": "memory"},
-        "id": {**NAME, "not": {"const": RESERVED}},
+        "resource": or_null({"const": "memory"}),
+        "id": or_null({**NAME, "not": {"const": RESERVED}}),
         "project": or_null({"type": "string"}, closed({"id": or_null({"type": "string"})})),
         "description": or_null({"type": "string"}),
         "version": or_null({"type": "string", "pattern": r"^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"}),
@@ -221,7 +221,7 @@ def _needed() -> list[Schema]:
         for kind, names in limits.NEEDED.items()
     ]
     stored: Schema = {"anyOf": [{"required": ["persistence"]}, {"required": ["store"]}]}
-    named: Schema = {"if": {"required": ["resource"]}, "then": {"required": ["id"]}}
+    named: Schema = {"if": _is_given("resource"), "then": {"required": ["id"]}}
     return [{"if": _is_given("type"), "then": {"required": ["resource", "id"], **stored}}, named, *kinds]
 
 
