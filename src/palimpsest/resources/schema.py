@@ -134,7 +134,7 @@ def _keys_of_resource() -> dict[str, Schema]:
         "flushing": or_null(ref("flushing")),
         "persistence": or_null(closed(persistence, ["type"], **ttl_needed)),
         "locking": or_null(closed(dict.fromkeys(places.LEASES, LENGTH))),
-        "privacy_policy": or_null(ref("policy")),
+        "privacy_policy": or_null(ref("policy"), *recognisers),
         "default_key_template": or_null({**TEXT, "maxLength": LONGEST_TEMPLATE}),
         "profile": {},
         "short_term_memory_strategy": one_or_many("short_term"),
