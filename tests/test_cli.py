@@ -428,6 +428,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "show": (STEERING,),
     "stats": (STEERING,),
     "context": (STEERING,),
+    "config": ("check", FILE),
     "history": (STEERING,),
     "diff": (STEERING, "1", "2"),
     "compact": (STEERING, "--keep", "1"),

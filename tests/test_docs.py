@@ -2,7 +2,7 @@
 
 `python` blocks of a page run in order and in one namespace, in an empty folder. In `console` blocks the lines that
 begin with `$ palimpsest` run in the same folder, each in a process of its own, and output lines below one are compared
-with what it prints; `...` stands for any text. A line with pipes or the like runs through a shell; for the others the
+with what it prints; `...` stands for any text. What a block with a `title` shows is written to the file of this name. A line with pipes or the like runs through a shell; for the others the
 command line is loaded once, and forked. `<!-- not run: reason -->` on the line before a block opts it out.
 
 Each page has a process of its own, and all of them run one after the other in one folder, with `-m slow` twice: this
@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>```+)(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)(?P=fence)[ \t]*$",
+    r"^(?P<indent>[ \t]*)(?P<fence>```+)(?P<language>\w*)(?P<more>[^\n]*)\n(?P<body>.*?)^(?P=indent)(?P=fence)[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
+TITLE = re.compile(r'title="([\w./-]+)"')
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->\s*\Z")
 PROMPT = "$ "
 PRELOADED = ["palimpsest.cli.app", "palimpsest.sessions.sync", "rich.console", "rich.table", "tiktoken"]
@@ -51,19 +52,23 @@ SERVED = {
 
 
 class Block(NamedTuple):
-    """A fenced block: `line` is the number of its first line inside the fence, counted from 1."""
+    """A fenced block: `line` is the number of its first line inside the fence, counted from 1, `title` names a file."""
 
     language: str
     line: int
     body: str
+    title: str = ""
 
 
 def blocks(text: str) -> Iterator[Block]:
     """Yield the blocks of a page that are to be run, in order."""
     for fence in FENCE.finditer(text):
         before = text[: fence.start()].removesuffix("\n").rpartition("\n")[2]
-        if fence["language"] in {"python", "console"} and not NOT_RUN.search(before):
-            yield Block(fence["language"], text.count("\n", 0, fence.start("body")) + 1, textwrap.dedent(fence["body"]))
+        named = TITLE.search(fence["more"])
+        if (fence["language"] in {"python", "console"} or named) and not NOT_RUN.search(before):
+            line = text.count("\n", 0, fence.start("body")) + 1
+            title = named[1] if named is not None else ""
+            yield Block(fence["language"], line, textwrap.dedent(fence["body"]), title)
 
 
 def commands(block: Block) -> Iterator[tuple[int, str, str]]:
@@ -137,7 +142,11 @@ def run_page(page: Path, *, again: bool = False) -> None:
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text("utf-8")):
-        if block.language == "python":
+        if block.title:
+            path = Path(block.title)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.body, "utf-8")
+        elif block.language == "python":
             # Empty lines in front make a traceback name the line of the page.
             code = compile("\n" * (block.line - 1) + block.body, str(page), "exec", dont_inherit=True)
             exec(code, namespace)  # noqa: S102
@@ -244,6 +253,17 @@ def test_a_block_is_left_out_only_with_a_reason() -> None:
 
     assert not list(blocks(f"<!-- not run: needs a key -->\n{block}"))
     assert len(list(blocks(f"<!-- not run: -->\n{block}"))) == 1
+
+
+def test_a_block_with_a_title_is_a_file(tmp_path: Path) -> None:
+    """The examples behind it read it, in a folder, too."""
+    page = tmp_path / "page.md"
+    shown = '```yaml title="a/b.yaml"\nkey: 1\n```\n\n```python\nassert open("a/b.yaml").read() == "key: 1\\n"\n```\n'
+    page.write_text(shown)
+
+    ran = run_apart(tmp_path, page)
+
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_output_is_compared_with_dots_for_any_text() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar
@@ -24,6 +24,7 @@ PRIVACY = "palimpsest.privacy"
 COMMANDS = {
     "chat": "chat",
     "compact": "compacting",
+    "config": "config",
     "context": "context",
     "copy": "copying",
     "delete": "destroying",
@@ -69,6 +70,7 @@ OTHER_NAMES = {
     "describe": "title",
     "rename": "title",
     "redact": "scan",
+    **dict.fromkeys(("configuration", "resources", "schema", "validate"), "config"),
 }
 """What other programs call what a command does."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,7 +94,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            raise NoSuchCommand(name, ctx)
+            raise NoSuchCommand(name, ctx, COMMANDS, OTHER_NAMES)
         return super().resolve_command(ctx, args)
 
     def make_context(
@@ -116,15 +118,28 @@ class LazyGroup(click.Group):
             ctx.exit(INTERRUPTED)
 
 
+class CommandGroup(click.Group):
+    """The commands of one subject."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise NoSuchCommand(args[0], ctx, self.commands, {})
+        return super().resolve_command(ctx, args)
+
+
 class NoSuchCommand(click.UsageError):
     """There is no command of this name. `possibilities` are those that may have been meant."""
 
-    def __init__(self, name: str, ctx: click.Context) -> None:
-        meant = OTHER_NAMES.get(name.lower()) or nearest(name.lower(), COMMANDS)
-        begun = [command for command in sorted(COMMANDS) if command.startswith(name.lower())]
+    def __init__(
+        self, name: str, ctx: click.Context, commands: Collection[str], other_names: Mapping[str, str]
+    ) -> None:
+        meant = other_names.get(name.lower()) or nearest(name.lower(), commands)
+        begun = [command for command in sorted(commands) if command.startswith(name.lower())]
         self.possibilities = [meant] if meant and meant not in begun else begun
         names = " or ".join(map(repr, self.possibilities))
-        hint = f"did you mean {names}?" if names else "`palimpsest --help` lists those that there are"
+        hint = f"did you mean {names}?" if names else f"`{ctx.command_path} --help` lists those that there are"
         super().__init__(f"there is no command {shorten(name)}; {hint}", ctx)
 
 

@@ -8,28 +8,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, StoreError
-from palimpsest.cli.output import clean, told_json
+from palimpsest.cli.output import clean, line, told_json
+from palimpsest.errors import InvalidResource
 
 
 class OperationFailed(click.ClickException):
     """The operation failed.
 
     `kind` is what programs know the failure by: the name of the library's error, or one of the command line's own.
-    `suggestions` are names that may have been meant.
+    `suggestions` are names that may have been meant, `more` is what else programs are told.
     """
 
     exit_code = 1
     kind = "OperationFailed"
 
-    def __init__(self, message: str, *, kind: str | None = None, suggestions: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        suggestions: Sequence[str] = (),
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
-        self.kind, self.suggestions = kind or self.kind, tuple(suggestions)
+        self.kind, self.suggestions, self.more = kind or self.kind, tuple(suggestions), more or {}
 
     def format_message(self) -> str:
         return clean(self.message)
@@ -80,11 +88,13 @@ def told(error: click.ClickException) -> str:
     }
     if suggestions := getattr(error, "suggestions", ()):
         values["suggestions"] = list(suggestions)
-    return told_json(values)
+    return told_json({**values, **getattr(error, "more", {})})
 
 
 def failure(error: PalimpsestError) -> OperationFailed:
     """Return what ends the command for an error of the library."""
+    if isinstance(error, InvalidResource):
+        return _mistaken(error)
     endings: dict[type[Exception], type[OperationFailed]] = {
         ConfigError: InputRefused,
         EntryNotFound: Missing,
@@ -94,3 +104,11 @@ def failure(error: PalimpsestError) -> OperationFailed:
     ending = next((ending for kind, ending in endings.items() if isinstance(error, kind)), OperationFailed)
     nearest = getattr(error, "nearest", None)
     return ending(str(error), kind=type(error).__name__, suggestions=[nearest] if nearest else ())
+
+
+def _mistaken(error: InvalidResource) -> InputRefused:
+    """Every mistake of declared memories, a line each, whatever line breaks a key may have."""
+    heading = str(error).partition("\n")[0]
+    lines = "\n".join([heading, *(f"  {line(str(one))}" for one in error.mistakes)])
+    mistakes = [one._asdict() for one in error.mistakes]
+    return InputRefused(lines, kind=type(error).__name__, more={"mistakes": mistakes})

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 WIDE = 80
 """Columns of a terminal from which on tables have all that there is."""
-SHORTEST, GAP = 8, 2
+SHORTEST, GAP = 8, 3
 """Cells that a text needs in a narrow table, and those between columns."""
 
 

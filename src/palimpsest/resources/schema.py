@@ -121,8 +121,8 @@ def _keys_of_resource() -> dict[str, Schema]:
     shares["user_defined"] = or_null({"type": "object", "additionalProperties": part})
     recognisers = _policy()["properties"]["recognisers"]["anyOf"][:2]
     return {
-        "resource": {"const": "memory"},
-        "id": {**NAME, "not": {"const": RESERVED}},
+        "resource": or_null({"const": "memory"}),
+        "id": or_null({**NAME, "not": {"const": RESERVED}}),
         "project": or_null({"type": "string"}, closed({"id": or_null({"type": "string"})})),
         "description": or_null({"type": "string"}),
         "version": or_null({"type": "string", "pattern": r"^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"}),
@@ -134,7 +134,7 @@ def _keys_of_resource() -> dict[str, Schema]:
         "flushing": or_null(ref("flushing")),
         "persistence": or_null(closed(persistence, ["type"], **ttl_needed)),
         "locking": or_null(closed(dict.fromkeys(places.LEASES, LENGTH))),
-        "privacy_policy": or_null(ref("policy")),
+        "privacy_policy": or_null(ref("policy"), *recognisers),
         "default_key_template": or_null({**TEXT, "maxLength": LONGEST_TEMPLATE}),
         "profile": {},
         "short_term_memory_strategy": one_or_many("short_term"),
@@ -191,6 +191,7 @@ def _options() -> dict[str, Schema]:
 
 
 SAID = {
+    "auto_compact": "where a strategy that fires runs: before the verb returns, beside it, or nowhere",
     "format": "in which provider's form contexts are given",
     "view": "which of several cuts of one log contexts are of",
     "conditions": "expressions that a message must meet to be shown",
@@ -220,7 +221,7 @@ def _needed() -> list[Schema]:
         for kind, names in limits.NEEDED.items()
     ]
     stored: Schema = {"anyOf": [{"required": ["persistence"]}, {"required": ["store"]}]}
-    named: Schema = {"if": {"required": ["resource"]}, "then": {"required": ["id"]}}
+    named: Schema = {"if": _is_given("resource"), "then": {"required": ["id"]}}
     return [{"if": _is_given("type"), "then": {"required": ["resource", "id"], **stored}}, named, *kinds]
 
 

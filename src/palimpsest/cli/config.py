@@ -1,0 +1,184 @@
+"""`palimpsest config`: memories that are declared in files: their mistakes, their values, what a change comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palimpsest.cli.app import CommandGroup, examples, json_option
+from palimpsest.cli.failing import Missing
+from palimpsest.cli.output import console, counted, line, note, print_json, table, to_json, warn
+from palimpsest.errors import nearest, shorten
+from palimpsest.resources import Resource, Resources
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NOTHING = "-"
+
+
+@click.group(
+    "config",
+    cls=CommandGroup,
+    epilog=examples(
+        "palimpsest config check memory/",
+        "palimpsest config show memory/chat.yaml --json",
+        "palimpsest config schema > memory.schema.json",
+        "palimpsest config diff old.yaml new.yaml",
+    ),
+)
+def config_command() -> None:
+    """Check and show memories that are declared in files.
+
+    A file is YAML or JSON: a resource of Compozy's, a profile of Alquimia's, or keys of Palimpsest's own. No store is
+    opened.
+    """
+
+
+@config_command.command(
+    "check", epilog=examples("palimpsest config check chat.yaml", "palimpsest config check memory/ --json")
+)
+@click.argument("source", metavar="FILE|FOLDER")
+@json_option
+def check_command(source: str, as_json: bool) -> None:
+    """Check what is declared in FILE, or in each file of FOLDER that says `resource: memory`.
+
+    Every mistake is told at once, with its file, line and column.
+    """
+    resources = _loaded(source)
+    if as_json:
+        print_json({"memories": list(resources), "warnings": list(resources.warnings)})
+        return
+    for text in resources.warnings:
+        warn(line(text))
+    click.echo(f"No mistakes in {counted(len(resources), 'memory')}: {', '.join(map(line, resources))}.")
+
+
+@config_command.command(
+    "show", epilog=examples("palimpsest config show chat.yaml", "palimpsest config show memory/ chat --json")
+)
+@click.argument("source", metavar="FILE|FOLDER")
+@click.argument("id", required=False, metavar="[ID]")
+@json_option
+def show_command(source: str, id: str | None, as_json: bool) -> None:
+    """Show what the memories of FILE or FOLDER come to, or that of this ID: each value, who says it, by which key."""
+    resources = _loaded(source)
+    if id is not None and id not in resources:
+        near = nearest(id, resources)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(resources)}"
+        raise Missing(f"{source} declares no memory {shorten(id)}; {hint}", suggestions=[near] if near else ())
+    found = [resources[one] for one in ([id] if id is not None else resources)]
+    if as_json:
+        print_json([_as_json(resource) for resource in found])
+        return
+    for i, resource in enumerate(found):
+        file = f", {line(resource.file)}" if resource.file else ""
+        console().print("\n" * bool(i) + f"memory {line(resource.id)} of project {line(resource.project)}{file}")
+        _print(resource)
+
+
+def _print(resource: Resource) -> None:
+    """Its settings: a table, then one of each strategy."""
+    tables: dict[str, Table] = {}
+    for setting in resource.effective():
+        of, _, name = setting.option.rpartition(".")
+        if of not in tables:
+            tables[of] = table(of or "setting", "value", "origin", "key")
+        tables[of].add_row(name, line(_text(setting.value)), setting.origin, line(setting.key) or NOTHING)
+    for one in tables.values():
+        console().print(one)
+
+
+@config_command.command(
+    "schema", epilog=examples("palimpsest config schema > memory.schema.json", "palimpsest config schema --json")
+)
+@click.option("--json", is_flag=True, expose_value=False, help="Print JSON, which it is anyway.")
+def schema_command() -> None:
+    """Print the JSON Schema of such a file, by which an editor completes and checks it while you write."""
+    from palimpsest.resources.schema import schema  # which loads every strategy
+
+    print_json(schema())
+
+
+@config_command.command(
+    "diff", epilog=examples("palimpsest config diff old.yaml new.yaml", "palimpsest config diff memory/ new/ --json")
+)
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@json_option
+def diff_command(old: str, new: str, as_json: bool) -> None:
+    """Show what changes from OLD to NEW, files or folders: memories that come or go, and every value that differs."""
+    before, after = Resources.load(old), Resources.load(new)
+    added = [id for id in after if id not in before]
+    removed = [id for id in before if id not in after]
+    changed = {id: rows for id in after if id in before and (rows := list(_changes(before[id], after[id])))}
+    if as_json:
+        listed = {
+            id: [{"option": option, "old": was, "new": now} for option, was, now in rows]
+            for id, rows in changed.items()
+        }
+        print_json({"added": added, "removed": removed, "changed": listed})
+        return
+    if not (added or removed or changed):
+        note("Nothing changes.")
+        return
+    shown = table("memory", "setting", "old", "new")
+    for id in removed:
+        shown.add_row(line(id), "the memory", "declared", NOTHING)
+    for id in added:
+        shown.add_row(line(id), "the memory", NOTHING, "declared")
+    for id, rows in changed.items():
+        for option, was, now in rows:
+            shown.add_row(line(id), option, line(_text(was)), line(_text(now)))
+    console().print(shown)
+
+
+def _loaded(source: str) -> Resources:
+    """What is declared there. Raises Missing where that is nothing."""
+    resources = Resources.load(source)
+    if not len(resources):
+        raise Missing(f"nothing in {source} declares a memory: a file that does says `resource: memory`")
+    return resources
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else to_json(_plain(value), indent=None)
+
+
+def _changes(old: Resource, new: Resource) -> Iterable[tuple[str, Any, Any]]:
+    """What differs: its name, and both values. Of an address that differs in what is not shown the new one says so."""
+    before, after = ({one.option: one.value for one in resource.effective()} for resource in (old, new))
+    for option in dict.fromkeys((*before, *after)):
+        was, now = _plain(before.get(option)), _plain(after.get(option))
+        if option == "store" and was == now and old.place.address != new.place.address:
+            now = f"{now} (other credentials)"
+        if was != now:
+            yield option, was, now
+
+
+def _as_json(resource: Resource) -> dict[str, Any]:
+    return {
+        "id": resource.id,
+        "project": resource.project,
+        "description": resource.description,
+        "file": resource.file,
+        "digest": resource.digest,
+        "settings": [
+            {"option": one.option, "value": _plain(one.value), "origin": one.origin, "key": one.key}
+            for one in resource.effective()
+        ],
+        "warnings": list(resource.warnings),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's types; what these have no form for as a text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,245 @@
+"""`palimpsest config`: declared memories on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands import read, run
+from test_cli_naming import on_a_terminal
+
+CHAT = """\
+resource: memory
+id: chat
+type: token_based
+max_tokens: 4000
+flushing:
+  type: simple_fifo
+  summarize_threshold: 0.8
+persistence:
+  type: sqlite
+  path: chat.db
+"""
+SHOP = CHAT.replace("id: chat", "id: shop").replace("sqlite\n  path: chat.db", "in_memory")
+WRONG = """\
+resource: memory
+id: chat
+type: token_based
+max_token: 4000
+persistence:
+  type: sqlight
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(here: Path) -> Path:
+    """A folder in which `memory/` declares `chat` and `shop`, and `wrong.yaml` has three mistakes."""
+    (here / "memory").mkdir()
+    (here / "memory" / "chat.yaml").write_text(CHAT, "utf-8")
+    (here / "memory" / "shop.yaml").write_text(SHOP, "utf-8")
+    (here / "wrong.yaml").write_text(WRONG, "utf-8")
+    return here
+
+
+# --- check
+
+
+def test_what_holds_is_counted() -> None:
+    """The exit status is 0; what a reader should know is a warning on standard error. No store is made."""
+    result = run("config", "check", "memory")
+
+    assert (result.exit_code, result.stdout) == (0, "No mistakes in 2 memories: chat, shop.\n")
+    assert result.stderr == "Warning: memory 'shop': persistence.type: in_memory is gone when the process ends\n"
+    assert not Path("chat.db").exists()
+    told = read("config", "check", "memory")
+    assert told["memories"] == ["chat", "shop"]
+    assert len(told["warnings"]) == 1
+
+
+def test_every_mistake_is_a_line() -> None:
+    """File, line and column, the memory, the key, what is allowed, the nearest name: for each, and the status is 2."""
+    result = run("config", "check", "wrong.yaml")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    heading, *lines = result.stderr.splitlines()
+    assert heading == "Error: 3 mistakes in declared memories:"
+    places = [line.strip().split(": ")[:3] for line in lines]
+    assert places == [
+        ["wrong.yaml:1:1", "memory 'chat'", "max_tokens"],
+        ["wrong.yaml:4:1", "memory 'chat'", "max_token"],
+        ["wrong.yaml:6:3", "memory 'chat'", "persistence.type"],
+    ]
+    assert "did you mean 'max_tokens'?" in result.stderr
+    assert "did you mean 'sqlite'?" in result.stderr
+
+
+def test_a_program_is_given_every_mistake() -> None:
+    """With `--json` they are a list in the one object on standard error."""
+    result = run("config", "check", "wrong.yaml", "--json")
+
+    told = json.loads(result.stderr)
+    assert (result.exit_code, result.stdout, told["error"], told["status"]) == (2, "", "InvalidResource", 2)
+    assert {(one["line"], one["key"], one["nearest"]) for one in told["mistakes"]} >= {
+        (4, "max_token", "max_tokens"),
+        (6, "persistence.type", "sqlite"),
+    }
+
+
+def test_a_mistake_stays_on_its_line(folder: Path) -> None:
+    """Whatever a key has in it: line breaks, and what steers a terminal."""
+    (folder / "odd.yaml").write_text('resource: memory\nid: x\n"a\\nb\\e[31m": 1\n', "utf-8")
+
+    lines = run("config", "check", "odd.yaml").stderr.splitlines()
+
+    assert len(lines) == 2
+    assert "\x1b" not in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "told"),
+    [
+        ("missing.yaml", 2, "a file or a folder that is there"),
+        ("empty", 3, "nothing in empty declares a memory"),
+        ("notes.txt", 2, ".yaml, .yml, .json"),
+    ],
+)
+def test_what_declares_nothing_is_no_success(folder: Path, source: str, status: int, told: str) -> None:
+    """A path that is misspelt does not pass a check."""
+    (folder / "empty").mkdir()
+    (folder / "notes.txt").write_text("resource: memory\n", "utf-8")
+
+    result = run("config", "check", source)
+
+    assert result.exit_code == status
+    assert told in result.stderr
+
+
+# --- show
+
+
+def test_every_value_is_shown_with_its_origin() -> None:
+    """Those that are given with their key; the defaults of the document apart from ours."""
+    (shown,) = read("config", "show", "memory", "chat")
+
+    settings = {one["option"]: one for one in shown["settings"]}
+    assert (shown["id"], shown["project"], shown["file"]) == ("chat", "default", "memory/chat.yaml")
+    assert settings["max_log_tokens"] == {
+        "option": "max_log_tokens",
+        "value": 4000,
+        "origin": "given",
+        "key": "max_tokens",
+    }
+    assert settings["turn_lease"]["origin"] == "document default"
+    assert (settings["oversize"]["value"], settings["oversize"]["origin"]) == ("clamp", "our default")
+    text = run("config", "show", "memory")
+    assert "memory chat of project default" in text.stdout
+    assert "memory shop of project default" in text.stdout
+    row = next(line for line in text.stdout.splitlines() if line.startswith("max_log_tokens"))
+    assert row.split() == ["max_log_tokens", "4000", "given", "max_tokens"]
+
+
+def test_a_password_is_not_shown(folder: Path) -> None:
+    """Neither as text nor as JSON, nor where it changes; that it does is said."""
+    for name in ("one", "two"):
+        store = f"store: postgresql://ann:secret-{name}@db.example/agents\n"
+        (folder / f"{name}.yaml").write_text(f"resource: memory\nid: a\n{store}", "utf-8")
+
+    told = [run("config", *arguments).output for arguments in (("show", "one.yaml"), ("show", "one.yaml", "--json"))]
+    changed = run("config", "diff", "one.yaml", "two.yaml")
+
+    assert all("db.example/agents" in text for text in (*told, changed.output))
+    assert not any("secret" in text for text in (*told, changed.output))
+    assert "(other credentials)" in changed.stdout
+
+
+def test_an_unknown_memory_names_the_nearest() -> None:
+    """It is not there: the exit status is 3."""
+    result = run("config", "show", "memory", "shob", "--json")
+
+    told = json.loads(result.stderr)
+    assert (result.exit_code, told["error"], told["suggestions"]) == (3, "Missing", ["shop"])
+    assert "there are chat, shop" in run("config", "show", "memory", "x").stderr
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_a_narrow_terminal_keeps_the_settings(columns: int) -> None:
+    """Names of settings are never cut; no line is wider than the terminal."""
+    shown = on_a_terminal(columns, "config", "show", "memory", "chat")
+
+    assert any(line.split()[:2] == ["max_log_tokens", "4000"] for line in shown)
+    assert any(line.split()[:1] == ["max_context_ratio"] for line in shown)
+    assert max(map(len, shown)) <= columns
+
+
+# --- diff
+
+
+def test_what_a_change_comes_to_is_shown(folder: Path) -> None:
+    """Memories that come or go, and the values that differ, not the keys."""
+    (folder / "new").mkdir()
+    changed = CHAT.replace("4000", "8000").replace("0.8", "0.9") + "default_key_template: 'user:{user_id}'\n"
+    (folder / "new" / "chat.yaml").write_text(changed, "utf-8")
+    (folder / "new" / "more.yaml").write_text(SHOP.replace("shop", "more"), "utf-8")
+
+    told = read("config", "diff", "memory", "new")
+
+    assert (told["added"], told["removed"]) == (["more"], ["shop"])
+    assert told["changed"] == {
+        "chat": [
+            {"option": "default_key_template", "old": None, "new": "user:{user_id}"},
+            {"option": "max_log_tokens", "old": 4000, "new": 8000},
+            {"option": "long_term[0].threshold", "old": 0.8, "new": 0.9},
+        ]
+    }
+    lines = [line.split() for line in run("config", "diff", "memory", "new").stdout.splitlines()]
+    assert ["chat", "max_log_tokens", "4000", "8000"] in lines
+    assert ["shop", "the", "memory", "declared", "-"] in lines
+
+
+def test_two_spellings_of_one_definition_differ_in_nothing(folder: Path) -> None:
+    """What is said is compared, not how: here a ratio of a window comes to the same tokens."""
+    same = CHAT.replace("max_tokens: 4000", "max_context_ratio: 0.5\ncontext_window: 8000").replace(
+        "simple_fifo", "fifo"
+    )
+    (folder / "same.yaml").write_text(same, "utf-8")
+
+    result = run("config", "diff", "memory/chat.yaml", "same.yaml")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Nothing changes.\n")
+
+
+# --- the group
+
+
+@pytest.mark.parametrize(("given", "meant"), [("chek", "check"), ("sch", "schema"), ("Show", "show")])
+def test_an_unknown_command_of_the_group_suggests_the_nearest(given: str, meant: str) -> None:
+    """As one of `palimpsest` itself does, also for programs."""
+    assert f"did you mean '{meant}'?" in run("config", given).stderr
+    told = json.loads(run("config", given, "--json").stderr)
+    assert (told["error"], told["status"], told["suggestions"]) == ("UsageError", 2, [meant])
+
+
+def test_the_group_explains_itself_without_an_extra() -> None:
+    """Who has no reader of YAML can ask each command for its help, print the schema, and check JSON."""
+    Path("a.json").write_text('{"resource": "memory", "id": "a"}', "utf-8")
+    program = (
+        "import sys; sys.modules['yaml'] = None; from palimpsest.cli.app import palimpsest\n"
+        "for words in (['check', '--help'], ['show', '--help'], ['diff', '--help'], ['schema'], ['check', 'a.json']):\n"
+        "    palimpsest(['config', *words], standalone_mode=False)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Examples:") == 3
+    assert done.stdout.endswith("No mistakes in 1 memory: a.\n")
+
+
+def test_the_schema_is_printed() -> None:
+    """As JSON, with and without `--json`."""
+    assert read("config", "schema")["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert json.loads(run("config", "schema").stdout) == read("config", "schema")

@@ -1,0 +1,214 @@
+"""The JSON Schema of resource files: it takes what loads, and no key that does not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from laws import examples
+from palimpsest import PalimpsestError, PalimpsestWarning
+from palimpsest.resources import Resources
+from palimpsest.resources.schema import schema
+from palimpsest.resources.table import KEYS
+
+SCHEMA = Draft202012Validator(schema())
+COMPOZY: dict[str, Any] = {
+    "resource": "memory",
+    "id": "user_conversation",
+    "project": {"id": "shop"},
+    "description": "what users say",
+    "version": "2.1.0-beta",
+    "type": "token_based",
+    "max_tokens": 4000,
+    "max_messages": 100,
+    "max_context_ratio": 0.5,
+    "context_window": 128_000,
+    "token_allocation": {"short_term": 0.5, "long_term": 0.3, "system": 0.1, "user_defined": {"notes": 0.1}},
+    "token_provider": {"provider": "openai", "model": "gpt-4o", "api_key_env": "KEY", "settings": {"any": 1}},
+    "flushing": {
+        "type": "hybrid_summary",
+        "summarize_threshold": 0.8,
+        "summary_tokens": 500,
+        "summarize_oldest_percent": 0.5,
+        "low_water": 0.4,
+    },
+    "persistence": {
+        "type": "redis",
+        "ttl": "24h",
+        "url": "${REDIS}",
+        "circuit_breaker": {"enabled": True, "timeout": "5s", "max_failures": 5, "reset_timeout": "30s"},
+    },
+    "locking": {"append_ttl": "30s", "clear_ttl": "10s", "flush_ttl": "5m"},
+    "privacy_policy": {
+        "redact_patterns": ["\\b\\d{3}-\\d{2}-\\d{4}\\b", {"pattern": "x+y", "redaction_string": "[X]"}],
+        "non_persistable_message_types": ["payment_info"],
+        "default_redaction_string": "[REDACTED]",
+        "recognisers": {"default": True, "email": "pseudonym"},
+    },
+    "default_key_template": "session:{{.workflow.input.session_id}}",
+}
+ALQUIMIA: dict[str, Any] = {
+    "short_term_memory_strategy": [
+        {"memory_strategy_id": "max_tokens", "memory_max_tokens": 8000, "conditions": ["message.role != 'tool'"]}
+    ],
+    "long_term_memory_strategy": [
+        {
+            "long_term_memory_id": "summarizer",
+            "interaction_threshold_qty": 15,
+            "on_tools_success_threshold": ["close_*"],
+            "knowledge_base": {"collection_id": "session-memory", "search_mode": "always", "top_k": 3},
+            "text_splitter": {"chunk_size": 512, "chunk_overlap": 64},
+        },
+        {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30, "interaction_keep": 5},
+    ],
+    "persistence_strategy": "INCREMENTAL",
+}
+OURS: dict[str, Any] = {
+    "store": "sqlite:///a.db",
+    "long_term_memory_strategy": [
+        {"strategy": "ladder", "triggers": {"threshold": 0.9}, "interaction_keep": 3},
+        {"strategy": "mask_results", "threshold": 0.6},
+        {"type": "lru", "summarize_threshold": 0.7},
+    ],
+    "privacy": "default",
+    "encryption": {"keys_env": "KEYS"},
+    "summarizer": {"model": "gpt-oss", "base_url": "http://127.0.0.1:8000/v1", "timeout": 30},
+    "circuit_breaker": True,
+    "model": "gpt-4o",
+    "reserve": 0,
+    "format": "anthropic",
+    "view": "v",
+    "oversize": "drop",
+    "mask": False,
+    "low_water": 0.3,
+    "summary_share": 0.2,
+    "cache_seconds": 300,
+    "readonly": False,
+    "auto_compact": "background",
+    "long_term_run": "all",
+    "before_turn": True,
+    "archive": False,
+    "lifetime": "30d",
+    "facts": ["user/ann"],
+    "facts_in": "prefix",
+    "tail_share": 0.2,
+}
+VALID: list[Any] = [
+    COMPOZY,
+    ALQUIMIA,
+    OURS,
+    {"profile": ALQUIMIA},
+    {"resource": "memory", "id": "a"},
+    ALQUIMIA["short_term_memory_strategy"][0],
+    *ALQUIMIA["long_term_memory_strategy"],
+    ALQUIMIA["short_term_memory_strategy"],
+    ALQUIMIA["long_term_memory_strategy"],
+]
+MEANINGLESS = {"project"}
+"""A key whose value the schema may refuse where loading takes no notice of it."""
+FREE = {"settings", "user_defined"}
+"""Mappings that are free to have any key."""
+
+
+def loads(declared: Any, folder: Path) -> bool:
+    """Whether a file that says so loads."""
+    (folder / "declared.json").write_text(json.dumps(declared), "utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PalimpsestWarning)
+        try:
+            Resources.load(folder / "declared.json")
+        except PalimpsestError:
+            return False
+    return True
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each value in a value, its own first."""
+    yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inside:
+        yield from paths(each, (*path, key))
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
+    """A copy in which something else stands at a path."""
+    if not path:
+        return to
+    copied = copy.deepcopy(value)
+    at(copied, path[:-1])[path[-1]] = to
+    return copied
+
+
+OBJECTS = [(one, path) for one in VALID for path in paths(one) if isinstance(at(one, path), dict)]
+KEYED = [(one, path) for one, path in OBJECTS if (path[-1:] and path[-1] not in FREE) or not path]
+PLACES = [(one, path) for one in VALID for path in paths(one) if path and not MEANINGLESS & set(path)]
+
+
+def test_it_is_a_schema_of_its_draft() -> None:
+    """Any validator can read it, and each of its references leads somewhere."""
+    Draft202012Validator.check_schema(SCHEMA.schema)
+
+    text = json.dumps(SCHEMA.schema)
+    named = {part.partition('"')[0] for part in text.split('"$ref": "#/$defs/')[1:]}
+    assert named <= SCHEMA.schema["$defs"].keys()
+    assert named
+
+
+@pytest.mark.parametrize("declared", VALID, ids=range(len(VALID)))
+def test_what_loads_is_accepted(declared: Any, tmp_path: Path) -> None:
+    """Resources of each source, alone and in lists."""
+    assert loads(declared, tmp_path)
+    assert [error.message for error in SCHEMA.iter_errors(declared)] == []
+
+
+def test_every_key_says_what_it_is_for() -> None:
+    """Each key that a resource may have is there, and an editor has words for it."""
+    keys = SCHEMA.schema["$defs"]["resource"]["properties"]
+
+    assert keys.keys() == set(KEYS)
+    assert [key for key, one in keys.items() if not one.get("description")] == []
+    fields = SCHEMA.schema["$defs"]["strategy_ladder"]["properties"]
+    assert [key for key, one in fields.items() if not one.get("description")] == []
+
+
+@pytest.mark.parametrize(("declared", "path"), KEYED, ids=lambda one: ".".join(map(str, one)) or "all")
+def test_an_unknown_key_is_refused(declared: Any, path: tuple[Any, ...], tmp_path: Path) -> None:
+    """Wherever it stands; loading refuses it, too."""
+    odd = changed(declared, path, {**at(declared, path), "unheard_of": 1})
+
+    assert not SCHEMA.is_valid(odd)
+    assert not loads(odd, tmp_path)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(
+    place=st.sampled_from(PLACES),
+    value=st.none()
+    | st.booleans()
+    | st.sampled_from([0, 1, -1, 0.5, 1.5, 10, "", "x", "1h", "always", "Off", [], ["x"]]),
+)
+def test_whatever_loads_is_accepted(
+    place: tuple[Any, tuple[Any, ...]], value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A value in the place of another one is refused by the schema only where it is refused in the end."""
+    declared, path = place
+    odd = changed(declared, path, value)
+
+    accepted = SCHEMA.is_valid(odd)
+
+    assert accepted or not loads(odd, tmp_path_factory.getbasetemp())
