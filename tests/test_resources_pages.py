@@ -89,11 +89,8 @@ def test_the_defaults_that_the_page_tells_apart_hold() -> None:
 
     assert made["strategy_ladder"]["properties"]["low_water"]["default"] == 0.6
     assert made["strategy_simple_fifo"]["properties"]["low_water"]["default"] == 0.5
-    kept = {
-        name: made[f"strategy_{name}"]["properties"].get("interaction_keep", {}).get("default")
-        for name in ("ladder", "mask_results", "lru", "neuralyzer", "hybrid_summary")
-    }
-    assert kept == {"ladder": 2, "mask_results": 1, "lru": 0, "neuralyzer": 2, "hybrid_summary": 2}
+    for name, kept in {"ladder": 2, "mask_results": 1, "lru": 0, "neuralyzer": 2, "hybrid_summary": 2}.items():
+        assert made[f"strategy_{name}"]["properties"]["interaction_keep"]["default"] == kept
     assert made["strategy_ladder"]["properties"]["cod_max_loops"]["default"] == 3
     summarizer = made["long_term"]["then"]["then"]["properties"]
     assert (summarizer["cod_max_loops"]["default"], summarizer["interaction_keep"]["default"]) == (5, 0)
