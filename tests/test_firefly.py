@@ -566,6 +566,21 @@ def test_nobody_waits_for_a_summarizer() -> None:
     assert conversations.get_summary("c") == "slow."
 
 
+def test_what_left_without_a_summary_gets_one() -> None:
+    """Turns that have left before there was a summarizer: its first call is given the newest of them that fit into the
+    budget, by their numbers, and from then on only what leaves."""
+    shared = InMemoryStore()
+    say(memory(max_tokens=50, store=shared), 10)
+    digest = Digest()
+    conversations = memory(max_tokens=50, summarize_threshold=40, summarizer=digest, store=shared)
+    say(conversations, 3, start=10)
+
+    assert [[turn.turn_id for turn in turns] for turns in digest.calls] == [[6, 7, 8, 9], [10, 11]]
+    assert digest.calls[0][0].user_prompt.startswith("q6")
+    found = conversations.memory.session("c").verify()
+    assert (found.covered, found.evicted, found.ok) == (24, 0, True)
+
+
 def test_an_earlier_summary_is_never_lost(store: Any) -> None:
     """Three times turns leave: what the first summary said is still there, once; one that has the earlier one in it
     takes its place (N10)."""
@@ -799,7 +814,10 @@ def test_an_import_is_checked() -> None:
         ({"turns": [{"user_prompt": 3}]}, r"turns\[0\].user_prompt"),
         ({"turns": [{**turn, "timestamp": "soon"}]}, "timestamp"),
         ({"turns": [{**turn, "metadata": 3}]}, "metadata"),
+        ({"turns": [{**turn, "metadata": {"x": object()}}]}, "metadata"),
         ({"turns": [{**turn, "raw_messages": 3}]}, "raw_messages"),
+        ({"turns": [{**turn, "raw_messages": [object()]}]}, "raw_messages"),
+        ({"turns": [{**turn, "raw_messages": "not JSON"}]}, "raw_messages"),
         ({"turns": [turn], "summary": 3}, "summary"),
     ):
         with pytest.raises(ImportFailed, match=where):
@@ -807,6 +825,13 @@ def test_an_import_is_checked() -> None:
     assert ids(conversations) == [0]
     conversations.import_conversation({"turns": [{**turn, "turn_id": 7}, {**turn, "turn_id": 7}]}, conversation_id="c")
     assert ids(conversations) == [0, 1]
+    odd = {**turn, "metadata": {"pair": (1, 2)}, "raw_messages": [{"at": (1, 2)}]}
+    conversations.import_conversation({"turns": [odd]}, conversation_id="c")
+    (kept,) = conversations.get_turns("c")
+    assert (kept.metadata, kept.raw_messages) == ({"pair": (1, 2)}, [{"at": (1, 2)}])
+    again = conversations.export_conversation("c")
+    conversations.import_conversation(json.loads(json.dumps(again)), conversation_id="d")
+    assert conversations.get_turns("d") == conversations.get_turns("c")
 
 
 def test_a_cheap_lie_does_not_break_the_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fireflies
-from palimpsest.compat.firefly import InMemoryStore, MemoryEntry, MemoryScope, MemoryStore
+from palimpsest.compat.firefly import FileStore, InMemoryStore, MemoryEntry, MemoryScope, MemoryStore, SQLiteStore
 from palimpsest.compat.firefly.store import EntryStore
 from palimpsest.errors import Closed, ConfigError, Conflict
 from palimpsest.testing import FakeClock
@@ -354,9 +355,23 @@ def test_namespaces_and_keys_are_apart_whatever_characters_they_have(kind: str, 
     assert [path.name for path in tmp_path.iterdir()] == ["inside"]
 
 
+def test_names_may_be_long(store: EntryStore) -> None:
+    """As long as ids of the library are, in any script; none is a beginning of another."""
+    rng = random.Random(7)
+    names = ["".join(chr(rng.randrange(0x10000, 0x10FFFF)) for _ in range(256)) + end for end in ("", "a", "b")]
+    names.append("".join(chr(rng.randrange(33, 127)) for _ in range(1280)))
+    for name in names:
+        for other in names:
+            store.save(name, MemoryEntry(key=other, content=other))
+
+    for name in names:
+        assert contents(store, name) == names
+        assert all(store.load_by_key(name, other).content == other for other in names)
+
+
 def test_names_that_no_store_keeps_are_refused(store: EntryStore) -> None:
-    """A namespace with NUL, what is no text, and what is longer than 1,024 bytes."""
-    for namespace in ("a\0b", "x" * 1025, "é" * 600, None, 3):
+    """A namespace with NUL, what is no text, and what is longer than 1,280 bytes."""
+    for namespace in ("a\0b", "x" * 1281, "é" * 641, None, 3):
         with pytest.raises(ConfigError, match="namespace"):
             store.save(namespace, MemoryEntry())
         with pytest.raises(ConfigError, match="namespace"):
@@ -364,11 +379,11 @@ def test_names_that_no_store_keeps_are_refused(store: EntryStore) -> None:
         with pytest.raises(ConfigError, match="namespace"):
             store.clear(namespace)
     with pytest.raises(ConfigError, match="key"):
-        store.save("n", MemoryEntry(key="x" * 1025))
+        store.save("n", MemoryEntry(key="x" * 1281))
     with pytest.raises(ConfigError, match="key"):
         store.load_by_key("n", None)
     with pytest.raises(ConfigError, match="entry_id"):
-        store.save("n", MemoryEntry(entry_id="x" * 1025))
+        store.save("n", MemoryEntry(entry_id="x" * 1281))
     with pytest.raises(ConfigError, match="MemoryEntry"):
         store.save("n", {"content": 1})
     store.save("n", MemoryEntry(key="nul\0", content=1))
@@ -442,6 +457,36 @@ def test_a_durable_store_has_all_of_it_when_it_is_opened_again(kind: str, tmp_pa
         assert store.load("n") == saved
         assert store.load_by_key("n", "k3") == saved[3]
         assert [entry.text for entry in store.conversations().session("one").entries()] == ["Hello"]
+
+
+def test_stores_are_made_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of the program, with missing folders; and used at once."""
+    monkeypatch.chdir(tmp_path)
+    made = [
+        InMemoryStore(),
+        FileStore(base_dir=".firefly_memory"),
+        FileStore(),
+        SQLiteStore("data/firefly_memory.sqlite3"),
+    ]
+
+    for store in made:
+        store.save("n", MemoryEntry(content=1))
+        assert contents(store)[-1] == 1
+        store.close()
+
+    assert {path.name for path in tmp_path.iterdir()} == {".firefly_memory", "data"}
+    with SQLiteStore(":memory:") as store:
+        store.save("n", MemoryEntry(content=1))
+        assert contents(store) == [1]
+        assert store.conversations().sessions() == []
+    assert {path.name for path in tmp_path.iterdir()} == {".firefly_memory", "data"}
+    for wrong in ("", None, "a\0b"):
+        with pytest.raises(ConfigError, match="path"):
+            SQLiteStore(wrong)
+        with pytest.raises(ConfigError, match="base_dir"):
+            FileStore(wrong)
+    with pytest.raises(ConfigError, match="busy_seconds"):
+        SQLiteStore("a.db", busy_seconds=-1)
 
 
 def test_namespaces_of_a_store_in_memory_are_listed() -> None:

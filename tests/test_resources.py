@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, Memory
+from palimpsest import AsyncMemory, ConfigError, Memory
 from palimpsest.errors import InvalidResource
 from palimpsest.resources import AsyncResources, Resource, Resources
 from palimpsest.strategies import CallableSummarizer
@@ -505,3 +505,88 @@ def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
     assert keys["long_term[0].threshold"] == "flushing.summarize_threshold"
     assert setting(resource, "id") == ("user_conversation", "given")
     assert setting(resource, "project") == ("default", "our default")
+
+
+def test_one_declared_memory_is_opened_as_a_memory(tmp_path: Path) -> None:
+    """Its sessions have what is declared, unless they say otherwise; so have those of another tenant, and of a fork."""
+    place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
+    path = written(tmp_path, json.dumps({**loaded(MINIMAL), "persistence": place}), "m.json")
+    with Memory.from_resource(path) as memory:
+        memory.session("a").add_user_message("hello")
+        for one in (memory, memory.for_tenant("other"), memory.fork("agent/x")):
+            budget = one.session("a").context().budget
+            assert budget is not None
+            assert budget.room == 4_000
+        budget = memory.session("a", max_log_tokens=100).context().budget
+        assert budget is not None
+        assert budget.room == 100
+    with Memory.open(tmp_path / "a.db") as memory:
+        assert memory.session("a").entries()[0].text == "hello"
+    written(tmp_path, json.dumps({**loaded(MINIMAL), "id": "second"}), "n.json")
+    with pytest.raises(ConfigError, match="second, user_conversation"):
+        Memory.from_resource(tmp_path)
+    with pytest.raises(ConfigError, match="second, user_conversation"):
+        Memory.from_resource(tmp_path, id="third")
+    with Memory.from_resource(tmp_path, id="second", tenant="t") as memory:
+        assert memory.tenant == "t"
+    with pytest.raises(InvalidResource, match="max_tokens"):
+        Memory.from_resource({"max_tokens": -1})
+
+
+@pytest.mark.anyio
+async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
+    """In a program with an event loop."""
+    async with AsyncMemory.from_resource(loaded(MINIMAL)) as memory:
+        budget = (await memory.session("a").context()).budget
+        assert budget is not None
+        assert budget.room == 4_000
+
+
+def environ(**variables: Any) -> dict[str, str]:
+    """Variables of a memory."""
+    return {f"PALIMPSEST_MEMORY_{name}": str(value) for name, value in variables.items()}
+
+
+def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With limits for its sessions; what is not set does not act."""
+    monkeypatch.chdir(tmp_path)
+    with Memory.from_env({"PALIMPSEST_MEMORY_BACKEND": " ", "PATH": "/bin"}) as memory:
+        assert memory.store.url == "memory://"
+        assert memory.session("a", max_messages=5).context().budget.room > 10**9  # type: ignore[union-attr]
+    with Memory.from_env(environ(BACKEND="sqlite", MAX_CONVERSATION_TOKENS=500, SUMMARIZE_THRESHOLD=300)) as memory:
+        chat = memory.session("a", counter=quarters)
+        for number in range(12):
+            chat.add_user_message(f"question {number} " + "words " * 20)
+            chat.add_assistant_message("yes")
+        assert chat.stats().summaries == 1
+        assert chat.context().parts.log <= 500
+    assert (tmp_path / "palimpsest.db").exists()
+    for name, value in environ(BACKEND="file", FILE_DIR=tmp_path / "logs").items():
+        monkeypatch.setenv(name, value)
+    with Memory.from_env() as memory:
+        memory.session("a").add_user_message("hello")
+    assert (tmp_path / "logs").is_dir()
+    with Memory.from_env(environ(RESOURCE=written(tmp_path, MINIMAL))) as memory:
+        assert memory.session("a").context().budget.room == 4_000  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"BACKEND": "sqlite3"}, "in_memory, file, sqlite, postgres, mongodb, redis"),
+        ({"BACKEND": "FILE"}, "in_memory"),
+        ({"BACKEND": "postgres"}, "PALIMPSEST_MEMORY_POSTGRES_URL"),
+        ({"BACKEND": "redis"}, "PALIMPSEST_MEMORY_REDIS_URL"),
+        ({"BACKEN": "file"}, "did you mean 'PALIMPSEST_MEMORY_BACKEND'"),
+        ({"MAX_CONVERSATION_TOKENS": "many"}, "a whole number"),
+        ({"MAX_CONVERSATION_TOKENS": 0}, "a whole number"),
+        ({"SUMMARIZE_THRESHOLD": -1}, "a whole number"),
+        ({"RESOURCE": "no.yaml", "BACKEND": "file"}, "the file alone"),
+        ({"RESOURCE": "no.yaml"}, "a file or a folder that is there"),
+        ({"BACKEND": "mongodb", "MONGODB_URL": "mongodb://h/a", "MONGODB_DATABASE": "b"}, "MONGODB_DATABASE"),
+    ],
+)
+def test_what_the_environment_cannot_mean_is_told(variables: dict[str, Any], told: str) -> None:
+    """By the variable's name."""
+    with pytest.raises(ConfigError, match=told):
+        Memory.from_env(environ(**variables))

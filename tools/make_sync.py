@@ -126,6 +126,18 @@ BODIES = {
 
         return bound(self, session)
 """,
+    ("Memory", "from_resource"): """\
+        given, defaults = declared("single", source, id)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        return memory
+""",
+    ("Memory", "from_env"): """\
+        given, defaults = declared("environment", environ)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        return memory
+""",
     ("Memory", "open"): """\
         given = {**options, "circuit_breaker": circuit_breaker}
         parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given

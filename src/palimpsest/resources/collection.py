@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -11,6 +10,7 @@ from palimpsest.errors import ConfigError, nearest
 from palimpsest.resources.definition import Resource, StorePlace
 from palimpsest.resources.keys import Template
 from palimpsest.resources.loading import loaded
+from palimpsest.resources.opening import opened_with, session_options
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.sync import Memory, Session
@@ -78,17 +78,8 @@ class _Collection(Generic[M]):
         for place, memory in self._memories.values():
             if place == resource.place:
                 return memory
-        place = resource.place
-        options = {"turn_lease": place.turn_lease, "compaction_lease": place.compaction_lease, **self._given}
-        memory = kind.open(
-            _address(resource),
-            tenant=self._tenant,
-            privacy=place.privacy,
-            circuit_breaker=place.circuit_breaker,
-            encryption=_keys(place),
-            **options,
-        )
-        self._memories[resource.id] = place, memory
+        memory = kind.open(**{**opened_with(resource), "tenant": self._tenant, **self._given})
+        self._memories[resource.id] = resource.place, memory
         return memory
 
     def _named(self, reference: object, variables: Mapping[str, Any] | None) -> tuple[Resource, str, dict[str, Any]]:
@@ -137,7 +128,7 @@ class Resources(_Collection[Memory]):
             options: further options of the session, such as `format`; what the memory declares holds beside them.
         """
         resource, id, added = self._named(reference, variables)
-        return self.memory(resource.id).session(id, **{**options, **_options(resource), **added})
+        return self.memory(resource.id).session(id, **{**options, **session_options(resource), **added})
 
     def memory(self, id: str) -> Memory:
         """Return the memory that keeps the sessions of a declared one.
@@ -174,7 +165,7 @@ class AsyncResources(_Collection[AsyncMemory]):
             options: further options of the session.
         """
         resource, id, added = self._named(reference, variables)
-        return self.memory(resource.id).session(id, **{**options, **_options(resource), **added})
+        return self.memory(resource.id).session(id, **{**options, **session_options(resource), **added})
 
     def memory(self, id: str) -> AsyncMemory:
         """Return the memory that keeps the sessions of a declared one; its first verb opens the store.
@@ -195,44 +186,6 @@ class AsyncResources(_Collection[AsyncMemory]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _options(resource: Resource) -> dict[str, Any]:
-    """The options of a session, with what is made when it is opened."""
-    options = dict(resource.options)
-    summarizer = options.get("summarizer")
-    if isinstance(summarizer, Mapping):
-        from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # an extra, for who has one
-
-        given = dict(summarizer)
-        name = given.pop("api_key_env", None)
-        if name is not None:
-            given["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
-        options["summarizer"] = ModelSummarizer(given.pop("model"), **given)
-    return options
-
-
-def _address(resource: Resource) -> str:
-    place = resource.place
-    if place.address is not None:
-        return place.address
-    return _variable(place.variable or "", f"memory {resource.id!r}: persistence.url")
-
-
-def _keys(place: StorePlace) -> Any:
-    if place.keys_env is None:
-        return None
-    from palimpsest.stores.encrypted.keys import Keys  # an extra, for who has keys
-
-    return Keys.from_env(place.keys_env)
-
-
-def _variable(name: str, where: str) -> str:
-    """What an environment variable says. Raises ConfigError where it says nothing."""
-    value = os.environ.get(name, "")
-    if not value.strip():
-        raise ConfigError(where, None, f"a value, or the environment variable {name}")
-    return value
 
 
 def _names(resources: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from palimpsest.errors import ConfigError, SessionNotFound
@@ -58,6 +59,14 @@ if TYPE_CHECKING:
 Privacy: TypeAlias = "str | Mapping[str, Any] | Policy | Redactor"
 """What may not be kept: a preset's name, a policy, as a mapping or an object, or what applies one."""
 
+
+def declared(how: Literal["single", "environment"], *source: object) -> tuple[dict[str, Any], SessionOptions]:
+    """What a declared memory is opened with, and the options of its sessions: said by the package for these, which
+    stands above this one."""
+    found: tuple[dict[str, Any], SessionOptions] = import_module(f"palimpsest.resources.{how}").opening(*source)
+    return found
+
+
 DEFAULT_TENANT = "default"
 DEFAULT_SCOPE = "default"
 OnConflict: TypeAlias = Literal["error", "replace", "merge"]
@@ -96,6 +105,57 @@ class AsyncMemory:
         self._keys = keys_of(encryption)
         self._opener: AsyncMemory | None = None
         self._own_scope, self._is_fork = DEFAULT_SCOPE, False
+        self._defaults: SessionOptions = {}
+
+    @classmethod
+    def from_resource(
+        cls,
+        source: str | Path | Mapping[str, Any],
+        *,
+        id: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+    ) -> AsyncMemory:
+        """Open the store of a declared memory. Its sessions have what is declared, beside the options they are given.
+
+        They have the ids that you give them; for keys, templates and several memories there is
+        `palimpsest.resources`. Raises InvalidResource with every mistake, and what `open` raises.
+
+        Args:
+            source: a file (.yaml, .yml, .json), a folder, or a mapping, as `Resources.load` takes it.
+            id: which memory, where the source declares several; None: the only one.
+            tenant: who owns every session of this memory; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+        """
+        given, defaults = declared("single", source, id)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._defaults = defaults  # noqa: SLF001 (one of its own class)
+        return memory
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+    ) -> AsyncMemory:
+        """Open the store that environment variables name: `PALIMPSEST_MEMORY_BACKEND` (in_memory, file, sqlite,
+        postgres, mongodb, redis), with `_FILE_DIR`, `_SQLITE_PATH`, `_POSTGRES_URL`, `_MONGODB_URL` or `_REDIS_URL`; or
+        `PALIMPSEST_MEMORY_RESOURCE`, a file that declares the memory.
+
+        `_MAX_CONVERSATION_TOKENS` and `_SUMMARIZE_THRESHOLD`, in tokens, are options of each session; without them
+        there is no such limit, and no summary. Raises ConfigError naming the variable, and what `from_resource` raises.
+
+        Args:
+            environ: the variables by name; None: those of this process.
+            tenant: who owns every session of this memory; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+        """
+        given, defaults = declared("environment", environ)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._defaults = defaults  # noqa: SLF001 (one of its own class)
+        return memory
 
     @classmethod
     def open(
@@ -203,6 +263,7 @@ class AsyncMemory:
         check_id(tenant, "tenant")
         other = object.__new__(type(self))
         other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
+        other._defaults = self._defaults
         other._sweeper, other._own_scope, other._is_fork = None, DEFAULT_SCOPE, False
         other._scope = self._scope.sharing(tenant)
         return other
@@ -276,6 +337,7 @@ class AsyncMemory:
             tail_share: the share of the log's room that is kept for facts and tails, at most 0.5; None: 0.1 with
                 `facts`, else nothing.
         """
+        options = {**self._defaults, **options}
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
         given = admitted_options(self._scope.key(session_id), self._gate, options)
@@ -518,7 +580,7 @@ class AsyncMemory:
         """Raise ConfigError in a fork, whose conversations are another's."""
         if self._is_fork:
             raise ConfigError(
-                "memory", "a fork", "the memory that was forked: a fork destroys none of its conversations"
+                "memory", "a fork", "the memory that was forked: a fork deletes no session and forgets nobody"
             )
 
     async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:

@@ -22,7 +22,7 @@ from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage
-from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy
+from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory, OnConflict, Privacy, declared
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, Options
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.session import AsyncSession
@@ -825,6 +825,56 @@ class Memory:
     def tenant(self) -> str:
         """Who owns this memory's sessions."""
         return self._core.tenant
+
+    @classmethod
+    def from_resource(
+        cls,
+        source: str | Path | Mapping[str, Any],
+        *,
+        id: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+    ) -> Memory:
+        """Open the store of a declared memory. Its sessions have what is declared, beside the options they are given.
+
+        They have the ids that you give them; for keys, templates and several memories there is
+        `palimpsest.resources`. Raises InvalidResource with every mistake, and what `open` raises.
+
+        Args:
+            source: a file (.yaml, .yml, .json), a folder, or a mapping, as `Resources.load` takes it.
+            id: which memory, where the source declares several; None: the only one.
+            tenant: who owns every session of this memory; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+        """
+        given, defaults = declared("single", source, id)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        return memory
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+    ) -> Memory:
+        """Open the store that environment variables name: `PALIMPSEST_MEMORY_BACKEND` (in_memory, file, sqlite,
+        postgres, mongodb, redis), with `_FILE_DIR`, `_SQLITE_PATH`, `_POSTGRES_URL`, `_MONGODB_URL` or `_REDIS_URL`; or
+        `PALIMPSEST_MEMORY_RESOURCE`, a file that declares the memory.
+
+        `_MAX_CONVERSATION_TOKENS` and `_SUMMARIZE_THRESHOLD`, in tokens, are options of each session; without them
+        there is no such limit, and no summary. Raises ConfigError naming the variable, and what `from_resource` raises.
+
+        Args:
+            environ: the variables by name; None: those of this process.
+            tenant: who owns every session of this memory; "default" by default.
+            clock: a function that returns microseconds since 1970, as a whole number.
+        """
+        given, defaults = declared("environment", environ)
+        memory = cls.open(**given, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        return memory
 
     @classmethod
     def open(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from _thread import allocate_lock
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from palimpsest.errors import ConfigError, PalimpsestError
 from palimpsest.log import values
 from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
+from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores.file.disk import Files, names, unavailable
 from palimpsest.stores.file.names import safe_name
 
@@ -57,7 +57,7 @@ class FileStore(LocalStore):
         clock: Callable[[], int] = now_us,
     ) -> None:
         super().__init__(clock=clock)
-        given = os.fspath(base_dir)
+        given = os.fspath(base_dir) if isinstance(base_dir, str | os.PathLike) else None
         if not isinstance(given, str) or not given or not is_path(given):
             raise ConfigError("base_dir", base_dir, "the path of a folder")
         if not values.is_number(busy_seconds) or not busy_seconds >= 0:
@@ -67,7 +67,7 @@ class FileStore(LocalStore):
         self._files = Files(self.url, self.path, synced=True, busy_seconds=busy_seconds)
         self._journals: OrderedDict[str, Journal] = OrderedDict()
         self._claims: dict[str, _Claims] = {}
-        self._lock = allocate_lock()
+        self._lock = ProcessLock()
         with self._faults():
             self._files.make_folder(f"{self.path}/{IDS}")
 
@@ -146,7 +146,7 @@ class FileStore(LocalStore):
 
     def _journal(self, namespace: str) -> Journal:
         """The file of a namespace, with its index; of those that were used last they are kept."""
-        with self._lock:
+        with self._lock.own():
             journal = self._journals.get(namespace)
             if journal is None:
                 path = f"{self.path}/{safe_name(namespace)}{LOG}"
@@ -170,17 +170,18 @@ class FileStore(LocalStore):
         done = None
         if journal.read(lambda shelf: row.entry_id in shelf.ids):
             done = journal.change(lambda shelf: put(shelf, mine=False))
+        if done is None and not journal.read(when):
+            done = False
         if done is None:
             claims = self._claims_of(row.entry_id)
-            with claims.turn:
-                done = self._files.locked(
-                    claims.path, "ab+", lambda fd, status: self._claimed(fd, status, claims, journal, row, put)
-                )
+            done = self._files.locked(
+                claims.path, "ab+", lambda fd, status: self._claimed(fd, status, claims, journal, row, put)
+            )
         return bool(done)
 
     def _claims_of(self, entry_id: str) -> _Claims:
         shard = sha256(entry_id.encode("utf-8", "surrogatepass")).hexdigest()[:2]
-        with self._lock:
+        with self._lock.own():
             if shard not in self._claims:
                 self._claims[shard] = _Claims(f"{self.path}/{IDS}/{shard}{LOG}")
             return self._claims[shard]
@@ -223,10 +224,13 @@ class FileStore(LocalStore):
 
 
 class _Claims:
-    """Whose ids are, in one file of them; what it says of an id that its namespace has not means nothing."""
+    """Whose ids are, in one file of them; what it says of an id that its namespace has not means nothing.
+
+    Only who has the lock of the file uses it.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path, self.tail, self.turn = path, Tail(path), allocate_lock()
+        self.path, self.tail = path, Tail(path)
         self.namespaces: dict[str, str] = {}
         self.lines = self.least = 0
 

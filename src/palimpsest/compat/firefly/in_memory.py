@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections.abc import Callable
 from weakref import finalize
 
@@ -10,6 +9,7 @@ from palimpsest import Memory
 from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
 from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read
 from palimpsest.log.entry import now_us
+from palimpsest.runtime.once import ProcessLock
 
 
 class Shelf:
@@ -58,36 +58,36 @@ class InMemoryStore(LocalStore):
         self._shelves: dict[str, Shelf] = {}
         self._homes: dict[str, str] = {}
         self._ending: finalize[[], InMemoryStore] | None = None
-        self._lock = allocate_lock()
+        self._lock = ProcessLock()
 
     @property
     def namespaces(self) -> list[str]:
         """The namespaces that have entries."""
-        with self._lock:
+        with self._lock.own():
             return list(self._shelves)
 
     def save(self, namespace: str, entry: MemoryEntry) -> None:
         row = self._row(namespace, entry)
-        with self._lock:
+        with self._lock.own():
             self._put(namespace, row)
 
     def load(self, namespace: str) -> list[MemoryEntry]:
         self._check(namespace)
         now = self.clock()
-        with self._lock:
+        with self._lock.own():
             shelf = self._shelves.get(namespace)
             rows = [] if shelf is None else [row for row in shelf.rows.values() if not row.is_over(now)]
         return [entry for row in rows if (entry := read(self.url, namespace, row)) is not None]
 
     def load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
         self._check(namespace, key=key)
-        with self._lock:
+        with self._lock.own():
             row = self._keyed(namespace, key)
         return None if row is None else read(self.url, namespace, row)
 
     def delete(self, namespace: str, entry_id: str) -> None:
         self._check(namespace)
-        with self._lock:
+        with self._lock.own():
             shelf = self._shelves.get(namespace)
             place = None if shelf is None else shelf.ids.get(entry_id)
             if place is not None:
@@ -95,7 +95,7 @@ class InMemoryStore(LocalStore):
 
     def clear(self, namespace: str) -> None:
         self._check(namespace)
-        with self._lock:
+        with self._lock.own():
             shelf = self._shelves.pop(namespace, None)
             for entry_id in () if shelf is None else shelf.ids:
                 del self._homes[entry_id]
@@ -107,7 +107,7 @@ class InMemoryStore(LocalStore):
         row = None if entry is None else self._row(namespace, entry)
         was = None if expected is None else packed(expected)
         self._check(namespace, key=key)
-        with self._lock:
+        with self._lock.own():
             if self._keyed(namespace, key) != was:
                 return False
             if row is not None:
@@ -119,7 +119,7 @@ class InMemoryStore(LocalStore):
     def cleanup_expired(self) -> int:
         self._check_open()
         now = self.clock()
-        with self._lock:
+        with self._lock.own():
             over = [
                 (namespace, place)
                 for namespace, shelf in self._shelves.items()

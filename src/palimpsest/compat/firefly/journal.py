@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-from _thread import allocate_lock
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
@@ -21,6 +20,7 @@ from palimpsest.compat.firefly.entries import Packed, dumped, parsed
 from palimpsest.compat.firefly.in_memory import Shelf
 from palimpsest.errors import StoreTooNew
 from palimpsest.runtime.logs import warn
+from palimpsest.runtime.once import ProcessLock
 from palimpsest.runtime.private_files import private
 from palimpsest.stores.file.disk import Files, remove, sync, write
 
@@ -71,11 +71,6 @@ class Tail:
         self._seen = _look(status)  # as it was before it was read: what has come meanwhile is news
         return not same, data
 
-    def wrote(self, data: bytes, fd: int) -> None:
-        """Know of whole lines that were written, by who has the lock of the file."""
-        self.take(data)
-        self._seen = _look(os.fstat(fd))
-
     def take(self, data: bytes) -> None:
         """Know of whole lines."""
         if data:
@@ -103,42 +98,61 @@ def _look(status: os.stat_result) -> tuple[int, ...]:
 
 class Journal:
     """The entries of a namespace. `before` is a file that the original program has written, which is read until this
-    one is."""
+    one is.
+
+    Who reads does not wait for who writes: the index is not locked while the disk, or somebody else, is waited for.
+    """
 
     def __init__(self, files: Files, path: str, namespace: str, before: str | None) -> None:
         self._files, self.path, self.namespace, self._before = files, path, namespace, before
-        self._tail, self._lock = Tail(path), allocate_lock()
+        self._tail, self._lock, self._process = Tail(path), ProcessLock(), os.getpid()
         self._shelf, self._lines, self._bad = Shelf(), 0, list[bytes]()
         self._is_before = False
+
+    def _indexed(self, do: Callable[[], T]) -> T:
+        """Return what this does with the index, of which nothing is known any more where that fails."""
+        with self._lock.own():
+            if self._process != os.getpid():  # a fork may have come while another thread was at it
+                self._begin_anew()
+                self._process = os.getpid()
+            try:
+                result = do()
+            except BaseException:
+                self._begin_anew()
+                raise
+        return result
 
     # --- reading
 
     def read(self, do: Callable[[Shelf], T]) -> T:
         """Return what `do` finds in the index."""
-        with self._lock:
-            try:
+
+        def found() -> T:
+            if not (self._tail.is_known() and (self._tail.end or self._is_before)):
                 self._refresh()
-            except BaseException:  # what it knows now may be the half of it
-                self._begin_anew()
-                raise
             return do(self._shelf)
 
+        return self._indexed(found)
+
     def _refresh(self) -> None:
-        if self._tail.is_known() and (self._tail.end or self._is_before):
-            return
         try:
             with open(self.path, "rb", buffering=0) as file:
                 self._read(file.fileno())
         except FileNotFoundError:
             self._begin_anew()
-            self._feed(self._lines_before())
-            self._is_before = True
+            self._read_before()
 
     def _read(self, fd: int) -> None:
         anew, data = self._tail.news(fd)
         if anew:
             self._begin_anew(keeps=True)
         self._feed(data)
+        if not self._tail.end:
+            self._read_before()
+
+    def _read_before(self) -> None:
+        self._feed(self._lines_before())
+        self._is_before = True
 
     def _begin_anew(self, *, keeps: bool = False) -> None:
         self._shelf, self._lines, self._bad, self._is_before = Shelf(), 0, [], False
@@ -186,80 +200,71 @@ class Journal:
 
     def change(self, do: Callable[[Shelf], tuple[T, dict[str, Any] | None]]) -> T:
         """Return the first of what `do` says of the index; the second is the line that is written, None for nothing."""
-        return self._locked(partial(self._changed, do))
-
-    def _locked(self, do: Callable[[int, os.stat_result], T]) -> T:
-        with self._lock:
-            try:
-                return self._files.locked(self.path, "ab+", do)
-            except BaseException:  # what it knows now may be what was not written
-                self._begin_anew()
-                raise
+        return self._files.locked(self.path, "ab+", partial(self._changed, do))
 
     def _changed(self, do: Callable[[Shelf], tuple[T, dict[str, Any] | None]], fd: int, status: os.stat_result) -> T:
-        first = b""
-        self._read(fd)
-        if not self._tail.end:
-            self._begin_anew()
-            first = self._header() + self._lines_before()
-            self._feed(first)
-        result, told = do(self._shelf)
-        data = first if told is None else first + _line(told)
+        def planned() -> tuple[T, bytes, int]:
+            self._read(fd)
+            result, told = do(self._shelf)
+            if told is None:
+                return result, b"", 0
+            first = b"" if self._tail.end else self._header() + self._lines_before()
+            return result, first + _line(told), self._tail.end
+
+        def over() -> tuple[list[Packed], list[bytes]] | None:
+            self._read(fd)
+            crowded = self._lines > 2 * len(self._shelf.rows) + SPARE
+            return (list(self._shelf.rows.values()), self._bad) if crowded else None
+
+        result, data, end = self._indexed(planned)
         if data:
-            self._files.append(fd, self.path, data, status.st_size, self._tail.end)
-            self._tail.wrote(data, fd)
-            self._feed(data[len(first) :])
-        if self._lines > 2 * len(self._shelf.rows) + SPARE:
-            self._write_anew()
+            self._files.append(fd, self.path, data, status.st_size, end)
+        if data and (left := self._indexed(over)) is not None:
+            self._write_anew(*left)
         return result
 
     def keep(self, wanted: Callable[[Packed], bool]) -> int:
         """Write the file anew with the entries that are wanted, without a trace of any other; return how many went."""
 
         def kept(fd: int, _: os.stat_result) -> int:
-            self._read(fd)
-            if not self._tail.end:
-                self._feed(self._lines_before())
-            gone = [place for place, row in self._shelf.rows.items() if not wanted(row)]
-            if gone or not self._tail.end or self._lines > 1 + len(self._shelf.rows):
-                for place in gone:
-                    self._shelf.take(place)
-                self._write_anew()
-            return len(gone)
+            def chosen() -> tuple[list[Packed], list[bytes], int, bool]:
+                self._read(fd)
+                rows = list(self._shelf.rows.values())
+                return [row for row in rows if wanted(row)], self._bad, len(rows), self._lines > 1 + len(rows)
 
-        return self._locked(kept)
+            rows, bad, many, has_more = self._indexed(chosen)
+            if len(rows) < many or has_more:
+                self._write_anew(rows, bad)
+            return many - len(rows)
+
+        return self._files.locked(self.path, "ab+", kept)
 
     def clear(self) -> None:
         """Leave nothing but the first line, which takes no room that a full disk has not."""
 
         def cleared(fd: int, _: os.stat_result) -> None:
-            self._read(fd)
+            self._indexed(partial(self._read, fd))
             if self._tail.is_headed():
                 os.ftruncate(fd, self._tail.begins)
                 sync(fd)
             else:
-                self._shelf = Shelf()
-                self._write_anew()
+                self._write_anew([], [])
             remove(self.path + BAD)
-            self._begin_anew()
 
-        self._locked(cleared)
+        self._files.locked(self.path, "ab+", cleared)
 
-    def _write_anew(self) -> None:
-        """Give another file the name of this one, with what is there; lines that cannot be read go to a file beside."""
-        if self._bad:
+    def _write_anew(self, rows: list[Packed], bad: list[bytes]) -> None:
+        """Give another file the name of this one, with these; lines that cannot be read go to a file beside."""
+        if bad:
             with open(self.path + BAD, "ab", opener=private) as aside:
-                write(aside.fileno(), b"".join(line + b"\n" for line in self._bad))
+                write(aside.fileno(), b"".join(line + b"\n" for line in bad))
                 sync(aside.fileno())
 
         def fill(file: BinaryIO) -> None:
             file.write(self._header())
-            file.writelines(_line(saved(row, 0)) for row in self._shelf.rows.values())
+            file.writelines(_line(saved(row, 0)) for row in rows)
 
-        try:
-            self._files.replace(self.path, fill)
-        finally:
-            self._begin_anew()
+        self._files.replace(self.path, fill)
 
     def _header(self) -> bytes:
         return _line({"namespace": self.namespace, "version": VERSION, "file": os.urandom(8).hex()})

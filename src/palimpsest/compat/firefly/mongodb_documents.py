@@ -9,9 +9,9 @@ MongoDB has no such value.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
@@ -30,8 +30,12 @@ from palimpsest.runtime.logs import warn
 from palimpsest.stores.common import discreet_address
 from palimpsest.stores.mongodb import faults
 
+T = TypeVar("T")
+
 TRIES = 50
 """How often a save is tried that crosses others', before that is an error."""
+
+CROWDED = "others are writing at the same time all the while; try again"
 
 DEEPEST = 60
 """Lists and mappings in each other that MongoDB keeps as they are, beside those around them: it has 100 levels."""
@@ -139,7 +143,7 @@ class Documents(Server):
             except DuplicateKeyError:
                 if await self._made_way(spelled(namespace), row, now):
                     return
-        raise StoreUnavailable(self._url, "others are writing at the same time all the while; try again")
+        raise StoreUnavailable(self._url, CROWDED)
 
     async def load(self, namespace: str, now: int) -> list[Packed]:
         found = await self._documents.find({"namespace": spelled(namespace), **_alive(now - 1000)}).to_list()
@@ -163,30 +167,19 @@ class Documents(Server):
 
     async def swap(self, namespace: str, key: str, row: Packed | None, was: Packed | None, now: int) -> bool:
         home = {"namespace": spelled(namespace), "key": spelled(key)}
-        found = await self._documents.find_one(home)
-        there = None if found is None else self._row_of(found)
-        if (None if there is None or there.is_over(now) else there) != was:
-            return False
-        if row is None and was is None:
+
+        async def compared(session: Any) -> bool:
+            found = await self._documents.find_one(home, session=session)
+            there = None if found is None else self._row_of(found)
+            if (None if there is None or there.is_over(now) else there) != was:
+                return False
+            if row is not None:
+                await self._put_within(session, home["namespace"], row, now)
+            elif was is not None:
+                await self._documents.delete_one(home, session=session)
             return True
-        if row is not None and await self._namespace_of(row) not in {None, home["namespace"]}:
-            raise elsewhere(row.entry_id)
-        same = {} if found is None else {"_id": found["_id"], "version": found.get("version")}
-        if found is not None and (row is None or was is None):
-            gone = (await self._documents.delete_one(same)).deleted_count > 0
-            if row is None or not gone:
-                return gone
-        try:
-            if found is not None and was is not None:
-                assert row is not None, "else it was taken away"
-                change = self._change(row, now, home)
-                del change["$setOnInsert"]
-                return (await self._documents.update_one(same, change)).matched_count > 0
-            assert row is not None, "else there is nothing to do"
-            await self._documents.insert_one(self._whole(row, now, home))
-        except DuplicateKeyError:
-            return False  # somebody was first
-        return True
+
+        return await self._transaction(compared)
 
     # --- documents
 
@@ -208,26 +201,42 @@ class Documents(Server):
         there = await self._documents.find_one({"namespace": namespace, "entry_id": spelled(row.entry_id)})
         if there is None or there.get("key") == spelled(row.key):
             return False
-        return await self._moved(namespace, row, now)
+        await self._transaction(lambda session: self._put_within(session, namespace, row, now))
+        return True
 
-    async def _moved(self, namespace: str, row: Packed, now: int) -> bool:
-        """Save an entry that has another key than before, whose own entry goes. False where others are in the way."""
+    async def _transaction(self, do: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what this does in a transaction, which is begun anew where others were in its way."""
         assert self._client is not None, "it is connected"
-        home = {"namespace": namespace, "entry_id": spelled(row.entry_id)}
-        change = self._change(row, now, home)
-        del change["$setOnInsert"]
-        try:
-            async with self._client.start_session() as session:
-                await session.start_transaction(write_concern=self._writes)
-                other = {"namespace": namespace, "key": spelled(row.key or ""), "entry_id": {"$ne": home["entry_id"]}}
-                await self._documents.delete_many(other, session=session)
-                done = await self._documents.update_one(home, change, session=session)
-                await session.commit_transaction()
-                return done.matched_count > 0
-        except PyMongoError as fault:
-            if not faults.may_pass(fault):
-                raise
-            return False
+        for _ in range(TRIES):
+            try:
+                async with self._client.start_session() as session:
+                    await session.start_transaction(ReadConcern("snapshot"), self._writes, ReadPreference.PRIMARY)
+                    result = await do(session)
+                    await session.commit_transaction()
+                return result
+            except PyMongoError as fault:
+                if not faults.may_pass(fault):
+                    raise
+        raise StoreUnavailable(self._url, CROWDED)
+
+    async def _put_within(self, session: Any, namespace: str, row: Packed, now: int) -> None:
+        """Save in a transaction: the document of the id, or else of the key, becomes this one, and another one goes."""
+        mine: list[dict[str, Any]] = [{"entry_id": spelled(row.entry_id)}]
+        if row.key is not None:
+            mine.append({"namespace": namespace, "key": spelled(row.key)})
+        found = await self._documents.find({"$or": mine}, session=session).to_list()
+        found.sort(key=lambda one: one["entry_id"] != mine[0]["entry_id"])
+        if found and found[0]["namespace"] != namespace:
+            raise elsewhere(row.entry_id)
+        keeps = found[:1] if found and not _is_over(found[0], now) else []
+        for one in found[len(keeps) :]:
+            await self._documents.delete_one({"_id": one["_id"]}, session=session)
+        if keeps:
+            change = self._change(row, now, ("namespace",))
+            del change["$setOnInsert"]
+            await self._documents.update_one({"_id": keeps[0]["_id"]}, change, session=session)
+        else:
+            await self._documents.insert_one(self._whole(row, now, {"namespace": namespace}), session=session)
 
     async def _namespace_of(self, row: Packed) -> str | None:
         found = await self._documents.find_one({"entry_id": spelled(row.entry_id)}, {"namespace": 1})
@@ -295,6 +304,11 @@ class Documents(Server):
 
 def _alive(now: int) -> dict[str, Any]:
     return {"$or": [{"expires_at": None}, {"expires_at": {"$gt": moment(now)}}]}
+
+
+def _is_over(document: dict[str, Any], now: int) -> bool:
+    ends = document.get("expires_at")
+    return isinstance(ends, datetime) and _micros(ends, (document.get("micros") or (0, 0))[1]) <= now
 
 
 def _micros(time: datetime, rest: int) -> int:

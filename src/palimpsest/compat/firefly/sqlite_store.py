@@ -79,7 +79,7 @@ class SQLiteStore(LocalStore):
         self, path: str | os.PathLike[str], *, busy_seconds: float = 30.0, clock: Callable[[], int] = now_us
     ) -> None:
         super().__init__(clock=clock)
-        given = os.fspath(path)
+        given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
         if not isinstance(given, str) or not given or not is_path(given):
             raise ConfigError("path", path, "the path of an SQLite file, or ':memory:'")
         if not values.is_number(busy_seconds) or not busy_seconds >= 0:
@@ -196,7 +196,8 @@ class SQLiteStore(LocalStore):
             try:
                 with link.lock:
                     self._check_open()  # another thread may have closed it
-                    return body(link.use())
+                    result = body(link.use())
+                return result
             except FAULTS as fault:
                 if not is_busy(fault) or time.monotonic() >= until:
                     with self._translated:

@@ -17,7 +17,7 @@ from palimpsest.runtime.logs import warn
 
 T = TypeVar("T")
 
-LONGEST = 1024
+LONGEST = 1280
 """Bytes of a namespace, a key or an id: PostgreSQL's index takes two such, and not much more."""
 
 
@@ -85,7 +85,7 @@ class EntryStore(ABC):
         back as it is, StoreError. Where it raises, what was there before still is.
 
         Args:
-            namespace: text without NUL, at most 1,024 bytes.
+            namespace: text without NUL, at most 1,280 bytes.
             entry: the entry; later changes of it change nothing that is stored.
         """
 
@@ -288,7 +288,7 @@ def check_name(text: object, what: str, *, nul: bool = False) -> str:
     """The name, where stores can keep it. Raises ConfigError."""
     if not isinstance(text, str) or ("\0" in text and not nul):
         raise ConfigError(what, text, "text" if nul else "text without NUL")
-    if len(text) > LONGEST // 4 and len(text.encode("utf-8", "surrogatepass")) > LONGEST:
+    if len(text) > LONGEST // 7 and len(spelled(text).encode()) > LONGEST:
         raise ConfigError(what, f"{text[:40]}…", f"text of at most {LONGEST:,} bytes in UTF-8")
     return text
 

@@ -70,7 +70,7 @@ class WorkingMemory:
         Raises ConfigError, naming the key, for a value that would not come back as it is; then the old one stays.
 
         Args:
-            key: text, of at most 1,024 bytes.
+            key: text, of at most 1,280 bytes.
             value: None, a truth value, a number, text, bytes, date, datetime, Decimal, UUID, or lists, tuples, sets and
                 mappings of them.
             importance: from 0 to 1, 0.5 by default: the least important values are left out of a prompt first.

@@ -1,0 +1,119 @@
+"""A memory that environment variables declare: where it is kept, and how much of it a context may have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
+from palimpsest.resources.places import BACKENDS
+from palimpsest.resources.single import opening as opening_declared
+from palimpsest.runtime.logs import warn_caller
+
+PREFIX = "PALIMPSEST_MEMORY_"
+NAMES = {
+    **dict.fromkeys(
+        ("RESOURCE", "BACKEND", "FILE_DIR", "SQLITE_PATH", "REDIS_URL", "POSTGRES_URL", "POSTGRES_SCHEMA"), str
+    ),
+    **dict.fromkeys(("MONGODB_URL", "MONGODB_DATABASE", "MONGODB_COLLECTION"), str),
+    **dict.fromkeys(("MAX_CONVERSATION_TOKENS", "SUMMARIZE_THRESHOLD"), int),
+    **dict.fromkeys(("POSTGRES_POOL_SIZE", "POSTGRES_POOL_MIN_SIZE", "MONGODB_POOL_SIZE"), int),
+}
+"""The variables behind the prefix, and what each is."""
+
+WITHOUT_EFFECT = ("MONGODB_COLLECTION", "POSTGRES_POOL_MIN_SIZE")
+"""Those that mean nothing here: collections have names of their own, and connections come as they are needed."""
+
+FOLDER, FILE = ".palimpsest", "palimpsest.db"
+
+
+class Given(NamedTuple):
+    """What the variables say, by their names behind the prefix."""
+
+    text: Mapping[str, str]
+    number: Mapping[str, int]
+
+
+def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of `Memory.open`, and the options of its sessions; None: by the variables of this process.
+
+    Raises ConfigError, naming the variable; InvalidResource for a file that is named.
+    """
+    given = _given(os.environ if environ is None else environ)
+    if (file := given.text.get("RESOURCE")) is not None:
+        others = [name for name in (*given.text, *given.number) if name != "RESOURCE"]
+        if others:
+            raise ConfigError(f"{PREFIX}RESOURCE", "beside others", f"the file alone, without {PREFIX}{others[0]}")
+        return opening_declared(file, None)
+    for name in WITHOUT_EFFECT:
+        if name in given.text or name in given.number:
+            warn_caller(f"{PREFIX}{name} has no effect here")
+    declared: dict[str, Any] = {"store": _address(given)}
+    if (most := given.number.get("MAX_CONVERSATION_TOKENS")) is not None:
+        declared["max_tokens"] = most
+    if threshold := given.number.get("SUMMARIZE_THRESHOLD", 0):
+        declared["long_term_memory_strategy"] = {
+            "long_term_memory_id": "summarizer",
+            "interaction_threshold_qty": 0,
+            "interaction_threshold_tokens": threshold,
+            "interaction_keep": 1,
+        }
+    opened, options = opening_declared(declared, None)
+    return {**opened, **_pool(given)}, options
+
+
+def _given(environ: Mapping[str, str]) -> Given:
+    text, number = dict[str, str](), dict[str, int]()
+    for variable in sorted(environ):
+        name, value = variable.removeprefix(PREFIX), environ[variable].strip()
+        if not variable.startswith(PREFIX) or not value:
+            continue
+        if name not in NAMES:
+            near = nearest(name, NAMES)
+            told = ", ".join(PREFIX + known for known in NAMES)
+            raise ConfigError(variable, value, told, nearest=None if near is None else PREFIX + near)
+        if NAMES[name] is int:
+            least = 0 if name == "SUMMARIZE_THRESHOLD" else 1
+            if not value.isdecimal() or len(value) > 18 or int(value) < least:
+                raise ConfigError(variable, value, f"a whole number of at least {least}")
+            number[name] = int(value)
+        else:
+            text[name] = value
+    return Given(text, number)
+
+
+def _address(given: Given) -> str:
+    backend = given.text.get("BACKEND", "in_memory")
+    values.choice(f"{PREFIX}BACKEND", backend, BACKENDS)
+    if backend == "in_memory":
+        return "memory://"
+    if backend == "file":
+        return f"file:{given.text.get('FILE_DIR', FOLDER)}"
+    if backend == "sqlite":
+        return f"sqlite:///{given.text.get('SQLITE_PATH', FILE)}"
+    variable = f"{backend.upper()}_URL"
+    url = given.text.get(variable)
+    if url is None:
+        raise ConfigError(f"{PREFIX}{variable}", None, f"the address of the server, for the backend {backend}")
+    database = given.text.get("MONGODB_DATABASE")
+    if backend == "mongodb" and database is not None:
+        parts = urlsplit(url)
+        if parts.path.strip("/") not in ("", database):
+            raise ConfigError(
+                f"{PREFIX}MONGODB_DATABASE", database, "the database that the address names, or none there"
+            )
+        url = urlunsplit(parts._replace(path=f"/{database}"))
+    return url
+
+
+def _pool(given: Given) -> dict[str, Any]:
+    backend = given.text.get("BACKEND", "")
+    found: dict[str, Any] = {}
+    if (size := given.number.get(f"{backend.upper()}_POOL_SIZE")) is not None:
+        found["pool_size"] = size
+    if backend == "postgres" and (schema := given.text.get("POSTGRES_SCHEMA")) is not None:
+        found["schema_name"] = schema
+    return found
