@@ -2,8 +2,9 @@
 
 `python` blocks of a page run in order and in one namespace, in an empty folder. In `console` blocks the lines that
 begin with `$ palimpsest` run in the same folder, each in a process of its own, and output lines below one are compared
-with what it prints; `...` stands for any text. What a block with a `title` shows is written to the file of this name. A line with pipes or the like runs through a shell; for the others the
-command line is loaded once, and forked. `<!-- not run: reason -->` on the line before a block opts it out.
+with what it prints; `...` stands for any text. What a block with a `title` shows is written to the file of this name.
+A line with pipes or the like runs through a shell; for the others the command line is loaded once, and forked.
+`<!-- not run: reason -->` on the line before a block opts it out.
 
 Each page has a process of its own, and all of them run one after the other in one folder, with `-m slow` twice: this
 file is also the script that runs pages (`python test_docs.py PAGE…`).

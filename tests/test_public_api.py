@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import palimpsest
-from palimpsest import errors, strategies, types
+from palimpsest import errors, resources, strategies, types
 from palimpsest.compat import agterm, firefly
 
 HOMES: dict[str, ModuleType] = {
@@ -20,8 +20,8 @@ HOMES: dict[str, ModuleType] = {
     for module in (palimpsest, errors, strategies, types)
 }
 LAZY = [palimpsest, strategies, types]
-DOORS = [agterm, firefly]
-"""Names of other memories: two doors may have the same ones."""
+DOORS = [agterm, firefly, resources]
+"""Names for some programs alone, such as those of other memories: two doors may have the same ones."""
 NAMES = [(home, name) for home, module in HOMES.items() for name in module.__all__]
 
 
