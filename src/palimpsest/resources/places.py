@@ -38,7 +38,7 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
             problems.add(("persistence",), None, f"a mapping with a type: {', '.join(BACKENDS)}")
         place = StorePlace(backend="in_memory", address="memory://")
     else:
-        place = _persistence(given, problems, warnings)
+        place = _persistence(given, problems)
     breaker = _breaker(root.get("circuit_breaker"), ("circuit_breaker",), problems)
     if breaker is not None:
         place = msgspec.structs.replace(place, circuit_breaker=breaker)
@@ -56,14 +56,14 @@ def _own(own: object, given: object, problems: Problems) -> StorePlace:
     if given is not None:
         problems.add(("store",), "beside persistence", "one of the two")
     with problems.at("store"):
-        if not isinstance(own, str):
-            raise ConfigError("store", type(own).__name__, "the address of a store")
+        if not isinstance(own, str) or "${" in own:
+            raise ConfigError("store", own, "the address of a store; persistence.url may name a variable, as ${NAME}")
         read_address(own)
         return StorePlace(backend=own.partition(":")[0], address=own)
     return StorePlace(backend="in_memory")
 
 
-def _persistence(given: object, problems: Problems, warnings: list[str]) -> StorePlace:
+def _persistence(given: object, problems: Problems) -> StorePlace:
     place = ("persistence",)
     if not isinstance(given, Mapping):
         problems.add(place, type(given).__name__, f"a mapping with a type: {', '.join(BACKENDS)}")
@@ -84,8 +84,6 @@ def _persistence(given: object, problems: Problems, warnings: list[str]) -> Stor
     if given.get("path") is not None:
         with problems.at(*place, "path"):
             address = _path(given["path"], str(backend), beside=url)
-    if backend == "in_memory":
-        warnings.append("persistence.type: in_memory is gone when the process ends")
     breaker = _breaker(given.get("circuit_breaker"), (*place, "circuit_breaker"), problems)
     variable = SERVERS.get(str(backend)) if address is None else None
     if address is not None and address.startswith("${"):
@@ -124,7 +122,7 @@ def _address(url: object, backend: str) -> str:
 def _path(path: object, backend: str, beside: object) -> str:
     if backend not in ("file", "sqlite") or beside is not None:
         raise ConfigError("path", path, "nothing: only the backends file and sqlite have a path, and no url beside it")
-    if not isinstance(path, str) or not path.strip() or "://" in path:
+    if not isinstance(path, str) or not path.strip() or "://" in path or "${" in path:
         shown = discreet_address(path) if isinstance(path, str) else path
         raise ConfigError("path", shown, "the path of a file, or of a folder for the backend file")
     address = f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
