@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from palimpsest.compaction.ladder import Ladder as Ladder
     from palimpsest.compaction.mask import MaskResults as MaskResults
     from palimpsest.compaction.mask import SupersededContexts as SupersededContexts
+    from palimpsest.compaction.style import Style as Style
     from palimpsest.compaction.summarize import HybridSummary as HybridSummary
     from palimpsest.compaction.summarize import Summarize as Summarize
     from palimpsest.compaction.triggers import Triggers as Triggers
@@ -43,6 +44,7 @@ _HOMES = {
     "SourceSummarizer": "summaries.models.callables",
     "Step": "compaction",
     "Strategy": "compaction",
+    "Style": "compaction.style",
     "Summarize": "compaction.summarize",
     "SummarySource": "summaries",
     "SupersededContexts": "compaction.mask",

@@ -227,6 +227,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.next_seq - self.first_seq - self.erased - self.hidden
 
     @property
+    def interactions(self) -> int:
+        """How many interactions there were."""
+        return self.turns
+
+    @property
     def user(self) -> str | None:
         """Whose session it is; None: nobody has said."""
         return None if self.about is None else self.about.user

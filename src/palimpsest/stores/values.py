@@ -43,8 +43,9 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `expires` is when it is over, of one that does not last for ever; None: never.
 
-    `entries` counts what is neither erased nor rewound; `forked_from` is the session that it branched off, and its
-    revision then. `user` is whose it is, `title` what it is called, `metadata` what else is said of it, as JSON values.
+    `entries` counts what is neither erased nor rewound, `interactions` how many there were; `forked_from` is the
+    session that it branched off, and its revision then. `user` is whose it is, `title` what it is called, `metadata`
+    what else is said of it, as JSON values.
     """
 
     session: str
@@ -58,6 +59,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None = None
     metadata: dict[str, Any] = {}
     expires: int | None = None
+    interactions: int = 0
 
     @classmethod
     def of(cls, session: str, head: Head) -> SessionInfo:

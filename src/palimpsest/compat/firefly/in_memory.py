@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import finalize
 
+from palimpsest import Memory
 from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed
 from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read
 from palimpsest.log.entry import now_us
@@ -55,6 +57,7 @@ class InMemoryStore(LocalStore):
         super().__init__(clock=clock)
         self._shelves: dict[str, Shelf] = {}
         self._homes: dict[str, str] = {}
+        self._ending: finalize[[], InMemoryStore] | None = None
         self._lock = ProcessLock()
 
     @property
@@ -126,6 +129,13 @@ class InMemoryStore(LocalStore):
             for namespace, place in over:
                 self._take(namespace, place)
         return len(over)
+
+    def conversations(self) -> Memory:
+        """Return the memory that keeps the conversations beside the entries; it is gone with the store."""
+        memory = super().conversations()
+        if self._ending is None:
+            self._ending = finalize(self, memory.close)  # few programs close what was never opened
+        return memory
 
     def conversations_at(self) -> Conversations:
         return Conversations("memory://", {})

@@ -1,0 +1,221 @@
+"""A conversation as data: the documented mapping, and from that what a memory imports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from palimpsest import ConfigError, ImportFailed
+from palimpsest.compat.firefly.entries import portable
+from palimpsest.compat.firefly.raw import Raw, spoken, taken
+from palimpsest.compat.firefly.turns import MARK, Kept, declared_of, entries_of
+from palimpsest.compat.firefly.weighing import Scale
+from palimpsest.errors import shorten
+from palimpsest.log import spans, values
+from palimpsest.log.entry import microseconds_of, new_ids
+
+EARLIER = "Turns that came before, of which the summary alone is here."
+"""The entry that an imported summary stands for whose turns are not there."""
+
+
+def exported(conversation_id: str, turns: Sequence[Kept], summary: str | None, scale: Scale) -> dict[str, Any]:
+    """The documented mapping, all of it values of JSON."""
+    told = [_told(turn, scale) for turn in turns]
+    total = sum(one["token_estimate"] for one in told)
+    return {"conversation_id": conversation_id, "turns": told, "summary": summary, "total_tokens": total}
+
+
+def _told(turn: Kept, scale: Scale) -> dict[str, Any]:
+    told = {
+        "turn_id": turn.turn_id,
+        "user_prompt": turn.user,
+        "assistant_response": turn.response,
+        "token_estimate": turn.estimate(scale),
+        "metadata": portable(turn.metadata, "metadata"),
+        "timestamp": turn.entry.created_at.isoformat(),
+    }
+    if turn.raw.form == "plain":
+        told["raw_messages"] = spoken(turn.user, turn.response)
+    elif turn.raw.stored is not None:
+        told["raw_messages"] = json.loads(json.dumps(turn.raw.stored))
+    return told
+
+
+class Given:
+    """A conversation that comes in: checked, and numbered."""
+
+    def __init__(self, data: object) -> None:
+        """Raises ImportFailed, naming the place, for what cannot be."""
+        told = _mapping(data, "data")
+        self.conversation_id = told.get("conversation_id")
+        self.summary = _text(told, "summary", "data") or None
+        turns = told.get("turns") or []
+        if isinstance(turns, str | Mapping) or not isinstance(turns, Sequence):
+            raise ImportFailed("data.turns", f"{shorten(turns)} is no list")
+        self.turns = [GivenTurn(one, f"data.turns[{i}]") for i, one in enumerate(turns)]
+        ids = [turn.turn_id for turn in self.turns]
+        if any(not values.is_whole(id, 0, 2**31) for id in ids) or ids != sorted(set(ids)):
+            for number, turn in enumerate(self.turns):
+                turn.turn_id = number
+        self.following = self.turns[-1].turn_id + 1 if self.turns else 0
+
+    def natively(self, session: str, scale: Scale, now: int, gone: int = 0) -> dict[str, Any]:
+        """What a memory imports: these turns, of which the first `gone` are not kept any more."""
+        log: list[dict[str, Any]] = []
+        covered: list[int] = []
+        if self.summary and not gone:
+            log.append({"kind": "context", "role": "user", "content": EARLIER, "name": "earlier", "at": now})
+            covered = [1]
+        for number, turn in enumerate(self.turns):
+            first, second = turn.entries()
+            at = turn.at or now
+            if number < gone:
+                covered += [len(log) + 1, len(log) + 2]
+            log.append(
+                {"kind": "message", "role": "user", "content": first.content, "metadata": first.metadata, "at": at}
+            )
+            log.append({"kind": "message", "role": "assistant", "content": second.content, "at": at})
+        ids = new_ids(len(log) + 1, now // 1000)
+        records = [self._record(covered, scale, log, ids[-1], now)] if covered else []
+        entries = [
+            {
+                **{name: value for name, value in one.items() if name != "at" and value is not None},
+                "id": ids[i],
+                "seq": i + 1,
+                "created_at": _iso(one["at"]),
+                "links": {"revision": 1},
+            }
+            for i, one in enumerate(log)
+        ]
+        offset = self.following - len(self.turns)
+        about = {"about": {"metadata": {MARK: {"offset": offset}}}} if offset else {}
+        return {
+            "kind": "palimpsest/session",
+            "schema_version": 2,
+            "session_id": session,
+            "entries": entries,
+            "tombstones": [],
+            "records": records,
+            "head": {
+                "revision": 1 + len(records),
+                "epoch": len(records),
+                "pinned": [],
+                "first_seq": 1,
+                "next_seq": len(log) + 1,
+                "compaction": 2 if records else 0,
+                **about,
+            },
+        }
+
+    def _record(
+        self, covered: Sequence[int], scale: Scale, log: Sequence[Mapping[str, Any]], id: str, now: int
+    ) -> dict[str, Any]:
+        """The compaction by which what is not kept has left."""
+        where = [list(span) for span in spans.of(covered)]
+        state: dict[str, Any] = {"current": [], "covered": [], "evicted": where}
+        if self.summary:
+            made = {
+                "id": id,
+                "text": self.summary,
+                "covers": where,
+                "folded": where,
+                "method": "plain",
+                "tokens": scale.counter.count(self.summary),
+                "counter": scale.counter.name,
+                "source_tokens": sum(scale.text(log[seq - 1]["content"]) for seq in covered),
+                "first_at": log[covered[0] - 1]["at"],
+                "last_at": log[covered[-1] - 1]["at"],
+                "at": now,
+                "revision": 2,
+            }
+            state = {"summary": made, "current": [2], "covered": where}
+        return {"revision": 2, "kind": "compact", "reason": MARK, "at": now, "compaction": state}
+
+
+class GivenTurn:
+    """A turn that comes in."""
+
+    def __init__(self, data: object, where: str) -> None:
+        told = _mapping(data, where)
+        self.user = _text(told, "user_prompt", where)
+        self.response = _text(told, "assistant_response", where)
+        self.tokens = declared_of(told.get("token_estimate"))
+        self.turn_id: Any = told.get("turn_id")
+        self.at = _moment(told.get("timestamp"), f"{where}.timestamp")
+        self.metadata = told.get("metadata") or {}
+        if not isinstance(self.metadata, Mapping):
+            raise ImportFailed(f"{where}.metadata", f"{shorten(self.metadata)} is no mapping")
+        self.raw = _raw(told.get("raw_messages"), self.user, self.response, f"{where}.raw_messages")
+
+    def told(self) -> dict[str, Any]:
+        """It, as an export has it."""
+        told = {
+            "turn_id": self.turn_id,
+            "user_prompt": self.user,
+            "assistant_response": self.response,
+            "token_estimate": self.tokens,
+            "metadata": dict(self.metadata),
+            "timestamp": _iso(self.at) if self.at else None,
+        }
+        if self.raw.form == "plain":
+            told["raw_messages"] = spoken(self.user, self.response)
+        elif self.raw.stored is not None:
+            told["raw_messages"] = self.raw.stored
+        return told
+
+    def entries(self) -> list[Any]:
+        """Its entries, with its number."""
+        more = {"id": self.turn_id, **({"tokens": self.tokens} if self.tokens else {})}
+        return entries_of(self.user, self.response, self.raw, self.metadata, tagged=True, **more)
+
+
+def _raw(given: Any, user: str, response: str, where: str) -> Raw:
+    """Raw messages as an export has them: JSON, of Pydantic AI or another."""
+    if isinstance(given, str | bytes):
+        try:
+            given = json.loads(given)
+        except ValueError as fault:
+            raise ImportFailed(where, "is a text that is no JSON") from fault
+    if given is None:
+        return Raw("texts", [])
+    if not isinstance(given, list):
+        raise ImportFailed(where, f"{shorten(given)} is no list")
+    if given and all(isinstance(one, dict) and isinstance(one.get("parts"), list) and "kind" in one for one in given):
+        return Raw("pydantic_ai", given, given)
+    try:
+        raw = taken(given, user, response)
+    except ConfigError as fault:
+        raise ImportFailed(where, str(fault)) from fault
+    return raw if raw.form in ("texts", "plain") else Raw("json", given, given)
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ImportFailed(where, f"a mapping is needed, not {type(value).__name__}")
+    return dict(value)
+
+
+def _text(told: Mapping[str, Any], name: str, where: str) -> str:
+    value = told.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is no text")
+    return value
+
+
+def _moment(value: object, where: str) -> int:
+    """A time in microseconds since 1970; 0 where there is none. One without a time zone is UTC."""
+    if value is None:
+        return 0
+    try:
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError as fault:
+        raise ImportFailed(where, f"{shorten(value)} is no time in ISO 8601") from fault
+    return microseconds_of(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+
+
+def _iso(at: int) -> str:
+    return datetime.fromtimestamp(at / 1_000_000, UTC).isoformat()

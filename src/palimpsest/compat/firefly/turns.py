@@ -1,0 +1,189 @@
+"""`ConversationTurn`, and a turn as it stands in the log: the entries of one interaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from palimpsest import ConfigError, Entry
+from palimpsest.compat.firefly.entries import portable, restored
+from palimpsest.compat.firefly.pairs import links
+from palimpsest.compat.firefly.raw import Raw, handed_out, read
+from palimpsest.compat.firefly.weighing import Scale
+from palimpsest.log import values
+
+MARK = "firefly"
+"""Under this name the metadata of a turn's first entry have what the door keeps of it."""
+
+
+class ConversationTurn:
+    """One exchange of a conversation. It is a copy: changing it changes nothing that is kept.
+
+    `token_estimate` is counted when it is asked for: the larger of the two texts and everything in the raw messages.
+
+    Args:
+        turn_id: its number in its conversation, from 0; no two turns have the same, whatever became of the others.
+        user_prompt: what the user said.
+        assistant_response: what the model answered.
+        raw_messages: the messages of the run, as the program gave them.
+        timestamp: when it was added, UTC; now, by default.
+        token_estimate: what it costs in tokens, or a function that counts it.
+        metadata: what else the program says of it.
+    """
+
+    __slots__ = (
+        "_estimate",
+        "assistant_response",
+        "metadata",
+        "raw_messages",
+        "timestamp",
+        "turn_id",
+        "user_prompt",
+    )
+
+    def __init__(
+        self,
+        turn_id: int,
+        user_prompt: str,
+        assistant_response: str,
+        raw_messages: Sequence[Any] = (),
+        timestamp: datetime | None = None,
+        token_estimate: int | Callable[[], int] = 0,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.turn_id, self.user_prompt, self.assistant_response = turn_id, user_prompt, assistant_response
+        self.raw_messages = list(raw_messages)
+        self.timestamp = datetime.now(UTC) if timestamp is None else timestamp
+        self.metadata = {} if metadata is None else dict(metadata)
+        self._estimate = token_estimate
+
+    @property
+    def token_estimate(self) -> int:
+        """What it costs, in tokens."""
+        if not isinstance(self._estimate, int):
+            self._estimate = self._estimate()
+        return self._estimate
+
+    def __repr__(self) -> str:
+        return f"<ConversationTurn {self.turn_id}: {self.user_prompt[:40]!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        names = ("turn_id", "user_prompt", "assistant_response", "raw_messages", "timestamp", "metadata")
+        return isinstance(other, ConversationTurn) and all(getattr(self, one) == getattr(other, one) for one in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Kept:
+    """A turn of the log: what the door knows of it in this process."""
+
+    __slots__ = ("_bound", "_cost", "_links", "_metadata", "declared", "entry", "last", "raw", "response", "turn_id")
+
+    def __init__(self, entry: Entry, response: str, raw: Raw, about: Mapping[str, Any]) -> None:
+        self.entry, self.response, self.raw = entry, response, raw
+        self.last = entry.seq
+        self.turn_id = 0
+        self.declared = declared_of(about.get("tokens"))
+        self._metadata = about.get("metadata")
+        self._bound = self._cost = -1
+        self._links: bool | None = None
+
+    @property
+    def user(self) -> str:
+        """What the user said."""
+        return self.entry.text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the program says of it, as a copy."""
+        return restored(self._metadata) if self._metadata else {}
+
+    @property
+    def has_links(self) -> bool:
+        """Whether its raw messages have calls or results."""
+        if self._links is None:
+            self._links = self.raw.form not in ("texts", "plain") and any(map(links, self.raw.messages))
+        return self._links
+
+    def cost(self, scale: Scale) -> int:
+        """What it costs: what was counted, or what whoever exported it has said where that is more."""
+        if self._cost < 0:
+            self._cost = max(scale.cost(self.user, self.response, self._weighed), self.declared)
+        return self._cost
+
+    def estimate(self, scale: Scale) -> int:
+        """What a program is told that it costs."""
+        return self.declared or self.cost(scale)
+
+    def bound(self, scale: Scale) -> int:
+        """A number that its cost does not exceed."""
+        if self._cost >= 0:
+            return self._cost
+        if self._bound < 0:
+            self._bound = max(scale.bound(self.user, self.response, self._weighed), self.declared)
+        return self._bound
+
+    @property
+    def _weighed(self) -> Sequence[Any]:
+        return () if self.raw.form == "plain" else self.raw.messages
+
+    def turn(self, scale: Scale) -> ConversationTurn:
+        """The turn for a program."""
+        entry = self.entry
+        return ConversationTurn(
+            self.turn_id,
+            self.user,
+            self.response,
+            handed_out(self.raw),
+            entry.created_at,
+            self.declared or partial(self.cost, scale),
+            self.metadata,
+        )
+
+
+def entries_of(
+    user: str, response: str, raw: Raw, metadata: Any = None, *, tagged: bool = False, **more: Any
+) -> list[Entry]:
+    """The entries of a new turn: `more` is kept with it. `tagged` says that the metadata are in the types of JSON.
+
+    Raises ConfigError for what cannot be kept.
+    """
+    for name, text in (("user_prompt", user), ("assistant_response", response)):
+        if not isinstance(text, str):
+            raise ConfigError(name, type(text).__name__, "text")
+    about: dict[str, Any] = {}
+    if raw.form not in ("texts", "opaque"):
+        about["form"] = raw.form
+        if raw.stored is not None:
+            about["raw"] = raw.stored
+    if metadata:
+        about["metadata"] = dict(metadata) if tagged else _kept_metadata(metadata)
+    about |= more
+    first = Entry(role="user", content=user, metadata={MARK: about}) if about else Entry(role="user", content=user)
+    return [first, Entry(role="assistant", content=response)]
+
+
+def _kept_metadata(metadata: object) -> dict[str, Any]:
+    if not isinstance(metadata, Mapping):
+        raise ConfigError("metadata", type(metadata).__name__, "a mapping, or None")
+    found: dict[str, Any] = portable(dict(metadata), "metadata")
+    return found
+
+
+def about_of(entry: Entry) -> Mapping[str, Any]:
+    """What the door keeps with a turn."""
+    found = entry.metadata.get(MARK) if entry.metadata else None
+    return found if isinstance(found, dict) else {}
+
+
+def kept_of(entry: Entry, response: str, raw: Raw | None = None) -> Kept:
+    """The turn that begins with this entry; `raw` are its messages where they are known."""
+    about = about_of(entry)
+    return Kept(entry, response, raw or read(about.get("form", "texts"), about.get("raw"), entry.text, response), about)
+
+
+def declared_of(value: object) -> int:
+    """What an export says that a turn costs; 0 where it says nothing that can be."""
+    return value if values.is_whole(value, 1, 2**53) else 0
