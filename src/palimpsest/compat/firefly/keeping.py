@@ -32,7 +32,7 @@ TurnSummarizer = Callable[[list[ConversationTurn]], str | Awaitable[str]]
 KEPT = 1024
 """Conversations that are known at once: of others everything is read again when they are used."""
 
-SLACK_FROM, SLACK = 4096, 8
+SLACK_FROM, SLACK = 1000, 8
 """From so many tokens on, turns are archived when they are over the budget by an eighth of it, not one by one."""
 
 SUMMARY_SECONDS = 300.0

@@ -48,12 +48,12 @@ def taken(given: Iterable[Any] | None, user: str, response: str) -> Raw:
         raise ConfigError("raw_messages", type(given).__name__, "a list of messages, or None") from None
     if not messages:
         return Raw("texts", [])
+    if type(messages[0]) is dict and messages == (plain := spoken(user, response)) and type(messages[-1]) is dict:
+        return Raw("plain", plain)
     try:
         own = [copied(message) for message in messages]
     except _Odd:
         return _of_objects(messages)
-    if all(type(one) is dict for one in own) and own == spoken(user, response):
-        return Raw("plain", own)
     return Raw("json", own, own)
 
 
@@ -120,6 +120,8 @@ def read(form: Form, stored: list[Any] | None, user: str, response: str) -> Raw:
 
 def handed_out(raw: Raw) -> list[Any]:
     """The messages for a program, which may change what of them is a mapping."""
+    if raw.form == "plain":
+        return [{**one} for one in raw.messages]
     return [copied(one, tagged=True) if type(one) is dict and raw.form != "opaque" else one for one in raw.messages]
 
 
