@@ -14,12 +14,16 @@ MAX_LOOPS = 10
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How a strategy wants its summaries made.
+    """How a strategy wants its summaries made: the `style` of a strategy of your own.
 
-    `cod_max_loops` are the passes of Chain of Density (0: one plain summary), `instructions` add a focus to the
-    prompt, `prompt_template` replaces it. `on_failure` says what becomes of a compaction whose summarizer gave no
-    acceptable summary: take the "heuristic", or "keep" everything as it is. Every `rebuild_every` folds the summary is
-    made anew from the entries (0: never). With `bare_heuristic` the heuristic says its documented lines alone.
+    Args:
+        cod_max_loops: passes of Chain of Density, 3 by default; 0: one plain summary.
+        instructions: a focus that is added to the summary's prompt; None: none.
+        prompt_template: what replaces the prompt, with `{content}` in it; None: the prompt of Palimpsest.
+        on_failure: what becomes of a compaction whose summarizer gave no acceptable summary: take the "heuristic"
+            (default), or "keep" everything as it is.
+        rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
+        bare_heuristic: whether a summary without a model says its documented lines alone; False by default.
     """
 
     cod_max_loops: int = 3

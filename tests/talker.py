@@ -1,0 +1,83 @@
+"""A process of its own that talks through the Firefly door: `talker.py MODE KIND PLACE [NAME]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import fireflies
+from palimpsest.compat.firefly import ConversationTurn, MemoryManager
+from palimpsest.compat.firefly.store import EntryStore
+
+TURNS = 25
+"""Turns that a process adds in the mode "add"."""
+
+
+class Words:
+    """An estimator: a word is a token."""
+
+    def estimate(self, text: str) -> int:
+        """How many words a text has."""
+        return len(text.split())
+
+
+def digest(turns: list[ConversationTurn]) -> str:
+    """A summary that names each turn."""
+    return "; ".join(turn.user_prompt for turn in turns)
+
+
+def opened(kind: str, place: Path) -> EntryStore:
+    """The store of a kind at a place."""
+    return {**fireflies.LOCAL, **fireflies.SERVED}[kind](place)
+
+
+def managed(store: Any, **options: Any) -> MemoryManager:
+    """A manager of small budgets that counts words and names what leaves."""
+    given = {"max_conversation_tokens": 60, "summarize_threshold": 40, "summarizer": digest, **options}
+    return MemoryManager(store=store, estimator=Words(), **given)
+
+
+def remember(manager: MemoryManager) -> None:
+    """Ten turns, of which some leave, and a fact."""
+    for i in range(10):
+        raw = [{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"a{i}", "refusal": None}]
+        manager.add_turn("talk", f"q{i}", "word " * 9, raw, metadata={"number": i, "pair": (i, i)})
+    manager.set_fact("city", "Oslo")
+
+
+def told(manager: MemoryManager) -> dict[str, Any]:
+    """What is known of it."""
+    turns = manager.conversation.get_turns("talk")
+    return {
+        "ids": [turn.turn_id for turn in turns],
+        "raw": [turn.raw_messages for turn in turns],
+        "metadata": [turn.metadata["number"] for turn in turns],
+        "pairs": all(turn.metadata["pair"] == (turn.turn_id, turn.turn_id) for turn in turns),
+        "summary": manager.conversation.get_summary("talk"),
+        "tokens": manager.conversation.get_total_tokens("talk"),
+        "history": manager.get_message_history("talk"),
+        "fact": manager.get_fact("city"),
+        "next": manager.conversation.conversation_ids,
+    }
+
+
+def main(mode: str, kind: str, place: str, name: str = "") -> None:
+    """Do one of these."""
+    store = opened(kind, Path(place))
+    try:
+        if mode == "remember":
+            remember(managed(store))
+        elif mode == "tell":
+            sys.stdout.write(json.dumps(told(managed(store))))
+        else:
+            manager = managed(store, max_conversation_tokens=100_000, summarizer=None)
+            for i in range(TURNS):
+                manager.add_turn("shared", f"{name} {i}", f"{name} answer {i}")
+    finally:
+        store.close_sync()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
