@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from palimpsest import Entry, Memory
@@ -31,8 +32,8 @@ class Composed(NamedTuple):
 class Background:
     """A summary's text as a context shows it: fenced, so that nothing in it passes for anything else."""
 
-    def __init__(self, text: str, scale: Scale) -> None:
-        self.text, self._scale = text, scale
+    def __init__(self, text: str, at: datetime, scale: Scale) -> None:
+        self.text, self.at, self._scale = text, at, scale
         self.shown = fenced(text)
         self.tokens = scale.text(self.shown)
 
@@ -44,7 +45,7 @@ class Background:
         low, high, best = 0, len(ends), None
         while low < high:
             middle = (low + high) // 2
-            part = Background(f"{self.text[: ends[middle]].rstrip()}\n{CUT}", self._scale)
+            part = Background(f"{self.text[: ends[middle]].rstrip()}\n{CUT}", self.at, self._scale)
             if part.tokens <= room:
                 low, best = middle + 1, part
             else:
@@ -116,7 +117,7 @@ def _shortened(
     turn: Kept, room: int, scale: Scale, form: Callable[[], Literal["dict", "pydantic_ai"]]
 ) -> list[Any] | None:
     """The turn's messages within the room; None where that cannot be."""
-    messages = turn.raw.messages or made(turn.user, turn.response, form())
+    messages = turn.raw.messages or made(turn.user, turn.response, form(), turn.entry.created_at)
     return clamped(messages, room, scale.messages, scale.counter.count, f"entry {turn.entry.seq}, {turn.entry.id}")
 
 
@@ -127,7 +128,7 @@ def _shown(
     form: Callable[[], Literal["dict", "pydantic_ai"]],
 ) -> list[Any]:
     """The messages, the summary first."""
-    messages: list[Any] = [] if background is None else made(background.shown, None, form())
+    messages: list[Any] = [] if background is None else made(background.shown, None, form(), background.at)
     if any(turn.has_links for turn in turns):
         for one in paired([instead.get(turn.entry.seq) or _own(turn, form) for turn in turns]):
             messages += one
@@ -140,4 +141,4 @@ def _shown(
 def _own(turn: Kept, form: Callable[[], Literal["dict", "pydantic_ai"]]) -> list[Any]:
     if turn.raw.form == "plain":
         return spoken(turn.user, turn.response)
-    return handed_out(turn.raw) if turn.raw.messages else made(turn.user, turn.response, form())
+    return handed_out(turn.raw) if turn.raw.messages else made(turn.user, turn.response, form(), turn.entry.created_at)

@@ -184,7 +184,7 @@ class Conversation:
         if text is None:
             return None
         if self._background is None or self._background.text != text:
-            self._background = Background(text, self.scale)
+            self._background = Background(text, self.summaries[-1].created_at, self.scale)
         return self._background
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from pydantic_ai.direct import model_request
@@ -26,13 +27,13 @@ def loaded(stored: list[Any]) -> list[Any]:
     return list(ModelMessagesTypeAdapter.validate_python(stored))
 
 
-def spoken(user: str | None, response: str | None) -> list[Any]:
-    """Messages of texts; None is a side that says nothing."""
+def spoken(user: str | None, response: str | None, at: datetime) -> list[Any]:
+    """Messages of texts that were said then, always the same; None is a side that says nothing."""
     found: list[Any] = []
     if user is not None:
-        found.append(ModelRequest(parts=[UserPromptPart(content=user)]))
+        found.append(ModelRequest(parts=[UserPromptPart(content=user, timestamp=at)]))
     if response is not None:
-        found.append(ModelResponse(parts=[TextPart(content=response)]))
+        found.append(ModelResponse(parts=[TextPart(content=response)], timestamp=at))
     return found
 
 

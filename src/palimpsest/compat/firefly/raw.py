@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -137,13 +138,13 @@ def form_of(newest_first: Iterable[Raw], wanted: MessageForm) -> Literal["dict",
     return "pydantic_ai" if "pydantic_ai" in sys.modules else "dict"
 
 
-def made(user: str | None, response: str | None, form: Literal["dict", "pydantic_ai"]) -> list[Any]:
-    """Messages of texts; None is a side that says nothing."""
+def made(user: str | None, response: str | None, form: Literal["dict", "pydantic_ai"], at: datetime) -> list[Any]:
+    """Messages of texts that were said then; None is a side that says nothing."""
     if form == "dict":
         return [
             one for one in spoken(user or "", response or "") if (user, response)[one["role"] != "user"] is not None
         ]
-    found: list[Any] = pydantic_ai().spoken(user, response)
+    found: list[Any] = pydantic_ai().spoken(user, response, at)
     return found
 
 

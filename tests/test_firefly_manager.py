@@ -1,0 +1,407 @@
+"""The Firefly door's manager: what it is made of, forks, and what the environment says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fireflies
+from palimpsest import ConfigError, PalimpsestWarning
+from palimpsest.compat import firefly
+from palimpsest.compat.firefly import FileStore, InMemoryStore, MemoryManager, MemoryStore, SQLiteStore, WorkingMemory
+from palimpsest.compat.firefly.settings import MEMORY, Settings
+from palimpsest.errors import StoreUnavailable
+from talker import Words, digest
+
+BLOCK = """
+export FIREFLY_AGENTIC_MEMORY_BACKEND=in_memory             # in_memory | file | postgres | mongodb
+export FIREFLY_AGENTIC_MEMORY_MAX_CONVERSATION_TOKENS=64000
+export FIREFLY_AGENTIC_MEMORY_SUMMARIZE_THRESHOLD=3000      # token count
+export FIREFLY_AGENTIC_MEMORY_FILE_DIR=.elsewhere           # used by the "file" backend
+
+# PostgreSQL backend
+export FIREFLY_AGENTIC_MEMORY_POSTGRES_URL=postgresql://user:pass@localhost/firefly
+export FIREFLY_AGENTIC_MEMORY_POSTGRES_POOL_SIZE=11
+export FIREFLY_AGENTIC_MEMORY_POSTGRES_POOL_MIN_SIZE=3
+export FIREFLY_AGENTIC_MEMORY_POSTGRES_SCHEMA=other_memory
+
+# MongoDB backend
+export FIREFLY_AGENTIC_MEMORY_MONGODB_URL='mongodb://localhost:27017/'
+export FIREFLY_AGENTIC_MEMORY_MONGODB_DATABASE="other_memory"
+export FIREFLY_AGENTIC_MEMORY_MONGODB_COLLECTION=others
+export FIREFLY_AGENTIC_MEMORY_MONGODB_POOL_SIZE=12
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An environment that says nothing of a memory, in a folder of its own."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("FIREFLY_AGENTIC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def manager() -> Iterator[MemoryManager]:
+    """A manager in memory."""
+    with MemoryManager() as made:
+        yield made
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(f"{MEMORY}{name}", str(value))
+
+
+# --- the manager
+
+
+def test_a_manager_is_conversations_and_facts() -> None:
+    """Turns, history, facts and the text of the facts, as documented."""
+    mgr = MemoryManager(
+        store=None, max_conversation_tokens=32_000, summarize_threshold=10, working_scope_id="main-session"
+    )
+    cid = mgr.new_conversation()
+    raw_messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    mgr.add_turn(cid, "hello", "hi", raw_messages)
+
+    assert mgr.get_message_history(cid) == raw_messages
+    mgr.set_fact("doc_type", "invoice")
+    assert mgr.get_fact("doc_type") == "invoice"
+    assert mgr.get_fact("none", 3) == 3
+    assert mgr.get_working_context() == "Working Memory:\n- doc_type: invoice"
+
+
+def test_the_parts_are_reached_and_cleared(manager: MemoryManager) -> None:
+    """The accessors give the parts; each of the helpers clears what it says, and no more."""
+    one, other = manager.new_conversation(), manager.new_conversation()
+    for cid in (one, other):
+        manager.add_turn(cid, "a", "b", [])
+    manager.set_fact("k", 1)
+
+    assert isinstance(manager.store, InMemoryStore)
+    assert isinstance(manager.working, WorkingMemory)
+    assert manager.conversation.max_tokens == 128_000
+    manager.clear_conversation(one)
+    assert manager.conversation.conversation_ids == [other]
+    assert manager.get_fact("k") == 1
+    manager.clear_working()
+    assert manager.get_working_context() == ""
+    manager.set_fact("k", 1)
+    manager.clear_all()
+    assert (manager.conversation.conversation_ids, manager.get_fact("k")) == ([], None)
+
+
+def test_the_names_and_defaults_are_the_documented_ones(manager: MemoryManager) -> None:
+    """What the documents construct can be constructed so."""
+    import inspect
+
+    from palimpsest.compat.firefly import database_store, summarization
+
+    given = inspect.signature(MemoryManager.__init__).parameters
+    assert [(name, given[name].default) for name in list(given)[1:5]] == [
+        *(("store", None), ("max_conversation_tokens", 128_000), ("summarize_threshold", 10)),
+        ("working_scope_id", "default"),
+    ]
+    assert manager.working.scope_id == "default"
+    assert database_store.PostgreSQLStore is firefly.PostgreSQLStore
+    assert database_store.MongoDBStore is firefly.MongoDBStore
+    assert summarization.create_llm_summarizer is firefly.create_llm_summarizer
+
+
+def test_async_twins_leave_the_loop_free(manager: MemoryManager) -> None:
+    """The two calls of every run can be awaited, and see what the others have done."""
+
+    async def main() -> None:
+        turns = await asyncio.gather(*(manager.async_add_turn("c", f"q{i}", "a", []) for i in range(5)))
+        assert sorted(turn.turn_id for turn in turns) == list(range(5))
+        assert len(await manager.async_get_message_history("c")) == 10
+        async with MemoryManager() as other:
+            other.add_turn("c", "a", "b", [])
+
+    asyncio.run(main())
+    assert len(manager.conversation.get_turns("c")) == 5
+
+
+class RedisStore:
+    """The documented outline of a store of one's own."""
+
+    def save(self, namespace: str, entry: firefly.MemoryEntry) -> None: ...
+    def load(self, namespace: str) -> list[firefly.MemoryEntry]: ...
+    def load_by_key(self, namespace: str, key: str) -> firefly.MemoryEntry | None: ...
+    def delete(self, namespace: str, entry_id: str) -> None: ...
+    def clear(self, namespace: str) -> None: ...
+
+
+@pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
+def test_a_store_of_a_program_is_used() -> None:
+    """A class with the five methods is a store, also where it is false; what has other methods is none (N25)."""
+    own = fireflies.FiveMethods()
+    manager = MemoryManager(store=own)
+    manager.add_turn("c", "a", "b", [])
+    manager.set_fact("k", 1)
+
+    assert isinstance(RedisStore(), MemoryStore)
+    assert manager.store is own
+    assert set(own.held) == {"conversations", "conversation:c", "working:default"}
+    assert MemoryManager(store=own).conversation.get_turns("c")[0].user_prompt == "a"
+    with pytest.raises(ConfigError, match="store"):
+        MemoryManager(store={})  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
+def test_a_store_that_refuses_keeps_nothing() -> None:
+    """Where a program's store raises, the turn is not there, and the next one has its number (N22)."""
+
+    class Full(fireflies.FiveMethods):
+        full = False
+
+        def save(self, namespace: str, entry: firefly.MemoryEntry) -> None:
+            if self.full:
+                raise OSError("no space left")
+            super().save(namespace, entry)
+
+    own = Full()
+    manager = MemoryManager(store=own)
+    manager.add_turn("c", "a", "b", [])
+    own.full = True
+    with pytest.raises(OSError, match="no space"):
+        manager.add_turn("c", "lost", "b", [])
+    own.full = False
+
+    assert manager.add_turn("c", "c", "d", []).turn_id == 1
+    assert [turn.user_prompt for turn in manager.conversation.get_turns("c")] == ["a", "c"]
+    assert len(own.load("conversation:c")) == 2
+
+
+# --- forks
+
+
+def test_a_fork_shares_conversations_and_has_facts_of_its_own(manager: MemoryManager) -> None:
+    """Facts of either are unknown to the other; turns of either are everybody's."""
+    manager.set_fact("k", "parent")
+    manager.add_turn("c", "a", "b", [])
+    child = manager.fork(working_scope_id="sub-agent-classify")
+    child.set_fact("classification", "invoice")
+    child.add_turn("c", "c", "d", [])
+
+    assert manager.get_fact("classification") is None
+    assert child.get_fact("k") is None
+    assert [turn.user_prompt for turn in manager.conversation.get_turns("c")] == ["a", "c"]
+    assert child.get_message_history("c") == manager.get_message_history("c")
+
+
+def test_a_fork_destroys_nothing_that_is_shared(manager: MemoryManager) -> None:
+    """Clearing, closing and importing through a fork leaves the parent's conversations; its own facts go (N44)."""
+    manager.add_turn("c", "a", "b", [])
+    manager.set_fact("k", 1)
+    child = manager.fork(working_scope_id="x")
+    child.set_fact("own", 1)
+    exported = child.conversation.export_conversation("c")
+
+    child.clear_all()
+    child.close()
+    asyncio.run(child.aclose())
+    for clear in (lambda: child.clear_conversation("c"), child.conversation.clear_all):
+        with pytest.raises(ConfigError, match="fork"):
+            clear()
+    with pytest.raises(Exception, match=r"there already|exists"):
+        child.conversation.import_conversation(exported)
+
+    assert child.get_fact("own") is None
+    assert manager.get_fact("k") == 1
+    assert len(manager.conversation.get_turns("c")) == 1
+    assert child.conversation.import_conversation(exported, conversation_id="new") == "new"
+
+
+def test_a_fork_has_another_scope(manager: MemoryManager) -> None:
+    """The scope of the one that is forked is refused, and named."""
+    child = manager.fork(working_scope_id="x")
+    for of, scope in ((manager, "default"), (child, "x")):
+        with pytest.raises(ConfigError, match="working_scope_id"):
+            of.fork(working_scope_id=scope)
+    assert child.fork(working_scope_id="y").working.scope_id == "y"
+
+
+# --- the environment
+
+
+def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The documented block, read as a file of lines where that is asked for, and from the environment: each value is
+    what it says."""
+    (tmp_path / ".env").write_text(BLOCK)
+    from palimpsest.compat.firefly.settings import environment as told
+
+    found = Settings.read(told(tmp_path / ".env"))
+
+    assert {name: getattr(found, name) for name in found.given} == {
+        "backend": "in_memory",
+        "max_conversation_tokens": 64_000,
+        "summarize_threshold": 3000,
+        "file_dir": ".elsewhere",
+        "postgres_url": "postgresql://user:pass@localhost/firefly",
+        "postgres_pool_size": 11,
+        "postgres_pool_min_size": 3,
+        "postgres_schema": "other_memory",
+        "mongodb_url": "mongodb://localhost:27017/",
+        "mongodb_database": "other_memory",
+        "mongodb_collection": "others",
+        "mongodb_pool_size": 12,
+    }
+    set_all(monkeypatch, MAX_CONVERSATION_TOKENS=77)
+    assert Settings.read(told(tmp_path / ".env")).max_conversation_tokens == 77
+    assert Settings.read(told(None)).postgres_url is None  # no file is read that nobody names
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        manager = MemoryManager.from_config(env_file=tmp_path / ".env")
+    assert manager.conversation.max_tokens == 77
+    assert [f"{MEMORY}SUMMARIZE_THRESHOLD has no effect" in str(one.message) for one in heard] == [True]
+
+
+def test_without_variables_the_defaults_hold() -> None:
+    """`from_config()` of an empty environment is a manager in memory with the documented defaults, and warns of
+    nothing; it may be asked for a scope, an estimator and a summarizer."""
+    with MemoryManager.from_config() as manager:
+        assert isinstance(manager.store, InMemoryStore)
+        assert manager.conversation.max_tokens == 128_000
+        manager.add_turn("c", "a", "b", [])
+    assert Settings.read({}) == Settings(given=frozenset())
+
+
+def test_the_threshold_acts_with_a_summarizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's threshold is heeded; the default of 10 with a summarizer is told to be small (N17)."""
+    set_all(monkeypatch, SUMMARIZE_THRESHOLD=30)
+    with MemoryManager.from_config(summarizer=digest, estimator=Words(), working_scope_id="s") as manager:
+        for i in range(3):
+            manager.add_turn("c", f"q{i} " + "word " * 9, "word " * 10, [])
+        assert manager.conversation.get_summary("c")
+        assert manager.working.scope_id == "s"
+    set_all(monkeypatch, SUMMARIZE_THRESHOLD=10)
+    with pytest.warns(PalimpsestWarning, match="SUMMARIZE_THRESHOLD is 10 tokens"):
+        MemoryManager.from_config(summarizer=digest).close()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"BACKEND": "sqlite3"}, "in_memory, file, postgres, mongodb, sqlite, redis.*did you mean 'sqlite'"),
+        ({"BACKEND": "FILE"}, "in_memory, file, postgres, mongodb, sqlite, redis"),
+        ({"BACKEND": "postgresql"}, "in_memory, file, postgres, mongodb, sqlite, redis"),
+        ({"BACKEND": "postgres"}, "FIREFLY_AGENTIC_MEMORY_POSTGRES_URL"),
+        ({"BACKEND": "mongodb"}, "FIREFLY_AGENTIC_MEMORY_MONGODB_URL"),
+        ({"BACKEND": "redis"}, "FIREFLY_AGENTIC_MEMORY_REDIS_URL"),
+        ({"MAX_CONVERSATION_TOKENS": "many"}, "FIREFLY_AGENTIC_MEMORY_MAX_CONVERSATION_TOKENS.*at least 1"),
+        ({"SUMMARIZE_THRESHOLD": "-1"}, "FIREFLY_AGENTIC_MEMORY_SUMMARIZE_THRESHOLD.*at least 0"),
+        ({"BACKEND": "postgres", "POSTGRES_URL": "http://x", "POSTGRES_SCHEMA": "a"}, "postgresql://"),
+        ({"BACKEND": "postgres", "POSTGRES_URL": "postgresql://x/y", "POSTGRES_SCHEMA": "a b"}, "schema_name"),
+    ],
+)
+def test_what_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, values: dict[str, str], said: str) -> None:
+    """A backend that nobody has is an error that lists those there are, and never another one's (N25); a missing
+    address, or a number that is none, names its variable (N37)."""
+    set_all(monkeypatch, **values)
+    with pytest.raises(ConfigError, match=said):
+        MemoryManager.from_config()
+
+
+def test_a_variable_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt variable is no setting, and the warning says which was meant (N37)."""
+    set_all(monkeypatch, MAX_CONVERSATION_TOKEN=5)
+    with pytest.warns(PalimpsestWarning, match="did you mean FIREFLY_AGENTIC_MEMORY_MAX_CONVERSATION_TOKENS"):
+        MemoryManager.from_config().close()
+
+
+def test_a_line_of_another_kind_is_named(tmp_path: Path) -> None:
+    """A file of variables with a line that is none is refused, with the number of the line."""
+    (tmp_path / ".env").write_text("A=1\nthis is none\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        MemoryManager.from_config(env_file=tmp_path / ".env")
+
+
+def test_files_are_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The backends on a disk keep what they are given, and another manager finds it."""
+    set_all(monkeypatch, FILE_DIR=tmp_path / "files", SQLITE_PATH=tmp_path / "deep" / "memory.sqlite3")
+    for backend, kind in (("file", FileStore), ("sqlite", SQLiteStore)):
+        set_all(monkeypatch, BACKEND=backend)
+        with MemoryManager.from_config() as manager:
+            assert isinstance(manager.store, kind)
+            manager.add_turn("c", backend, "b", [])
+        with MemoryManager.from_config() as manager:
+            assert manager.conversation.get_turns("c")[0].user_prompt == backend
+
+
+def test_a_server_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`from_config` connects: where nobody answers it raises, without the password, and leaves nothing open (N27)."""
+    set_all(monkeypatch, BACKEND="postgres", POSTGRES_URL="postgresql://u:hidden@127.0.0.1:1/x")
+    with pytest.raises(StoreUnavailable) as told:
+        MemoryManager.from_config()
+    assert "hidden" not in str(told.value)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", fireflies.SERVED)
+def test_servers_come_back_connected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str) -> None:
+    """The environment leads to a real server, from plain programs and from within an event loop (N26)."""
+    name = fireflies.name_of(tmp_path)
+    set_all(monkeypatch, BACKEND=kind, **{f"{kind.upper()}_URL": fireflies.address(kind)})
+    if kind == "postgres":
+        set_all(monkeypatch, POSTGRES_SCHEMA=name, POSTGRES_POOL_SIZE=3, POSTGRES_POOL_MIN_SIZE=1)
+    if kind == "mongodb":
+        set_all(monkeypatch, MONGODB_DATABASE=name, MONGODB_POOL_SIZE=3)
+
+    with MemoryManager.from_config() as manager:
+        manager.add_turn(name, "plain", "b", [])
+        manager.set_fact(name, 1)
+
+    async def main() -> None:
+        async with MemoryManager.from_config() as manager:
+            manager.add_turn(name, "within", "b", [])
+            assert [turn.user_prompt for turn in manager.conversation.get_turns(name)] == ["plain", "within"]
+            assert manager.get_fact(name) == 1
+            manager.clear_conversation(name)
+
+    asyncio.run(main())
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["postgres", "mongodb"])
+def test_a_manager_on_a_store_that_was_initialised(tmp_path: Path, kind: str) -> None:
+    """The documented life of a server's store: initialise, hand it to a manager, close it."""
+
+    async def main() -> None:
+        store: Any = fireflies.SERVED[kind](tmp_path)
+        await store.initialize()
+        memory = MemoryManager(store=store)
+        memory.add_turn("c", "a", "b", [])
+        assert len(await memory.async_get_message_history("c")) == 2
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_importing_the_door_loads_no_driver_and_no_framework() -> None:
+    """The names are there before anything of a driver or an agent framework is loaded; a conversation needs none."""
+    program = """
+import sys
+from palimpsest.compat.firefly import ConversationMemory, FileStore, MemoryManager, PostgreSQLStore, RedisStore
+from palimpsest.compat.firefly import create_llm_summarizer
+from palimpsest.compat.firefly.database_store import MongoDBStore
+from palimpsest.compat.firefly.summarization import create_llm_summarizer
+manager = MemoryManager()
+manager.add_turn("c", "a", "b", [{"role": "user", "content": "a", "n": 1}])
+assert manager.get_message_history("c")
+print([name for name in ("asyncpg", "pymongo", "redis", "pydantic_ai", "pydantic") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
