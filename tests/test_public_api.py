@@ -13,14 +13,14 @@ import pytest
 
 import palimpsest
 from palimpsest import errors, strategies, types
-from palimpsest.compat import agterm
+from palimpsest.compat import agterm, firefly
 
 HOMES: dict[str, ModuleType] = {
     module.__name__: module  # type: ignore[attr-defined]
     for module in (palimpsest, errors, strategies, types)
 }
 LAZY = [palimpsest, strategies, types]
-DOORS = [agterm]
+DOORS = [agterm, firefly]
 """Names of other memories: two doors may have the same ones."""
 NAMES = [(home, name) for home, module in HOMES.items() for name in module.__all__]
 

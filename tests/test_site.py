@@ -25,7 +25,7 @@ pytestmark = pytest.mark.wide
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("palimpsest", "palimpsest.errors", "palimpsest.strategies", "palimpsest.types", "palimpsest.testing")
-DOORS = ("palimpsest.compat.agterm",)
+DOORS = ("palimpsest.compat.agterm", "palimpsest.compat.firefly")
 CLIENTS = ("palimpsest.integrations.openai", "palimpsest.integrations.anthropic", "palimpsest.integrations.google")
 LOADS = {
     "script": "src",
