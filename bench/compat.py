@@ -13,13 +13,20 @@ from pathlib import Path
 
 from measure import Figure, alternate, arguments, memory_folder, over_runs, report, scratch
 
-from palimpsest import Memory, Session
+from palimpsest import Entry, Memory, Session
 from palimpsest.compat.agterm import MemoryManager
 from palimpsest.compat.agterm.config import strategy_of
+from palimpsest.compat.firefly import ConversationMemory
+from palimpsest.strategies import SimpleFifo, Triggers
 
 TIMES = 1_500
 READS = 200
 MOST = 1.1
+BUDGET = 16_000
+"""Tokens of a conversation of the Firefly door: it is full after 500 turns of the bench."""
+LENGTHS = (100, 10_000)
+LONGER = 1.25
+"""What a turn of a long conversation may cost, in one of a short one."""
 
 
 def run(under: Path | None) -> dict[str, float]:
@@ -28,7 +35,63 @@ def run(under: Path | None) -> dict[str, float]:
         manager = MemoryManager(store=right)
         config = manager.config
         session = left.session("s", format="text", max_tokens=config.max_tokens, long_term=strategy_of(config, None))
-        return agterm(session, manager)
+        found = agterm(session, manager)
+    return found | firefly(under)
+
+
+def firefly(under: Path | None) -> dict[str, float]:
+    """Turns, over many that leave, and histories through the door, in those of a session that evicts at the same
+    budget; and a turn of a long conversation in one of a short one."""
+    with scratch(under) as folder, Memory.open(folder / "a.db") as left, Memory.open(folder / "b.db") as right:
+        fifo = SimpleFifo(max_tokens=BUDGET, low_water=0.875, triggers=Triggers(max_active_tokens=BUDGET))
+        session = left.session("s", long_term=fifo)
+        conversations = ConversationMemory(max_tokens=BUDGET, store=right)
+
+        def native(number: int) -> object:
+            user, answer = texts(number)
+            first = Entry(role="user", content=user, metadata={"firefly": {"form": "plain"}})
+            return session.add_entries([first, Entry(role="assistant", content=answer)])
+
+        def turn(number: int, cid: str = "s") -> object:
+            user, answer = texts(number)
+            raw = [{"role": "user", "content": user}, {"role": "assistant", "content": answer}]
+            return conversations.add_turn(cid, user, answer, raw)
+
+        added = alternate(native, turn, range(TIMES)).ratio
+        history = alternate(
+            lambda _: session.context(max_tokens=BUDGET).messages,
+            lambda _: conversations.get_message_history("s"),
+            range(READS),
+        ).ratio
+        for length in LENGTHS:
+            fill(conversations, str(length), length)
+        short, long = map(str, LENGTHS)
+        grown = alternate(lambda number: turn(number, short), lambda number: turn(number, long), range(READS)).ratio
+        read = alternate(
+            lambda _: conversations.get_message_history(short),
+            lambda _: conversations.get_message_history(long),
+            range(READS),
+        ).ratio
+    return {"turn": added, "history": history, "long turn": grown, "long history": read}
+
+
+def texts(number: int) -> tuple[str, str]:
+    """What is said in a turn."""
+    return f"message {number} about the weather in Paris", f"answer {number}: it is fine, and will be so tomorrow, too"
+
+
+def fill(conversations: ConversationMemory, cid: str, length: int) -> None:
+    """A conversation that has had so many turns, of which the last 100 are kept."""
+    turns = [
+        {"turn_id": number, "user_prompt": user, "assistant_response": answer}
+        for number in range(length)
+        for user, answer in [texts(number)]
+    ]
+    conversations.import_conversation({"conversation_id": cid, "turns": turns})
+    session = conversations.memory.session(cid)
+    if length > 100:
+        session.compact(SimpleFifo(interaction_keep=100, max_messages=200, low_water=0.99))
+    conversations.get_message_history(cid)
 
 
 def agterm(session: Session, manager: MemoryManager) -> dict[str, float]:
@@ -51,6 +114,15 @@ def main() -> int:
     medians = over_runs(given.runs, lambda: run(memory_folder() or given.disk))
     names = {"add": "an add", "text": "the text for a model", "active": "active entries", "stats": "stats"}
     figures = [Figure(f"AGTerm: {told}, CPU in the session's own", medians[name], MOST) for name, told in names.items()]
+    doors = {"turn": "a turn", "history": "a history"}
+    figures += [
+        Figure(f"Firefly: {told}, CPU in the session's own", medians[name], MOST) for name, told in doors.items()
+    ]
+    few, many = (f"{length:,}" for length in LENGTHS)
+    figures += [
+        Figure(f"Firefly: {told} after {many} turns, in one after {few}", medians[f"long {name}"], LONGER)
+        for name, told in doors.items()
+    ]
     return report("Doors for programs of another memory", figures, given)
 
 
