@@ -164,6 +164,9 @@ def test_any_objects_come_back_as_they_are() -> None:
     conversations.memory.session("c").hide(3)
 
     assert conversations.get_message_history("c") == raw
+    odd = [{"at": (1, datetime(2026, 1, 1, tzinfo=UTC)), "parts": [{"set": {1}}]}]
+    conversations.add_turn("odd", "ask", "say", odd)
+    assert conversations.get_message_history("odd") == memory(store=shared).get_message_history("odd") == odd
     assert memory(store=shared).get_message_history("c") == [
         {"role": "user", "content": "ask"},
         {"role": "assistant", "content": "say"},
@@ -204,7 +207,7 @@ def test_options_are_checked() -> None:
 
 
 def test_an_estimator_says_whole_numbers() -> None:
-    """An estimator that answers with something else is named when it is asked, and the turn stays."""
+    """An estimator that answers with something else is named when it is asked, and nothing is kept."""
 
     class Odd:
         def estimate(self, text: str) -> float:
@@ -213,6 +216,7 @@ def test_an_estimator_says_whole_numbers() -> None:
     conversations = ConversationMemory(estimator=Odd())
     with pytest.raises(ConfigError, match="estimate"):
         conversations.add_turn("c", "a", "b", [])
+    assert conversations.memory.sessions() == []
 
 
 # --- what a turn costs
@@ -276,6 +280,7 @@ def test_the_newest_turns_that_fit_are_the_history(store: Any) -> None:
     assert conversations.get_summary("c") is None
 
 
+@pytest.mark.wide
 def test_a_thousand_turns_stay_within_the_budget() -> None:
     """Without a summarizer, budget 50: after 1,000 turns no more than 50 tokens are active (N1)."""
     conversations = memory(max_tokens=50)

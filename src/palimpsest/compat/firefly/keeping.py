@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import isawaitable
 from time import time_ns
@@ -11,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 from weakref import finalize
 
-from palimpsest import ConfigError, Entry, Memory, PalimpsestError
+from palimpsest import ConfigError, Entry, Memory
 from palimpsest.compat.firefly.kept import Conversation
 from palimpsest.compat.firefly.leaving import Leaving, joined
 from palimpsest.compat.firefly.mirror import Mirror
@@ -89,16 +90,21 @@ class Keeper:
         found = self._open.get(conversation_id)
         if found is None:
             memory = self.memory
+            if self._mirror is not None:
+                self._mirror.prepare(conversation_id, self.scale)
             with self._opening:
                 if (found := self._open.get(conversation_id)) is None:
                     found = self._open[conversation_id] = self._begin(memory, conversation_id)
         return found
 
+    def _forget(self, conversation_id: str) -> None:
+        """Know nothing of a conversation that is another one now."""
+        with self._opening:
+            self._open.pop(conversation_id, None)
+
     def _begin(self, memory: Memory, conversation_id: str) -> Conversation:
         if len(self._open) >= KEPT:  # those with objects that no store has are known here alone
             self._open = {id: one for id, one in self._open.items() if one.has_objects}
-        if self._mirror is not None:
-            self._mirror.prepare(conversation_id, self.scale)
         conversation = Conversation(self.scale)
         author = None
         if self._summarizer is not None:
@@ -111,19 +117,19 @@ class Keeper:
     def add(self, conversation_id: str, user: str, response: str, raw: Raw, metadata: Any) -> Kept:
         """Keep a turn; where they then cost too much, the oldest leave."""
         given = entries_of(user, response, raw, metadata)
-        self.conversation(conversation_id)
+        bound = self.scale.bound(user, response, raw.messages if raw.form != "plain" else ())
+        conversation = self.conversation(conversation_id)
         if self._mirror is None:
-            conversation = self.conversation(conversation_id)
-            turn, due = self._append(conversation, given, raw)
+            turn, due = self._append(conversation, given, raw, bound)
         else:
             with self._mirror.turn:
                 conversation = self.conversation(conversation_id)
-                turn, due = self._append(conversation, given, raw)
+                turn, due = self._append(conversation, given, raw, bound)
                 try:
                     self._mirror.save(conversation_id, turn)
                 except BaseException:
                     self._mirror.undo(conversation_id)
-                    self._open.pop(conversation_id, None)
+                    self._forget(conversation_id)
                     raise
         if self._begun:
             self._begun.pop(conversation_id, None)
@@ -131,18 +137,18 @@ class Keeper:
             self._let_go(conversation_id, conversation)
         return turn
 
-    def _append(self, conversation: Conversation, given: list[Entry], raw: Raw) -> tuple[Kept, bool]:
+    def _append(self, conversation: Conversation, given: list[Entry], raw: Raw, bound: int) -> tuple[Kept, bool]:
         entries = conversation.session.add_entries(given)
         with conversation.lock:
-            turn = conversation.added(entries, raw, given[0])
+            turn = conversation.added(entries, raw, given[0], bound)
             return turn, self._is_due(conversation)
 
     def _is_due(self, conversation: Conversation) -> bool:
         """Whether the oldest turns are to leave."""
         if self._summarizer is not None:
-            return conversation.exceeds(self._limit) and len(conversation.turns) > 1 and not conversation.paused
+            return len(conversation.turns) > 1 and not conversation.paused and conversation.exceeds(self._limit)
         slack = self.max_tokens // SLACK if self.max_tokens >= SLACK_FROM else 0
-        return conversation.exceeds(self.max_tokens + slack) and len(conversation.turns) > 1
+        return len(conversation.turns) > 1 and conversation.exceeds(self.max_tokens + slack)
 
     def _let_go(self, conversation_id: str, conversation: Conversation) -> None:
         """Have the oldest turns leave. Nothing is held meanwhile, and what goes wrong costs nobody a turn."""
@@ -159,7 +165,7 @@ class Keeper:
             result = conversation.session.compact(Leaving(self._limit, target, cost, summarizes=summarizes))
             if self._mirror is not None and result.done:
                 self._mirror.save_state(conversation_id, *conversation.state())
-        except PalimpsestError as fault:
+        except Exception as fault:  # noqa: BLE001 (the boundary: the turn is kept, whatever becomes of older ones)
             log_failure(None, fault, "the oldest turns of a conversation could not be let go")
         finally:
             reason = None if result is None else result.reason
@@ -218,10 +224,12 @@ class Keeper:
 
     def clear(self, conversation_id: str) -> None:
         """Destroy a conversation."""
+        memory = self.memory
         self._begun.pop(conversation_id, None)
-        self.memory.delete_session(conversation_id)
-        if self._mirror is not None:
-            self._mirror.clear(conversation_id)
+        with nullcontext() if self._mirror is None else self._mirror.turn:
+            if self._mirror is not None:
+                self._mirror.clear(conversation_id)
+            memory.delete_session(conversation_id)
         if (known := self._open.get(conversation_id)) is not None:
             with known.lock:
                 known.forget()
@@ -232,12 +240,13 @@ class Keeper:
         found = conversation_id or given.conversation_id or self.new()
         natively = given.natively(self.memory.session(found).id, self.scale, time_ns() // 1000)
         if given.turns or given.summary:
-            if self._mirror is not None:
-                self._mirror.replace(found, given, replaces=replaces)
-            self.memory.import_session(natively, on_conflict="replace" if replaces else "error")
+            with nullcontext() if self._mirror is None else self._mirror.turn:
+                if self._mirror is not None:
+                    self._mirror.replace(found, given, replaces=replaces)
+                self.memory.import_session(natively, on_conflict="replace" if replaces else "error")
         else:
             if replaces:
                 self.clear(found)
             self._begun[found] = None
-        self._open.pop(found, None)
+        self._forget(found)
         return found

@@ -129,12 +129,15 @@ class Conversation:
 
     # --- adding
 
-    def added(self, entries: Sequence[Entry], raw: Raw, given: Entry) -> Kept:
-        """Take note of a turn that was just appended, and return it. `given` is its first entry as it was given."""
+    def added(self, entries: Sequence[Entry], raw: Raw, given: Entry, bound: int) -> Kept:
+        """Take note of a turn that was just appended, and return it.
+
+        `given` is its first entry as it was given, and `bound` what that costs at most.
+        """
         first = entries[0]
         told = first.metadata is given.metadata or first.metadata == given.metadata
         changed = not told or (raw.form == "opaque" and first.content != given.content)
-        turn = kept_of(first, entries[1].text, None if changed else raw)
+        turn = kept_of(first, entries[1].text, None if changed else raw, None if changed else bound)
         turn.last = entries[1].seq
         created, epoch, revision = self._known or (0, -1, 0)
         if first.seq == 1 and self._known is None:
@@ -212,7 +215,6 @@ class Conversation:
         with self.lock:
             self._leavers -= 1
             self._stale()
-            self.refresh()
             if not self._leavers:
                 self._leaving = {}
             if failed:

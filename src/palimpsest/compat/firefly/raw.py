@@ -123,7 +123,21 @@ def handed_out(raw: Raw) -> list[Any]:
     """The messages for a program, which may change what of them is a mapping."""
     if raw.form == "plain":
         return [{**one} for one in raw.messages]
-    return [copied(one, tagged=True) if type(one) is dict and raw.form != "opaque" else one for one in raw.messages]
+    return [_own(one) if type(one) is dict else one for one in raw.messages]
+
+
+def _own(message: dict[str, Any]) -> Any:
+    """A copy of a mapping, as far as it is one of values."""
+    try:
+        return copied(message, tagged=True)
+    except _Odd:
+        return {name: _part(one) for name, one in message.items()}
+
+
+def _part(value: Any) -> Any:
+    if type(value) is dict:
+        return _own(value)
+    return [_part(one) for one in value] if type(value) is list else value
 
 
 def form_of(newest_first: Iterable[Raw], wanted: MessageForm) -> Literal["dict", "pydantic_ai"]:

@@ -81,13 +81,13 @@ class Kept:
 
     __slots__ = ("_bound", "_cost", "_links", "_metadata", "declared", "entry", "last", "raw", "response", "turn_id")
 
-    def __init__(self, entry: Entry, response: str, raw: Raw, about: Mapping[str, Any]) -> None:
+    def __init__(self, entry: Entry, response: str, raw: Raw, about: Mapping[str, Any], bound: int = -1) -> None:
         self.entry, self.response, self.raw = entry, response, raw
         self.last = entry.seq
         self.turn_id = 0
         self.declared = declared_of(about.get("tokens"))
         self._metadata = about.get("metadata")
-        self._bound = self._cost = -1
+        self._bound, self._cost = bound, -1
         self._links: bool | None = None
 
     @property
@@ -178,10 +178,12 @@ def about_of(entry: Entry) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def kept_of(entry: Entry, response: str, raw: Raw | None = None) -> Kept:
-    """The turn that begins with this entry; `raw` are its messages where they are known."""
+def kept_of(entry: Entry, response: str, raw: Raw | None = None, bound: int | None = None) -> Kept:
+    """The turn that begins with this entry; `raw` are its messages, and `bound` what it costs at most, where they are
+    known."""
     about = about_of(entry)
-    return Kept(entry, response, raw or read(about.get("form", "texts"), about.get("raw"), entry.text, response), about)
+    raw = raw or read(about.get("form", "texts"), about.get("raw"), entry.text, response)
+    return Kept(entry, response, raw, about, -1 if bound is None else bound)
 
 
 def declared_of(value: object) -> int:

@@ -87,7 +87,7 @@ def counter_of(estimator: object) -> TokenCounter:
         return encoding(ENCODING)
     if callable(getattr(estimator, "estimate", None)):
         return Estimated(estimator)
-    if hasattr(estimator, "count") and hasattr(estimator, "name"):
+    if all(hasattr(estimator, name) for name in ("count", "name", "overhead")):
         return cast("TokenCounter", estimator)
     if callable(estimator) and not isinstance(estimator, type):
         return FunctionCounter(estimator)
