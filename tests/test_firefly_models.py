@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -87,13 +88,13 @@ def test_an_agent_goes_on_with_the_history() -> None:
     agent = Agent(TestModel(custom_output_text="Hi there!"))
     conv_mem = ConversationMemory(max_tokens=16_000)
     cid = conv_mem.new_conversation()
-    result = agent.run_sync("Hello")
+    result = asyncio.run(agent.run("Hello"))
     conv_mem.add_turn(cid, user_prompt="Hello", assistant_response="Hi there!", raw_messages=result.new_messages())
 
     history = conv_mem.get_message_history(cid)
 
     assert history == result.all_messages()
-    again = agent.run_sync("Next question", message_history=history)
+    again = asyncio.run(agent.run("Next question", message_history=history))
     assert again.all_messages()[: len(history)] == history
     assert len(again.all_messages()) == len(history) + 2
 
@@ -316,7 +317,6 @@ def test_the_model_may_be_named_by_the_environment(monkeypatch: pytest.MonkeyPat
 
 def test_it_may_be_called_from_within_a_loop() -> None:
     """A program may call it itself, also where an event loop runs."""
-    import asyncio
 
     async def main() -> str:
         return create_llm_summarizer(model=Model(lambda prompt: "within").model)(turns(1))
