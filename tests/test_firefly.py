@@ -799,7 +799,10 @@ def test_an_import_is_checked() -> None:
         ({"turns": [{"user_prompt": 3}]}, r"turns\[0\].user_prompt"),
         ({"turns": [{**turn, "timestamp": "soon"}]}, "timestamp"),
         ({"turns": [{**turn, "metadata": 3}]}, "metadata"),
+        ({"turns": [{**turn, "metadata": {"x": object()}}]}, "metadata"),
         ({"turns": [{**turn, "raw_messages": 3}]}, "raw_messages"),
+        ({"turns": [{**turn, "raw_messages": [object()]}]}, "raw_messages"),
+        ({"turns": [{**turn, "raw_messages": "not JSON"}]}, "raw_messages"),
         ({"turns": [turn], "summary": 3}, "summary"),
     ):
         with pytest.raises(ImportFailed, match=where):
@@ -807,6 +810,13 @@ def test_an_import_is_checked() -> None:
     assert ids(conversations) == [0]
     conversations.import_conversation({"turns": [{**turn, "turn_id": 7}, {**turn, "turn_id": 7}]}, conversation_id="c")
     assert ids(conversations) == [0, 1]
+    odd = {**turn, "metadata": {"pair": (1, 2)}, "raw_messages": [{"at": (1, 2)}]}
+    conversations.import_conversation({"turns": [odd]}, conversation_id="c")
+    (kept,) = conversations.get_turns("c")
+    assert (kept.metadata, kept.raw_messages) == ({"pair": (1, 2)}, [{"at": (1, 2)}])
+    again = conversations.export_conversation("c")
+    conversations.import_conversation(json.loads(json.dumps(again)), conversation_id="d")
+    assert conversations.get_turns("d") == conversations.get_turns("c")
 
 
 def test_a_cheap_lie_does_not_break_the_budget() -> None:

@@ -72,6 +72,21 @@ def test_what_is_said_of_a_session_is_kept_with_its_first_entry(memory: Memory) 
     assert info.entries == 1
 
 
+def test_how_many_interactions_there_were_is_told(memory: Memory) -> None:
+    """Each human message is one, whatever became of it, and an export, a listing and a branch say the same."""
+    chat = memory.session("s")
+    for i in range(3):
+        chat.add_user_message(f"question {i}")
+        chat.add_assistant_message("answer")
+    chat.erase(1)
+
+    memory.import_session(chat.export(), session_id="copy")
+    chat.fork("branch")
+
+    assert [one.interactions for one in memory.sessions()] == [3, 3, 3]
+    assert chat.info().interactions == 3
+
+
 def test_odd_text_in_metadata_comes_back_equal(memory: Memory) -> None:
     """Lone surrogates, figures and depth, in the store, a listing, and an export that is taken back."""
     odd = {"lone": "\ud800", "big": 2**63, "share": 0.1, "deep": [[[{"": None}]]], "é": "\u0000"}

@@ -58,6 +58,23 @@ def taken(given: Iterable[Any] | None, user: str, response: str) -> Raw:
     return Raw("json", own, own)
 
 
+def brought(given: list[Any], user: str, response: str) -> Raw:
+    """The raw messages of a turn that comes in, as `stored` had them or as objects. Raises ValueError for others."""
+    try:
+        stored: list[Any] = copied(given, tagged=True)
+    except _Odd:
+        raw = taken(given, user, response)
+        if raw.form == "opaque":
+            raise ValueError("has messages without a form in JSON") from None
+        return raw
+    if not stored:
+        return Raw("texts", [])
+    if stored == (plain := spoken(user, response)):
+        return Raw("plain", plain)
+    is_theirs = all(isinstance(one, dict) and isinstance(one.get("parts"), list) and "kind" in one for one in stored)
+    return Raw("pydantic_ai" if is_theirs else "json", stored, stored)
+
+
 def spoken(user: str, response: str) -> list[dict[str, Any]]:
     """The messages that two texts make, as mappings."""
     return [{"role": "user", "content": user}, {"role": "assistant", "content": response}]

@@ -9,7 +9,7 @@ from typing import Any
 
 from palimpsest import ConfigError, ImportFailed
 from palimpsest.compat.firefly.entries import portable
-from palimpsest.compat.firefly.raw import Raw, spoken, taken
+from palimpsest.compat.firefly.raw import Raw, brought, spoken
 from palimpsest.compat.firefly.turns import MARK, Kept, declared_of, entries_of
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.errors import shorten
@@ -144,9 +144,7 @@ class GivenTurn:
         self.tokens = declared_of(told.get("token_estimate"))
         self.turn_id: Any = told.get("turn_id")
         self.at = _moment(told.get("timestamp"), f"{where}.timestamp")
-        self.metadata = told.get("metadata") or {}
-        if not isinstance(self.metadata, Mapping):
-            raise ImportFailed(f"{where}.metadata", f"{shorten(self.metadata)} is no mapping")
+        self.metadata = _metadata(told.get("metadata") or {}, f"{where}.metadata")
         self.raw = _raw(told.get("raw_messages"), self.user, self.response, f"{where}.raw_messages")
 
     def told(self) -> dict[str, Any]:
@@ -182,13 +180,28 @@ def _raw(given: Any, user: str, response: str, where: str) -> Raw:
         return Raw("texts", [])
     if not isinstance(given, list):
         raise ImportFailed(where, f"{shorten(given)} is no list")
-    if given and all(isinstance(one, dict) and isinstance(one.get("parts"), list) and "kind" in one for one in given):
-        return Raw("pydantic_ai", given, given)
     try:
-        raw = taken(given, user, response)
-    except ConfigError as fault:
+        return brought(given, user, response)
+    except ValueError as fault:
         raise ImportFailed(where, str(fault)) from fault
-    return raw if raw.form in ("texts", "plain") else Raw("json", given, given)
+
+
+def _metadata(given: object, where: str) -> dict[str, Any]:
+    """Metadata in types of JSON, tagged where they have others."""
+    if not isinstance(given, Mapping):
+        raise ImportFailed(where, f"{shorten(given)} is no mapping")
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(given)) if _is_json(given) else portable(dict(given), "metadata")
+        return found
+    except (ConfigError, ValueError) as fault:
+        raise ImportFailed(where, str(fault)) from fault
+
+
+def _is_json(given: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(given)) == given)
+    except (TypeError, ValueError):
+        return False
 
 
 def _mapping(value: object, where: str) -> dict[str, Any]:
