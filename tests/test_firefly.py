@@ -566,6 +566,21 @@ def test_nobody_waits_for_a_summarizer() -> None:
     assert conversations.get_summary("c") == "slow."
 
 
+def test_what_left_without_a_summary_gets_one() -> None:
+    """Turns that have left before there was a summarizer: its first call is given the newest of them that fit into the
+    budget, by their numbers, and from then on only what leaves."""
+    shared = InMemoryStore()
+    say(memory(max_tokens=50, store=shared), 10)
+    digest = Digest()
+    conversations = memory(max_tokens=50, summarize_threshold=40, summarizer=digest, store=shared)
+    say(conversations, 3, start=10)
+
+    assert [[turn.turn_id for turn in turns] for turns in digest.calls] == [[6, 7, 8, 9], [10, 11]]
+    assert digest.calls[0][0].user_prompt.startswith("q6")
+    found = conversations.memory.session("c").verify()
+    assert (found.covered, found.evicted, found.ok) == (24, 0, True)
+
+
 def test_an_earlier_summary_is_never_lost(store: Any) -> None:
     """Three times turns leave: what the first summary said is still there, once; one that has the earlier one in it
     takes its place (N10)."""

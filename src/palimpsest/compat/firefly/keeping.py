@@ -175,7 +175,7 @@ class Keeper:
     def _written(self, conversation: Conversation, source: SummarySource) -> str | Awaitable[str]:
         """The text that stands for turns that leave, and for what an earlier one stands for."""
         assert self._summarizer is not None, "who has none writes none"
-        turns = [one.turn(self.scale) for one in conversation.known_of(source.entries)]
+        turns = [one.turn(self.scale) for one in conversation.known_of(source.entries, self.max_tokens)]
         before = "\n\n".join(summary.text for summary in source.previous)
         if isinstance(self._summarizer, LLMSummarizer):
             return self._summarizer.fold(turns, before)

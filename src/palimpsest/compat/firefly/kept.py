@@ -224,19 +224,34 @@ class Conversation:
             elif done:
                 self._failures = 0
 
-    def known_of(self, entries: Sequence[Entry]) -> list[Kept]:
-        """The turns that these entries are, which leave."""
+    def known_of(self, entries: Sequence[Entry], limit: int) -> list[Kept]:
+        """The turns that these entries are: those that leave, and of those that have left before without a summary the
+        newest that cost no more than the limit."""
         known = {turn.entry.id: turn for turn in self._leaving.values()}
         found: list[Kept] = []
-        for members in _by_turn(entries):
-            if not _begins(members[0]):
-                continue
-            turn = _turn_of(members, known)
-            old = known.get(turn.entry.id)
-            said = about_of(turn.entry).get("id")
-            turn.turn_id = old.turn_id if old is not None else said if isinstance(said, int) else 0
+        before = 0
+        for members in reversed([members for members in _by_turn(entries) if _begins(members[0])]):
+            turn, old = _turn_of(members, known), known.get(members[0].id)
+            if old is not None:
+                turn.turn_id = old.turn_id
+            else:
+                before += turn.cost(self.scale)
+                if before > limit:
+                    break
             found.append(turn)
-        return found
+        self._number([turn for turn in found if turn.entry.id not in known])
+        return found[::-1]
+
+    def _number(self, turns: Sequence[Kept]) -> None:
+        """Give turns that have left before, newest first, the numbers that they had."""
+        first = min(self._leaving.values(), key=lambda turn: turn.entry.seq, default=None)
+        if not turns or first is None:
+            return
+        log = self.session.entries(after=turns[-1].entry.seq - 1, before=first.entry.seq)
+        places = [entry.seq for entry in log if _begins(entry)][::-1]
+        for turn in turns:
+            said = about_of(turn.entry).get("id")
+            turn.turn_id = said if isinstance(said, int) else first.turn_id - 1 - places.index(turn.entry.seq)
 
     def state(self) -> tuple[int, str | None]:
         """The number of the first kept turn, and the summary of those before it, as of now."""

@@ -42,11 +42,12 @@ class Leaving:
             taken, entries = taken + cost, entries + len(turn.entries)
         if not leaving:
             return Plan(reason="nothing_to_compact")
-        where = spans.of(leaving)
         if not self.summarizes:
-            return Plan(evict=where, steps=(Step("evict", entries, taken, "the oldest turns"),))
+            return Plan(evict=spans.of(leaving), steps=(Step("evict", entries, taken, "the oldest turns"),))
+        # What has left without a summary is covered from now on, too: else every run would read all of it.
+        before = [entry.seq for turn in snapshot.archived for group in turn.groups for entry in group.entries]
         return Plan(
-            cover=where,
+            cover=spans.of([*before, *leaving]),
             fold=tuple(summary.revision for summary in snapshot.summaries),
             summary_tokens=max(taken // 3, 1),
             steps=(Step("summarize", entries, taken, "the oldest turns"),),
