@@ -390,6 +390,39 @@ def test_a_manager_on_a_store_that_was_initialised(tmp_path: Path, kind: str) ->
     asyncio.run(main())
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        ("postgres", {"schema_name": "firefly_a"}, {"schema_name": "firefly_b"}),
+        ("redis", {"prefix": "firefly_a"}, {"prefix": "firefly_b"}),
+        ("mongodb", {"collection": "a"}, {"collection": "b"}),
+    ],
+)
+def test_two_stores_of_one_server_share_nothing(
+    tmp_path: Path, kind: str, one: dict[str, str], other: dict[str, str]
+) -> None:
+    """Stores that differ in their schema, prefix or collection have conversations and facts of their own (N21)."""
+    name = fireflies.name_of(tmp_path)
+    base = {"database": name} if kind == "mongodb" else {}
+    classes: dict[str, Any] = {
+        "postgres": firefly.PostgreSQLStore,
+        "redis": firefly.RedisStore,
+        "mongodb": firefly.MongoDBStore,
+    }
+    left, right = (classes[kind](fireflies.address(kind), **base, **given) for given in (one, other))
+    try:
+        MemoryManager(store=left).add_turn(name, "a", "b", [])
+        MemoryManager(store=left).set_fact(name, 1)
+        assert MemoryManager(store=right).conversation.get_turns(name) == []
+        assert MemoryManager(store=right).get_fact(name) is None
+        MemoryManager(store=right).clear_all()
+        assert len(MemoryManager(store=left).conversation.get_turns(name)) == 1
+    finally:
+        left.close_sync()
+        right.close_sync()
+
+
 def test_importing_the_door_loads_no_driver_and_no_framework() -> None:
     """The names are there before anything of a driver or an agent framework is loaded; a conversation needs none."""
     program = """

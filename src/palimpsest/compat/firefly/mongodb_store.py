@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from urllib.parse import parse_qsl
 
 from palimpsest.compat.firefly.served import ServedStore, driven
@@ -53,9 +54,12 @@ class MongoDBStore(ServedStore):
         documents = kind(url, database, collection, size=pool_size, seconds=timeout)
         super().__init__(url, documents, timeout=timeout, clock=clock)
         self._address, self._database, self._size = url, database, pool_size
+        self._collection = collection
 
     def conversations_at(self) -> Conversations:
-        options = {"pool_size": self._size, "timeout_seconds": self._seconds}
+        # Stores of one database differ by their collections, which a tenant's name may not all be.
+        tenant = f"firefly:{sha256(self._collection.encode()).hexdigest()[:32]}"
+        options = {"pool_size": self._size, "timeout_seconds": self._seconds, "tenant": tenant}
         return Conversations(within(self._address, self._database), options)
 
 
