@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -16,10 +18,21 @@ import pytest
 import fireflies
 from palimpsest import ConfigError, PalimpsestWarning
 from palimpsest.compat import firefly
-from palimpsest.compat.firefly import FileStore, InMemoryStore, MemoryManager, MemoryStore, SQLiteStore, WorkingMemory
+from palimpsest.compat.firefly import (
+    FileStore,
+    InMemoryStore,
+    MemoryManager,
+    MemoryStore,
+    SQLiteStore,
+    WorkingMemory,
+    database_store,
+    settings,
+    summarization,
+)
 from palimpsest.compat.firefly.settings import MEMORY, Settings
 from palimpsest.errors import StoreUnavailable
 from talker import Words, digest
+from test_docstrings import listed, parameters
 
 BLOCK = """
 export FIREFLY_AGENTIC_MEMORY_BACKEND=in_memory             # in_memory | file | postgres | mongodb
@@ -44,8 +57,6 @@ export FIREFLY_AGENTIC_MEMORY_MONGODB_POOL_SIZE=12
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An environment that says nothing of a memory, in a folder of its own."""
-    import os
-
     for name in list(os.environ):
         if name.startswith("FIREFLY_AGENTIC_"):
             monkeypatch.delenv(name)
@@ -105,10 +116,6 @@ def test_the_parts_are_reached_and_cleared(manager: MemoryManager) -> None:
 
 def test_the_names_and_defaults_are_the_documented_ones(manager: MemoryManager) -> None:
     """What the documents construct can be constructed so."""
-    import inspect
-
-    from palimpsest.compat.firefly import database_store, summarization
-
     given = inspect.signature(MemoryManager.__init__).parameters
     assert [(name, given[name].default) for name in list(given)[1:5]] == [
         *(("store", None), ("max_conversation_tokens", 128_000), ("summarize_threshold", 10)),
@@ -241,8 +248,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """The documented block, read as a file of lines where that is asked for, and from the environment: each value is
     what it says."""
     (tmp_path / ".env").write_text(BLOCK)
-    from palimpsest.compat.firefly.settings import environment as told
-
+    told = settings.environment
     found = Settings.read(told(tmp_path / ".env"))
 
     assert {name: getattr(found, name) for name in found.given} == {
@@ -438,3 +444,19 @@ print([name for name in ("asyncpg", "pymongo", "redis", "pydantic_ai", "pydantic
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_what_an_editor_shows_says_what_each_argument_is() -> None:
+    """Conversations, working memory, manager and summarizer: each method has a text in which its arguments stand."""
+    missing = []
+    summarizer = firefly.create_llm_summarizer
+    assert parameters(summarizer) == listed(inspect.getdoc(summarizer) or "")
+    for name in ("ConversationMemory", "ConversationTurn", "MemoryEntry", "MemoryManager", "WorkingMemory"):
+        value = getattr(firefly, name)
+        made = f"{inspect.getdoc(value)}\n{inspect.getdoc(value.__init__)}"
+        if parameters(value) != listed(made):
+            missing.append(f"{name}.__init__")
+        for verb, function in inspect.getmembers(value, inspect.isfunction):
+            if not verb.startswith("_") and parameters(function) - {"self"} != listed(inspect.getdoc(function) or ""):
+                missing.append(f"{name}.{verb}")
+    assert missing == []
