@@ -12,7 +12,7 @@ from palimpsest.compat.firefly import ConversationTurn, MemoryManager
 from palimpsest.compat.firefly.store import EntryStore
 
 TURNS = 25
-"""Turns that a process adds in the mode "add"."""
+"""Turns that a process adds in the modes "add", and "crowd", in which turns leave."""
 
 
 class Words:
@@ -72,7 +72,8 @@ def main(mode: str, kind: str, place: str, name: str = "") -> None:
         elif mode == "tell":
             sys.stdout.write(json.dumps(told(managed(store))))
         else:
-            manager = managed(store, max_conversation_tokens=100_000, summarizer=None)
+            own = {"summarizer": None} if mode == "add" else {}
+            manager = managed(store, max_conversation_tokens=100_000, **own)
             for i in range(TURNS):
                 manager.add_turn("shared", f"{name} {i}", f"{name} answer {i}")
     finally:

@@ -208,7 +208,7 @@ def test_an_unknown_command_is_no_message() -> None:
         result = talk(server, "/cpmpact", "/expand")
 
     assert "there is no command /cpmpact; /help lists" in result.stderr
-    assert "has no entry" in result.stderr
+    assert "has no summary" in result.stderr
     assert (result.exit_code, server.asked) == (1, [])
 
 

@@ -253,7 +253,7 @@ class FixedSize:
 
 
 @pytest.mark.parametrize("rounds", [70, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("memory", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize("memory", ["memory", pytest.param("sqlite", marks=pytest.mark.wide)], indirect=True)
 def test_many_rounds(memory: Memory, rounds: int) -> None:
     """Round after round with a summarizer of fixed size that forgets what it is not shown again.
 

@@ -41,7 +41,7 @@ def other(memory: Memory, **options: Any) -> Memory:
     return opened
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 def test_what_another_process_erases_leaves_the_index_when_its_program_next_opens(kind: str, tmp_path: Path) -> None:
     """A program's index is told of what others erase that know nothing of it: by the library, by the command line."""
     where = {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[kind]

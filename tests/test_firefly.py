@@ -600,6 +600,16 @@ def test_an_earlier_summary_is_never_lost(store: Any) -> None:
     assert (conversations.get_summary("c") or "").split() == [f"q{i}" for i in range(8)]
 
 
+def test_words_that_begin_alike_are_not_the_same() -> None:
+    """A summary that says "turn 1" is not in one that says "turn 12"."""
+    conversations = memory(
+        max_tokens=200, summarize_threshold=1, summarizer=lambda turns: f"turn {13 - turns[0].turn_id}"
+    )
+    say(conversations, 14)
+
+    assert (conversations.get_summary("c") or "").splitlines() == [f"turn {13 - i}" for i in range(13)]
+
+
 def test_summaries_do_not_grow_without_bound() -> None:
     """What a plain function says is kept within the budget, first and last words of it included (N10)."""
     conversations = memory(
@@ -738,6 +748,29 @@ def test_processes_interleave_whole_turns(kind: str, tmp_path: Path) -> None:
         own = [turn for turn in turns if turn.user_prompt.startswith(name)]
         assert [turn.user_prompt for turn in own] == [f"{name} {i}" for i in range(talker.TURNS)]
         assert all(turn.assistant_response == turn.user_prompt.replace(" ", " answer ") for turn in own)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", fireflies.DURABLE)
+def test_processes_let_go_of_each_turn_once(kind: str, tmp_path: Path) -> None:
+    """Three processes add, and let the oldest leave: every turn is kept, or in the summary, once (N10, N14)."""
+    with fireflies.opened(kind, tmp_path) as store:
+        manager = talker.managed(store, max_conversation_tokens=100_000)
+        names = ("ann", "bob", "cid")
+        children = [run("crowd", kind, tmp_path, name) for name in names]
+        assert [child.wait() for child in children] == [0, 0, 0]
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.close()
+        turns = manager.conversation.get_turns("shared")
+        summary = manager.conversation.get_summary("shared") or ""
+        verified = manager.conversation.memory.session("shared").verify()
+
+    told = [one.strip() for line in summary.splitlines() for one in line.split(";")]
+    everything = [f"{name} {i}" for name in names for i in range(talker.TURNS)]
+    assert sorted([*told, *(turn.user_prompt for turn in turns)]) == sorted(everything)
+    assert [turn.turn_id for turn in turns] == list(range(len(told), len(everything)))
+    assert verified.ok
 
 
 # --- a conversation as data

@@ -94,7 +94,7 @@ def test_a_child_works_at_every_line(where: list[str], rest: int) -> None:
     assert failed == []
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 def test_a_handler_that_raises_at_any_moment_of_a_fork_holds_nobody_up(kind: str, tmp_path: Path) -> None:
     """Python ends the hook in which a handler raises: what it was to let go of is let go of all the same."""
     (told, *sessions) = Process("run", address(kind, tmp_path), FORKS, script=STRUCK).end()

@@ -528,7 +528,7 @@ def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tm
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("sealed", [False, pytest.param(True, marks=pytest.mark.wide)], ids=["plain", "encrypted"])
 def test_erasures_end_beside_a_process_that_makes_branches(kind: str, sealed: bool, tmp_path: Path) -> None:
     """What was due when a sweep began is gone from every branch, though more that is due is added all the time."""
     place = f"sealed-{kind}" if sealed else kind

@@ -35,6 +35,7 @@ def server() -> Iterator[Server]:
 # --- many writers
 
 
+@pytest.mark.wide
 def test_eight_processes_add_to_one_session() -> None:
     """None is lost, none is doubled, and nobody needs many tries."""
     address = address_of()
@@ -108,6 +109,7 @@ def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> 
 # --- killed processes
 
 
+@pytest.mark.wide
 def test_every_session_of_a_killed_writer_is_listed(dice: random.Random) -> None:
     """By id, by user and by use, whenever it was killed: what lists a session is written in the step that makes it."""
     address, said = address_of(), set[str]()

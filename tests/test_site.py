@@ -41,10 +41,10 @@ MERELY_NAMED = {"canonical", "next", "prev", "alternate"}
 """Links of a page's head that nothing is fetched from."""
 QUESTIONS = {
     "howto/#change-the-summarys-prompt": ("change the summary's prompt", "change the summary prompt", "summary prompt"),
-    "howto/#delete-a-user": ("delete a user", "delete user", "forget a user"),
+    "howto/#delete-a-user": ("delete a user", "delete user", "forget a user", "delete a user's data"),
     "howto/#see-what-the-model-saw": ("see what the model saw", "what did the model see", "what the model saw"),
-    "howto/#use-two-tenants": ("use two tenants", "two tenants", "use tenants"),
-    "howto/#cap-the-cost": ("cap the cost", "cap cost", "limit the cost"),
+    "howto/#use-two-tenants": ("use two tenants", "two tenants", "use tenants", "multi tenant"),
+    "howto/#cap-the-cost": ("cap the cost", "cap cost", "limit the cost", "limit spending"),
 }
 """What a person types, and where the answer is."""
 FIRST = 3

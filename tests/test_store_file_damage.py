@@ -235,7 +235,9 @@ def fewer_counts(found: object, wanted: object) -> bool:
     return isinstance(found, list) and all(one in (None, other) for one, other in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("flips", [150, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "flips", [pytest.param(150, marks=pytest.mark.wide), pytest.param(20_000, marks=pytest.mark.slow)]
+)
 def test_a_flipped_bit_never_gives_a_wrong_answer(
     tmp_path: Path, dice: random.Random, flips: int, caplog: pytest.LogCaptureFixture
 ) -> None:

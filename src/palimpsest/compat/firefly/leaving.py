@@ -60,12 +60,23 @@ def _stays(entries: Sequence[Entry], snapshot: Snapshot) -> bool:
 
 def joined(before: str, made: str, budget: int, count: Callable[[str], int]) -> str:
     """An earlier summary and a new one as one text of at most so many tokens, unless one has the other in it."""
-    if not before or before in made:
+    if not before or _says(made, before):
         return made
-    if made in before:
+    if _says(before, made):
         return before
     text = f"{before}\n{made}"
     return text if count(text) <= budget else _bounded(before, made, budget, count)
+
+
+def _says(text: str, part: str) -> bool:
+    """Whether a text has another one in it, as whole words."""
+    at = text.find(part)
+    while at >= 0:
+        end = at + len(part)
+        if not any(one.isalnum() for one in (*text[max(at - 1, 0) : at], *text[end : end + 1])):
+            return True
+        at = text.find(part, at + 1)
+    return False
 
 
 def _bounded(before: str, made: str, budget: int, count: Callable[[str], int]) -> str:
