@@ -154,6 +154,18 @@ def changed(value: Any, path: tuple[Any, ...], to: Any) -> Any:
     return copied
 
 
+def unexplained(part: Any, path: str = "") -> Iterator[str]:
+    """The keys, at any depth of a schema, that have no description."""
+    if isinstance(part, dict):
+        if part.get("additionalProperties") is False:
+            yield from (f"{path}: {key}" for key, one in part["properties"].items() if not one.get("description"))
+        for key, each in part.items():
+            yield from unexplained(each, f"{path}/{key}")
+    elif isinstance(part, list):
+        for i, each in enumerate(part):
+            yield from unexplained(each, f"{path}/{i}")
+
+
 OBJECTS = [(one, path) for one in VALID for path in paths(one) if isinstance(at(one, path), dict)]
 KEYED = [(one, path) for one, path in OBJECTS if (path[-1:] and path[-1] not in FREE) or not path]
 PLACES = [(one, path) for one in VALID for path in paths(one) if path and not MEANINGLESS & set(path)]
@@ -182,8 +194,7 @@ def test_every_key_says_what_it_is_for() -> None:
 
     assert keys.keys() == set(KEYS)
     assert [key for key, one in keys.items() if not one.get("description")] == []
-    fields = SCHEMA.schema["$defs"]["strategy_ladder"]["properties"]
-    assert [key for key, one in fields.items() if not one.get("description")] == []
+    assert list(unexplained(SCHEMA.schema)) == []
 
 
 @pytest.mark.parametrize(("declared", "path"), KEYED, ids=lambda one: ".".join(map(str, one)) or "all")

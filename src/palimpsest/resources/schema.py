@@ -17,7 +17,7 @@ from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
 from palimpsest.resources import limits, places, strategies
 from palimpsest.resources.declared import RESERVED
 from palimpsest.resources.keys import LONGEST_TEMPLATE
-from palimpsest.resources.schema_blocks import flushing, long_term, native, short_term
+from palimpsest.resources.schema_blocks import flushing, later, long_term, native, short_term
 from palimpsest.resources.schema_parts import (
     ANY,
     COUNT,
@@ -33,6 +33,7 @@ from palimpsest.resources.schema_parts import (
     arguments,
     closed,
     fields,
+    inside,
     one_or_many,
     option_texts,
     or_null,
@@ -41,6 +42,7 @@ from palimpsest.resources.schema_parts import (
 )
 from palimpsest.resources.table import BARE, OPTIONS, TABLE
 from palimpsest.sessions.options import AUTO_COMPACT, FACTS_IN, LONG_TERM_RUN, MOST_TAIL, PERSISTENCE
+from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -70,6 +72,7 @@ def schema() -> Schema:
             "long_term": long_term(),
             "flushing": flushing(),
             "policy": _policy(),
+            **later(),
             "triggers": closed(fields(Triggers)),
             **{f"strategy_{name}": closed(native(name)) for name in loading.NAMES},
         },
@@ -78,8 +81,12 @@ def schema() -> Schema:
 
 def _policy() -> Schema:
     names: Schema = {"enum": [*PRESETS, *BUILT_IN]}
-    pattern = {"anyOf": [TEXT, closed(fields(Pattern), ["pattern"]), {"type": "array", "minItems": 2, "maxItems": 2}]}
-    how: Schema = {"anyOf": [SWITCH, {"enum": [PSEUDONYM]}, TEXT]}
+    own = closed(inside("pattern", fields(Pattern)), ["pattern"])
+    pattern = {"anyOf": [TEXT, own, {"type": "array", "minItems": 2, "maxItems": 2}]}
+    how: Schema = {
+        "anyOf": [SWITCH, {"enum": [PSEUDONYM]}, TEXT],
+        "description": "whether it is looked for, or what it becomes: a text, or a pseudonym",
+    }
     keys: dict[str, Schema] = {
         "redact_patterns": {"type": "array", "items": pattern},
         "non_persistable_message_types": TEXTS,
@@ -89,7 +96,7 @@ def _policy() -> Schema:
         },
     }
     told = arguments(Policy.__doc__)
-    return closed({name: {**one, "description": told[name]} for name, one in keys.items()})
+    return closed({name: {**one, "description": told.get(name, "")} for name, one in keys.items()})
 
 
 def _breaker() -> Schema:
@@ -99,16 +106,16 @@ def _breaker() -> Schema:
         "max_failures": or_null(WHOLE),
         "reset_timeout": or_null(LENGTH),
     }
-    return {"anyOf": [SWITCH, closed(keys), {"type": "null"}]}
+    return or_null(SWITCH, closed(inside("circuit_breaker", keys)))
 
 
 def _keys_of_resource() -> dict[str, Schema]:
     """What each key of the table may have."""
     persistence: dict[str, Schema] = {
-        "type": {"enum": list(places.BACKENDS), "description": "the kind of store"},
-        "ttl": {**or_null(LENGTH), "description": "how long a session lasts when nothing is added; 0: for ever"},
-        "url": or_null({**TEXT, "description": "the address, or ${NAME}: what that variable says"}),
-        "path": or_null({**TEXT, "description": "the file of sqlite, or the folder of file"}),
+        "type": {"enum": list(places.BACKENDS)},
+        "ttl": or_null(LENGTH),
+        "url": or_null(TEXT),
+        "path": or_null(TEXT),
         "circuit_breaker": _breaker(),
     }
     ttl_needed = {
@@ -123,17 +130,17 @@ def _keys_of_resource() -> dict[str, Schema]:
     return {
         "resource": or_null({"const": "memory"}),
         "id": or_null({**NAME, "not": {"const": RESERVED}}),
-        "project": or_null({"type": "string"}, closed({"id": or_null({"type": "string"})})),
+        "project": or_null({"type": "string"}, closed(inside("project", {"id": or_null({"type": "string"})}))),
         "description": or_null({"type": "string"}),
         "version": or_null({"type": "string", "pattern": r"^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$"}),
         "type": or_null({"enum": list(limits.NEEDED)}),
         **dict.fromkeys(("max_tokens", "max_messages", "context_window"), or_null(WHOLE)),
         "max_context_ratio": or_null(SHARE),
-        "token_allocation": or_null(closed(shares)),
-        "token_provider": or_null(closed({**provider, "settings": or_null(ANY)})),
+        "token_allocation": or_null(closed(inside("token_allocation", shares))),
+        "token_provider": or_null(closed(inside("token_provider", {**provider, "settings": or_null(ANY)}))),
         "flushing": or_null(ref("flushing")),
-        "persistence": or_null(closed(persistence, ["type"], **ttl_needed)),
-        "locking": or_null(closed(dict.fromkeys(places.LEASES, LENGTH))),
+        "persistence": or_null(closed(inside("persistence", persistence), ["type"], **ttl_needed)),
+        "locking": or_null(closed(inside("locking", dict.fromkeys(places.LEASES, LENGTH)))),
         "privacy_policy": or_null(ref("policy"), *recognisers),
         "default_key_template": or_null({**TEXT, "maxLength": LONGEST_TEMPLATE}),
         "profile": {},
@@ -143,7 +150,7 @@ def _keys_of_resource() -> dict[str, Schema]:
         "store": or_null(TEXT),
         "privacy": or_null(ref("policy"), *recognisers),
         "circuit_breaker": _breaker(),
-        "encryption": or_null(closed({"keys_env": TEXT}, ["keys_env"])),
+        "encryption": or_null(closed(inside("encryption", {"keys_env": TEXT}), ["keys_env"])),
         "summarizer": or_null(TEXT, _summarizer()),
     }
 
@@ -157,7 +164,8 @@ def _summarizer() -> Schema:
         "stream": SWITCH,
         "settings": or_null(ANY),
     }
-    return closed({key: keys[key] for key in strategies.SUMMARIZER}, ["model"])
+    told = arguments(ModelSummarizer.__doc__)
+    return closed(inside("summarizer", {key: keys[key] for key in strategies.SUMMARIZER}, told), ["model"])
 
 
 def _options() -> dict[str, Schema]:
@@ -206,8 +214,8 @@ def _resource() -> Schema:
     for row in TABLE:
         known = f"{row.source}: " if row.source else ""
         keys[row.key] = {**keys[row.key], "description": f"{known}{row.says}"}
-    inside = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
-    keys["profile"] |= or_null(closed({key: keys[key] for key in inside}))
+    under = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
+    keys["profile"] |= or_null(closed({key: keys[key] for key in under}))
     return closed({row.key: keys[row.key] for row in TABLE} | keys, allOf=_needed())
 
 

@@ -20,6 +20,7 @@ from palimpsest.resources.schema_parts import (
     chosen,
     closed,
     fields,
+    inside,
     or_null,
     ref,
 )
@@ -43,10 +44,10 @@ def _documented(name: str, key: str, defaults: Mapping[str, Any], more: Mapping[
     return closed({key: {"description": "which strategy it is"}, **keys, **more}, [key] * (key != "type"))
 
 
-def _later() -> dict[str, Schema]:
+def later() -> dict[str, Schema]:
     """What of a summarizer acts as soon as there is recall."""
     knowledge: dict[str, Schema] = {
-        "collection_id": {**TEXT, "description": "the name of the collection"},
+        "collection_id": TEXT,
         "search_mode": or_null({"anyOf": [{"enum": ["always", "on_demand", "never"]}, TEXT]}),
         "search_type": or_null({"enum": ["similarity", "mmr", "keyword", "hybrid"]}),
         **dict.fromkeys(("top_k", "fetch_k", "max_tokens"), or_null(WHOLE)),
@@ -61,14 +62,20 @@ def _later() -> dict[str, Schema]:
         "separators": or_null(TEXTS),
         **dict.fromkeys(("keep_separator", "add_start_index"), SWITCH),
     }
-    where = f"where summaries go to be found again: {strategies.LATER}"
     return {
-        "knowledge_base": {**or_null(closed(knowledge, ["collection_id"])), "description": where},
-        "text_splitter": {
-            **or_null(closed(splitter)),
-            "description": f"how summaries are split: {strategies.LATER}",
-        },
+        "knowledge_base": closed(inside("knowledge_base", knowledge), ["collection_id"]),
+        "text_splitter": closed(inside("text_splitter", splitter)),
     }
+
+
+LATER = {
+    "knowledge_base": {
+        **or_null(ref("knowledge_base")),
+        "description": f"where summaries go to be found again: {strategies.LATER}",
+    },
+    "text_splitter": {**or_null(ref("text_splitter")), "description": f"how summaries are split: {strategies.LATER}"},
+}
+"""The keys of a block that hold these."""
 
 
 def short_term() -> Schema:
@@ -108,14 +115,14 @@ def flushing() -> Schema:
 
 def long_term() -> Schema:
     """A strategy of compaction: a block of one of the documents, or a native one."""
-    at, later = BARE[1], _later()
+    at = BARE[1]
     blocks = {}
     for name in ("summarizer", "neuralyzer", "cod-summarizer"):
         plain = "summarizer" if name != "neuralyzer" else name
         defaults = {**loading.SHARED, **loading.BLOCKS[plain]}
-        blocks[name] = _documented(plain, at, defaults, later)
+        blocks[name] = _documented(plain, at, defaults, LATER)
         blocks[name]["properties"][at]["enum"] = ["summarizer", "neuralyzer", "cod-summarizer"]
-    flushes = {name: {**one, "properties": {**one["properties"], **later}} for name, one in _flushes().items()}
+    flushes = {name: {**one, "properties": {**one["properties"], **LATER}} for name, one in _flushes().items()}
     natives = {name: ref(f"strategy_{name}") for name in loading.NAMES}
     others = {"properties": {"strategy": {"anyOf": [{"enum": list(loading.NAMES)}, TEXT]}}, "required": ["strategy"]}
     return {

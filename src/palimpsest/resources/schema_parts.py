@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from palimpsest.resources.schema_texts import TEXTS as TEXTS_INSIDE
 from palimpsest.sessions.options import GivenOptions
 
 Schema: TypeAlias = dict[str, Any]
@@ -53,6 +54,12 @@ def closed(properties: Mapping[str, Schema], required: Iterable[str] = (), **mor
         "additionalProperties": False,
         **more,
     }
+
+
+def inside(key: str, properties: Mapping[str, Schema], texts: Mapping[str, str] | None = None) -> dict[str, Schema]:
+    """The keys that stand inside of another one, each with what it is for."""
+    told = {**(texts or {}), **TEXTS_INSIDE[key]}
+    return {name: {**one, "description": told.get(name, "")} for name, one in properties.items()}
 
 
 def one_or_many(name: str) -> Schema:
