@@ -38,7 +38,7 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
             problems.add(("persistence",), None, f"a mapping with a type: {', '.join(BACKENDS)}")
         place = StorePlace(backend="in_memory", address="memory://")
     else:
-        place = _persistence(given, problems)
+        place = _persistence(given, problems, warnings)
     breaker = _breaker(root.get("circuit_breaker"), ("circuit_breaker",), problems)
     if breaker is not None:
         place = msgspec.structs.replace(place, circuit_breaker=breaker)
@@ -63,7 +63,7 @@ def _own(own: object, given: object, problems: Problems) -> StorePlace:
     return StorePlace(backend="in_memory")
 
 
-def _persistence(given: object, problems: Problems) -> StorePlace:
+def _persistence(given: object, problems: Problems, warnings: list[str]) -> StorePlace:
     place = ("persistence",)
     if not isinstance(given, Mapping):
         problems.add(place, type(given).__name__, f"a mapping with a type: {', '.join(BACKENDS)}")
@@ -84,6 +84,8 @@ def _persistence(given: object, problems: Problems) -> StorePlace:
     if given.get("path") is not None:
         with problems.at(*place, "path"):
             address = _path(given["path"], str(backend), beside=url)
+    if backend == "in_memory":
+        warnings.append("persistence.type: in_memory is gone when the process ends")
     breaker = _breaker(given.get("circuit_breaker"), (*place, "circuit_breaker"), problems)
     variable = SERVERS.get(str(backend)) if address is None else None
     if address is not None and address.startswith("${"):
