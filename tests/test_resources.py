@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory
-from palimpsest.errors import InvalidResource
+from palimpsest.errors import InvalidResource, PalimpsestWarning
 from palimpsest.resources import AsyncResources, Resource, Resources
 from palimpsest.strategies import CallableSummarizer
 from writer import quarters
@@ -566,6 +567,10 @@ def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.Monke
     with Memory.from_env() as memory:
         memory.session("a").add_user_message("hello")
     assert (tmp_path / "logs").is_dir()
+    redis = MINIMAL.replace("in_memory", "sqlite\n  url: ${PALIMPSEST_MEMORY_POSTGRES_URL}")
+    beside = environ(RESOURCE=written(tmp_path, redis, "beside.yaml"), POSTGRES_URL=f"sqlite:///{tmp_path}/beside.db")
+    with Memory.from_env(beside) as memory:
+        assert memory.store.url.endswith("beside.db")
     with Memory.from_env(environ(RESOURCE=written(tmp_path, MINIMAL))) as memory:
         assert memory.session("a").context().budget.room == 4_000  # type: ignore[union-attr]
 
@@ -578,6 +583,7 @@ def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.Monke
         ({"BACKEND": "postgres"}, "PALIMPSEST_MEMORY_POSTGRES_URL"),
         ({"BACKEND": "redis"}, "PALIMPSEST_MEMORY_REDIS_URL"),
         ({"BACKEN": "file"}, "did you mean 'PALIMPSEST_MEMORY_BACKEND'"),
+        ({"SQLITE_PATH": "a.db"}, "a backend, for PALIMPSEST_MEMORY_SQLITE_PATH is set"),
         ({"MAX_CONVERSATION_TOKENS": "many"}, "a whole number"),
         ({"MAX_CONVERSATION_TOKENS": 0}, "a whole number"),
         ({"SUMMARIZE_THRESHOLD": -1}, "a whole number"),
@@ -590,3 +596,31 @@ def test_what_the_environment_cannot_mean_is_told(variables: dict[str, Any], tol
     """By the variable's name."""
     with pytest.raises(ConfigError, match=told):
         Memory.from_env(environ(**variables))
+
+
+def test_what_is_declared_and_does_nothing_is_warned_of() -> None:
+    """Also where nobody looks at the warnings of the definition."""
+    with (
+        pytest.warns(PalimpsestWarning, match="until then it does nothing"),
+        Memory.from_resource(json.loads(BARE_SUMMARIZER)),
+    ):
+        pass
+
+
+def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:
+    """So nobody is told that nothing bounds it."""
+    with warnings.catch_warnings(), Memory.from_resource(json.loads(BARE_SHORT)) as memory:
+        warnings.simplefilter("error")
+        memory.session("a").add_user_message("hello")
+        assert len(memory.session("a").context().messages) == 1
+
+
+def test_what_a_program_gives_holds_in_the_place_of_what_is_declared() -> None:
+    """But what is read-only stays so."""
+    with Resources.load(loaded(MINIMAL)) as resources:
+        budget = resources.session({"id": "user_conversation", "key": "a"}, max_log_tokens=100).context().budget
+        assert budget is not None
+        assert budget.room == 100
+        read = resources.session({"id": "user_conversation", "key": "a", "mode": "read-only"}, readonly=False)
+        with pytest.raises(Exception, match="read"):
+            read.add_user_message("no")

@@ -5,18 +5,22 @@ from typing import TYPE_CHECKING
 from palimpsest import _names
 
 if TYPE_CHECKING:
+    from palimpsest.errors.mistakes import Mistake as Mistake
     from palimpsest.resources.collection import AsyncResources as AsyncResources
     from palimpsest.resources.collection import Resources as Resources
     from palimpsest.resources.definition import Resource as Resource
     from palimpsest.resources.definition import Setting as Setting
     from palimpsest.resources.definition import StorePlace as StorePlace
+    from palimpsest.resources.keys import Template as Template
 
 _HOMES = {
     "AsyncResources": "resources.collection",
+    "Mistake": "errors.mistakes",
     "Resource": "resources.definition",
     "Resources": "resources.collection",
     "Setting": "resources.definition",
     "StorePlace": "resources.definition",
+    "Template": "resources.keys",
 }
 
 __all__ = [  # noqa: PLE0604 (the names of a literal table)

@@ -125,10 +125,10 @@ class Resources(_Collection[Memory]):
             reference: the id of a memory, or a mapping of `id`, `key` (a key or a template; without it the memory's own
                 template makes one) and `mode` ("read-write", or "read-only").
             variables: values for the template's places by name; `a.b` is `b` in the mapping `a`.
-            options: further options of the session, such as `format`; what the memory declares holds beside them.
+            options: options of the session, such as `format`: they hold in the place of what is declared.
         """
         resource, id, added = self._named(reference, variables)
-        return self.memory(resource.id).session(id, **{**options, **session_options(resource), **added})
+        return self.memory(resource.id).session(id, **{**session_options(resource), **options, **added})
 
     def memory(self, id: str) -> Memory:
         """Return the memory that keeps the sessions of a declared one.
@@ -162,10 +162,10 @@ class AsyncResources(_Collection[AsyncMemory]):
         Args:
             reference: the id of a memory, or a mapping of `id`, `key` and `mode`, as `Resources.session` takes it.
             variables: values for the template's places by name.
-            options: further options of the session.
+            options: options of the session, in the place of what is declared.
         """
         resource, id, added = self._named(reference, variables)
-        return self.memory(resource.id).session(id, **{**options, **session_options(resource), **added})
+        return self.memory(resource.id).session(id, **{**session_options(resource), **options, **added})
 
     def memory(self, id: str) -> AsyncMemory:
         """Return the memory that keeps the sessions of a declared one; its first verb opens the store.

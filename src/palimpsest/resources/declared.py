@@ -93,8 +93,11 @@ class _Reader:
         self._own_options()
         self._strategies(kind)
         if (lifetime := lifetime_of(self._root)) is not None:
+            if "lifetime" in self._root:
+                self._problems.add(("lifetime",), self._root["lifetime"], "one of the two: persistence has a ttl")
             self._options["lifetime"] = lifetime
-        place = place_of(self._root, self._problems, self._warnings, required=kind is not None)
+        required = self._root.get("type") is not None  # also where that is none
+        place = place_of(self._root, self._problems, self._warnings, required=required)
         place = self._with_policy(place)
         resource = Resource(
             id=name,
@@ -114,7 +117,9 @@ class _Reader:
         for key in self._root:
             if key not in KEYS:
                 near = next((one for one in KEYS if key.startswith(f"{one}_")), None) or nearest(key, KEYS)
-                self._problems.add((key,), key, "a key of a resource: the documentation has a table", nearest=near)
+                self._problems.add(
+                    (key,), key, "a key of a resource, as `palimpsest config schema` lists them", nearest=near
+                )
 
     def _text(self, key: str) -> None:
         value = self._root.get(key)
@@ -175,6 +180,9 @@ class _Reader:
     def _strategies(self, kind: str | None) -> None:
         root, problems, warnings = self._root, self._problems, self._warnings
         if (short := short_term_of(root, problems, warnings)) is not None:
+            if root.get("conditions"):
+                allowed = "conditions in the strategy, where short_term_memory_strategy is given"
+                problems.add(("conditions",), root["conditions"], allowed)
             self._options["short_term"] = short
         if long := long_term_of(root, problems, warnings, kind):
             self._options["long_term"] = long

@@ -44,10 +44,10 @@ def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str
     """
     given = _given(os.environ if environ is None else environ)
     if (file := given.text.get("RESOURCE")) is not None:
-        others = [name for name in (*given.text, *given.number) if name != "RESOURCE"]
+        others = [name for name in (*given.text, *given.number) if name != "RESOURCE" and not name.endswith("_URL")]
         if others:
             raise ConfigError(f"{PREFIX}RESOURCE", "beside others", f"the file alone, without {PREFIX}{others[0]}")
-        return opening_declared(file, None)
+        return opening_declared(file, None, environ)
     for name in WITHOUT_EFFECT:
         if name in given.text or name in given.number:
             warn_caller(f"{PREFIX}{name} has no effect here")
@@ -86,7 +86,14 @@ def _given(environ: Mapping[str, str]) -> Given:
 
 
 def _address(given: Given) -> str:
-    backend = given.text.get("BACKEND", "in_memory")
+    backend = given.text.get("BACKEND")
+    if backend is None:
+        others = [name for name in given.text if name.partition("_")[0].lower() in BACKENDS]
+        if others:  # who forgets it would lose all at the end of the process
+            raise ConfigError(
+                f"{PREFIX}BACKEND", None, f"a backend, for {PREFIX}{others[0]} is set: {', '.join(BACKENDS)}"
+            )
+        return "memory://"
     values.choice(f"{PREFIX}BACKEND", backend, BACKENDS)
     if backend == "in_memory":
         return "memory://"

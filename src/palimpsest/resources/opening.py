@@ -10,12 +10,15 @@ from palimpsest.errors import ConfigError
 from palimpsest.resources.definition import Resource
 
 
-def opened_with(resource: Resource) -> dict[str, Any]:
-    """Return the arguments of `Memory.open`. Raises ConfigError, naming it, for a variable that says nothing."""
+def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the arguments of `Memory.open`, by these variables (None: those of this process).
+
+    Raises ConfigError, naming it, for a variable that says nothing.
+    """
     place = resource.place
     address = place.address
     if address is None:
-        address = _variable(place.variable or "", f"memory {resource.id!r}: persistence.url")
+        address = _variable(place.variable or "", f"memory {resource.id!r}: persistence.url", environ)
     return {
         "where": address,
         "privacy": place.privacy,
@@ -51,9 +54,9 @@ def _keys(resource: Resource) -> Any:
     return Keys.from_env(name)
 
 
-def _variable(name: str, where: str) -> str:
+def _variable(name: str, where: str, environ: Mapping[str, str] | None = None) -> str:
     """What an environment variable says. Raises ConfigError where it says nothing."""
-    value = os.environ.get(name, "")
+    value = (os.environ if environ is None else environ).get(name, "")
     if not value.strip():
         raise ConfigError(where, None, f"a value, or the environment variable {name}")
     return value

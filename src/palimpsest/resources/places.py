@@ -56,8 +56,8 @@ def _own(own: object, given: object, problems: Problems) -> StorePlace:
     if given is not None:
         problems.add(("store",), "beside persistence", "one of the two")
     with problems.at("store"):
-        if not isinstance(own, str):
-            raise ConfigError("store", type(own).__name__, "the address of a store")
+        if not isinstance(own, str) or "${" in own:
+            raise ConfigError("store", own, "the address of a store; persistence.url may name a variable, as ${NAME}")
         read_address(own)
         return StorePlace(backend=own.partition(":")[0], address=own)
     return StorePlace(backend="in_memory")
@@ -124,7 +124,7 @@ def _address(url: object, backend: str) -> str:
 def _path(path: object, backend: str, beside: object) -> str:
     if backend not in ("file", "sqlite") or beside is not None:
         raise ConfigError("path", path, "nothing: only the backends file and sqlite have a path, and no url beside it")
-    if not isinstance(path, str) or not path.strip() or "://" in path:
+    if not isinstance(path, str) or not path.strip() or "://" in path or "${" in path:
         shown = discreet_address(path) if isinstance(path, str) else path
         raise ConfigError("path", shown, "the path of a file, or of a folder for the backend file")
     address = f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"

@@ -85,7 +85,7 @@ class Contexts:
             self._scope.sent = Sent.of(context)  # no more than its figures may be kept
         else:
             context = await self._stored(call, mode)
-        if context.budget is None:
+        if context.budget is None and all(one.memory_max_tokens is None for one in self._options.strategies):
             self._scope.memory.tell_unbounded()
         if mode != "shown":
             await self._note_prompt(context)
