@@ -663,6 +663,8 @@ def _facts(w: Watched) -> None:
 MEMORY: Mapping[str, Driver | str] = {
     "open": "it is given a policy, and text of its own only in addresses and options; every driver begins with it",
     "connect": "as `open`",
+    "from_resource": "it opens what a file declares, whose policy is one of `open`",
+    "from_env": "it opens what variables declare, which name no policy but by a file",
     "for_tenant": "it is given an id, and what its memory does others do",
     "fork": _fork_of_memory,
     "bind": "it is given a session, and stores nothing",
