@@ -426,3 +426,15 @@ def test_an_export_that_does_not_hold_together_is_refused(memory: Memory, path: 
     refused(memory, path, case)
 
     assert [info.session for info in memory.sessions()] == ["one"]
+
+
+def test_a_value_too_deep_to_show_is_no_choice() -> None:
+    """It is refused by the name of the option, as any other value."""
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with Memory.open("memory://") as memory:
+        with pytest.raises(ConfigError, match="order"):
+            memory.sessions(order=deep)
+        with pytest.raises(ConfigError, match="auto_compact"):
+            memory.session("a", auto_compact=deep)

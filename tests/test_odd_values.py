@@ -96,7 +96,7 @@ FIELDS: list[tuple[str, Any]] = [
 
 # --- every verb
 
-APART = ("close", "open", "on", "derive", "turn", "connect")
+APART = ("close", "open", "from_env", "from_resource", "on", "derive", "turn", "connect")
 """Verbs that are tested by themselves, or that take functions of the program's own."""
 
 GOOD: dict[str, Callable[[Memory], Any]] = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest import ConfigError
+from palimpsest import ConfigError, Memory
 from palimpsest.errors import InvalidResource
 from palimpsest.resources import Resources
 from palimpsest.resources.keys import Template
@@ -218,6 +218,43 @@ def test_a_mistake_in_json_has_its_line(tmp_path: Path) -> None:
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [(3, "id"), (4, "max_tokens")]
 
 
+def test_bad_conditions_are_each_told_where_they_stand(tmp_path: Path) -> None:
+    """Also two in one list, with what is right between them."""
+    text = (
+        "short_term_memory_strategy:\n  - memory_strategy_id: max_tokens\n    conditions:\n"
+        "      - message.pop(1)\n      - message.age < 3\n      - a = 5\n"
+    )
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(written(tmp_path, text))
+    assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [
+        (4, f"{SHORT}[0].conditions[0]"),
+        (6, f"{SHORT}[0].conditions[2]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('{\n"long_term_memory_id": "neuralyzer",\n"interaction_kep": 1}', [(3, "interaction_kep")]),
+        ('[\n{"long_term_memory_id": "neuralyzer",\n"interaction_kep": 1}]', [(3, "[0].interaction_kep")]),
+        ('{"memory_strategy_id": "max_tokens",\n"gap": "x"}', [(2, "gap")]),
+        ('{"id": "a",\n"id": "b"}', [(2, "id")]),
+    ],
+)
+def test_a_mistake_in_what_stands_alone_has_its_line(tmp_path: Path, text: str, places: list[tuple[int, str]]) -> None:
+    """By the key that the file has."""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(written(tmp_path, text, "a.json"))
+    assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == places
+
+
+@pytest.mark.parametrize("wrong", [7, "x", [("a", "b")], {"a": 1}, {1: "a"}])
+def test_an_environment_that_is_none_is_refused(wrong: Any) -> None:
+    """By name."""
+    with pytest.raises(ConfigError, match="environ"):
+        Memory.from_env(wrong)
+
+
 def test_words_of_yaml_mean_what_they_do_today(tmp_path: Path) -> None:
     """`no`, times and numbers with colons are texts; so are numbers in quotes."""
     text = MINIMAL + "description: no\n"
@@ -393,3 +430,13 @@ def check_changed(data: st.DataObject) -> None:
     for id in resources:
         assert resources[id].effective()
     assert not any(key.endswith("_") for key in value)
+
+
+def test_a_mapping_that_is_nested_too_deeply_is_refused() -> None:
+    """By name, before anything follows it."""
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = [deep]
+    for declared in ({"id": deep}, {"long_term_memory_strategy": deep}, {"flushing": {"type": deep}}):
+        with pytest.raises(ConfigError, match="source"):
+            Resources.load(declared)

@@ -194,7 +194,7 @@ def _alquimia(block: dict[str, Any], where: str) -> Strategy:
 def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
     name = block.pop("type", "simple_fifo")
     if _ALIASES.get(str(name), name) not in FLUSHES:
-        raise ConfigError(f"{where}.type", name, ", ".join(FLUSHES), nearest=nearest(str(name), FLUSHES))
+        raise ConfigError(f"{where}.type", name, ", ".join(FLUSHES), nearest=nearest(name, FLUSHES))
     threshold = block.pop("summarize_threshold", FULL["threshold"])
     with _within(where):
         values.share("summarize_threshold", threshold)

@@ -185,7 +185,7 @@ class _Check(ast.NodeTransformer):
         name, *below = [self._key(each) for each in links] or [""]
         if name not in FIELDS[root]:
             allowed = f"the fields of {root}: {', '.join(FIELDS[root])}"
-            raise self.fault(chain[:2][-1], allowed, nearest(str(name), FIELDS[root]))
+            raise self.fault(chain[:2][-1], allowed, nearest(name, FIELDS[root]))
         if name != "metadata" and any(isinstance(key, str) for key in below):
             raise self.fault(node, f"no key below {root}.{name}: of all fields only metadata has keys")
         self.used.add((root, name))

@@ -60,7 +60,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
         raise ConfigError(where, block, "a MaxTokens or a mapping of its fields")
     for name in given:
         if name not in _FIELDS:
-            raise ConfigError(f"{where}.{name}", name, ", ".join(_FIELDS), nearest=nearest(str(name), _FIELDS))
+            raise ConfigError(f"{where}.{name}", name, ", ".join(_FIELDS), nearest=nearest(name, _FIELDS))
     conditions = () if given.get("conditions") is None else given["conditions"]
     if isinstance(conditions, str) or not isinstance(conditions, Sequence):
         raise ConfigError(f"{where}.conditions", conditions, "a list of expressions")

@@ -45,7 +45,7 @@ def share(name: str, value: object, *, one: bool = True, none: bool = False) -> 
 def choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Check for one of these words."""
     if value not in allowed:
-        raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(str(value), allowed))
+        raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(value, allowed))
 
 
 def word(name: str, value: object, allowed: tuple[W, ...]) -> W:

@@ -172,7 +172,7 @@ def _take(found: dict[str, Use], name: object, how: Any, where: str) -> None:
         find, how = how
     if not isinstance(name, str) or (find is None and name not in BUILT_IN and name not in PRESETS):
         known = (*PRESETS, *BUILT_IN)
-        raise ConfigError(where, name, f"{', '.join(known)}, or a callable", nearest=nearest(str(name), known))
+        raise ConfigError(where, name, f"{', '.join(known)}, or a callable", nearest=nearest(name, known))
     if find is not None and (name in BUILT_IN or name in PRESETS):
         raise ConfigError(where, name, "a name for the callable that no recogniser here has")
     if not isinstance(how, bool | str):

@@ -90,13 +90,11 @@ class _Collection(Generic[M]):
         for name in given:
             if name not in ("id", "key", "mode"):
                 raise ConfigError(
-                    f"reference.{name}", name, "id, key, mode", nearest=nearest(str(name), ("id", "key", "mode"))
+                    f"reference.{name}", name, "id, key, mode", nearest=nearest(name, ("id", "key", "mode"))
                 )
         resource, mode = self[given["id"]], given.get("mode", "read-write")
         if mode not in MODES:
-            raise ConfigError(
-                f"reference {resource.id!r}.mode", mode, ", ".join(MODES), nearest=nearest(str(mode), MODES)
-            )
+            raise ConfigError(f"reference {resource.id!r}.mode", mode, ", ".join(MODES), nearest=nearest(mode, MODES))
         return (
             resource,
             self._session_id(resource, given.get("key"), variables),

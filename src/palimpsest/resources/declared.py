@@ -37,7 +37,8 @@ def resource_of(given: object, problems: Problems, *, project: str = "default", 
     if isinstance(given, Mapping):
         root = {str(key): value for key, value in given.items()}
     elif _is_strategies(given):
-        root = {"long_term_memory_strategy": given} if _names(given, BARE[1]) else {"short_term_memory_strategy": given}
+        key = "long_term_memory_strategy" if _names(given, BARE[1]) else "short_term_memory_strategy"
+        root, problems.bare = {key: given}, (key,)
     else:
         problems.add((), type(given).__name__, "a mapping of keys, or a list of strategies")
         root = {}
@@ -56,6 +57,7 @@ def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
     """The same with what stands under `profile`, or alone, where it is looked for."""
     for key, at in zip(BARE, ("short_term_memory_strategy", "long_term_memory_strategy"), strict=True):
         if key in root:
+            problems.bare = (at, 0)
             return {at: [root]}
     profile = root.pop("profile", None)
     if profile is None:
@@ -66,7 +68,7 @@ def _spread(root: dict[str, Any], problems: Problems) -> dict[str, Any]:
     problems.inside["profile"] = tuple(map(str, profile))
     for key, value in profile.items():
         if key not in PROFILE:
-            problems.add((str(key),), key, ", ".join(PROFILE), nearest=nearest(str(key), PROFILE))
+            problems.add((str(key),), key, ", ".join(PROFILE), nearest=nearest(key, PROFILE))
             continue
         if key in root:
             problems.add((str(key),), value, f"one {key}: it stands beside `profile`, too")
@@ -153,7 +155,7 @@ class _Reader:
         given = self._root.get("project")
         for key in given if isinstance(given, Mapping) else ():
             if key != "id":
-                self._problems.add(("project", str(key)), key, "id", nearest=nearest(str(key), ("id",)))
+                self._problems.add(("project", str(key)), key, "id", nearest=nearest(key, ("id",)))
         nested = given.get("id") if isinstance(given, Mapping) else given
         if not isinstance(nested, str) or not nested.strip():
             return self._project

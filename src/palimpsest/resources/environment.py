@@ -42,6 +42,8 @@ def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str
 
     Raises ConfigError, naming the variable; InvalidResource for a file that is named.
     """
+    if environ is not None and not isinstance(environ, Mapping):
+        raise ConfigError("environ", type(environ).__name__, "a mapping of variables to what they say, or None")
     given = _given(os.environ if environ is None else environ)
     if (file := given.text.get("RESOURCE")) is not None:
         others = [name for name in (*given.text, *given.number) if name != "RESOURCE" and not name.endswith("_URL")]
@@ -67,8 +69,10 @@ def opening(environ: Mapping[str, str] | None) -> tuple[dict[str, Any], dict[str
 
 def _given(environ: Mapping[str, str]) -> Given:
     text, number = dict[str, str](), dict[str, int]()
-    for variable in sorted(environ):
-        name, value = variable.removeprefix(PREFIX), environ[variable].strip()
+    for variable, said in sorted(environ.items(), key=str):
+        if not isinstance(variable, str) or not isinstance(said, str):
+            raise ConfigError("environ", variable, "texts by the names of variables")
+        name, value = variable.removeprefix(PREFIX), said.strip()
         if not variable.startswith(PREFIX) or not value:
             continue
         if name not in NAMES:

@@ -154,4 +154,4 @@ def _allocation(root: Mapping[str, Any], problems: Problems, warnings: list[str]
 def _check_keys(given: Mapping[str, Any], path: tuple[str, ...], known: tuple[str, ...], problems: Problems) -> None:
     for key in given:
         if key not in known:
-            problems.add((*path, str(key)), key, ", ".join(known), nearest=nearest(str(key), known))
+            problems.add((*path, str(key)), key, ", ".join(known), nearest=nearest(key, known))

@@ -10,11 +10,13 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidResource, shorten
 from palimpsest.errors.mistakes import Mistake
+from palimpsest.errors.secret import hidden
+from palimpsest.log.checks import check_depth
 from palimpsest.resources.declared import resource_of
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.keys import check_name
 from palimpsest.resources.problems import Path as Keys
-from palimpsest.resources.problems import Place, Problem, Problems
+from palimpsest.resources.problems import Place, Problem, Problems, spelled
 from palimpsest.resources.reading import LONGEST, Document, read_document
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -26,6 +28,7 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
     """Return the memories that a file, a folder or a mapping declares. Raises InvalidResource with every mistake."""
     check_name(project, "project")
     if isinstance(source, Mapping):
+        check_depth(source, "source")
         return _all([(None, source)], project)
     if not isinstance(source, str | os.PathLike):
         raise ConfigError("source", type(source).__name__, "a file, a folder, or a mapping")
@@ -89,13 +92,16 @@ def _told(problems: Problems, document: Document, file: str | None) -> list[Mist
         path = _written(problem.path, problems)
         place = problem.place or _place(path, document.places)
         line, column = place if place is not None else (None, None)
-        key = problem.key if path == problem.path else f"profile.{problem.key}"
-        told.append(Mistake(file, line, column, memory, key, shorten(problem.found), problem.allowed, problem.nearest))
+        found, allowed = shorten(problem.found), problem.allowed
+        told.append(Mistake(file, line, column, memory, hidden(spelled(path)), found, allowed, problem.nearest))
     return sorted(told, key=lambda one: (one.line or 0, one.column or 0))
 
 
 def _written(path: Keys, problems: Problems) -> Keys:
-    """Where a path stands in the file: under `profile`, where what it begins with was given there."""
+    """Where a path stands in the file: under `profile`, where what it begins with was given there; without the names of
+    a list that it has not."""
+    if problems.bare and path[: len(problems.bare)] == problems.bare:
+        return path[len(problems.bare) :]
     return ("profile", *path) if path and path[0] in problems.inside.get("profile", ()) else path
 
 

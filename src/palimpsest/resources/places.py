@@ -70,11 +70,11 @@ def _persistence(given: object, problems: Problems, warnings: list[str]) -> Stor
         return StorePlace(backend="in_memory")
     for key in given:
         if key not in KEYS:
-            problems.add((*place, str(key)), key, ", ".join(KEYS), nearest=nearest(str(key), KEYS))
+            problems.add((*place, str(key)), key, ", ".join(KEYS), nearest=nearest(key, KEYS))
     backend = given.get("type")
     if backend not in BACKENDS:
         allowed = ", ".join(BACKENDS)
-        problems.add((*place, "type"), backend, allowed, nearest=nearest(str(backend), BACKENDS))
+        problems.add((*place, "type"), backend, allowed, nearest=nearest(backend, BACKENDS))
         return StorePlace(backend="in_memory")
     _check_ttl(given, str(backend), problems)
     address, url = LOCAL.get(str(backend)), given.get("url")
@@ -143,7 +143,7 @@ def _breaker(given: object, path: tuple[str, ...], problems: Problems) -> object
         return None
     for key in given:
         if key not in BREAKER:
-            problems.add((*path, str(key)), key, ", ".join(BREAKER), nearest=nearest(str(key), BREAKER))
+            problems.add((*path, str(key)), key, ", ".join(BREAKER), nearest=nearest(key, BREAKER))
     with problems.at(*path, "enabled"):
         values.switch("enabled", given.get("enabled", True))
     for key in ("timeout", "reset_timeout"):
@@ -179,7 +179,7 @@ def _leases(root: Mapping[str, Any], problems: Problems, warnings: list[str]) ->
     found = {}
     for key, value in given.items():
         if key not in LEASES:
-            problems.add(("locking", str(key)), key, ", ".join(LEASES), nearest=nearest(str(key), tuple(LEASES)))
+            problems.add(("locking", str(key)), key, ", ".join(LEASES), nearest=nearest(key, tuple(LEASES)))
             continue
         with problems.at("locking", key):
             values.microseconds(key, value)

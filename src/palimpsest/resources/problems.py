@@ -55,6 +55,8 @@ class Problems:
         self.found: list[Problem] = []
         self.inside: dict[str, tuple[str, ...]] = {}
         """Keys that stand under another key, where they are not looked for."""
+        self.bare: Path = ()
+        """The path of what stands alone in the file, without it."""
 
     def add(self, path: Path, found: object, allowed: str, *, nearest: str | None = None) -> None:
         """Note one."""
@@ -73,7 +75,7 @@ def problem_of(fault: ConfigError, path: Path, named: str | None) -> Problem:
     """A ConfigError as a problem at this path; where it names what is inside of `named`, beneath it."""
     inner = fault.where
     if named is not None and inner.startswith(named):
-        path = (*path, *_parts(inner[len(named) :]))
+        path = (*path, *_parts(inner[len(named) :].partition(",")[0]))  # a condition tells its column, too
     return Problem(path, fault.found, fault.allowed, nearest=fault.nearest)
 
 

@@ -37,7 +37,12 @@ def read_document(text: str, *, is_json: bool = False) -> Document:
         raise Problem((), f"{len(text):,} characters", f"a file of at most {LONGEST:,} characters")
     if not is_json:
         return _Builder(_events(text)).document()
-    value = _json(text)
+    try:
+        value = _json(text)
+    except Problem as problem:
+        if problem.place is None and problem.path:  # a key that comes twice, which YAML reads with its place
+            _Builder(_events(text)).document()
+        raise
     try:  # which knows where everything stands, but takes a tab for no blank, and no half of a character
         places = _Builder(_events(_HALF.sub(r"\\u0041", text.replace("\t", " ")))).document().places
     except (Problem, MissingExtra):
