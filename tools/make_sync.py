@@ -37,7 +37,7 @@ FACES = {
 TARGETS = {"sync": ["AsyncSession", "AsyncMemory"], "working_sync": ["AsyncWorkingMemory"]}
 """The modules that are written, and whose faces each has: apart is what few programs load."""
 
-DOORS = {"palimpsest.compat.agterm.manager": "sync"}
+DOORS = {"palimpsest.compat.agterm.manager": "sync", "palimpsest.resources.operations": "operations_sync"}
 """Modules of which every word is written again but for `PLAIN`, and what the synchronous one is called beside them."""
 
 PLAIN = {
@@ -51,6 +51,12 @@ PLAIN = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "completed": "ended",
+    ": a declared memory by its keys. `operations_sync.py` is written out of it.": ": a declared memory by its keys.",
+    "A declared memory by its keys, for programs with an event loop. Made": "A declared memory by its keys. Made",
+    "AsyncDeclaredMemory": "DeclaredMemory",
+    "AsyncResources": "Resources",
+    "palimpsest.sessions.memory import": "palimpsest.sessions.sync import",
+    "palimpsest.sessions.session import": "palimpsest.sessions.sync import",
     "AsyncMemory": "Memory",
     "AsyncSession": "Session",
 }

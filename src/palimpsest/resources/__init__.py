@@ -11,9 +11,23 @@ if TYPE_CHECKING:
     from palimpsest.resources.definition import Resource as Resource
     from palimpsest.resources.definition import Setting as Setting
     from palimpsest.resources.definition import StorePlace as StorePlace
+    from palimpsest.resources.figures import Health as Health
+    from palimpsest.resources.figures import KeyCleared as KeyCleared
+    from palimpsest.resources.figures import KeyPage as KeyPage
+    from palimpsest.resources.figures import KeyStats as KeyStats
     from palimpsest.resources.keys import Template as Template
+    from palimpsest.resources.operations import AsyncDeclaredMemory as AsyncDeclaredMemory
+    from palimpsest.resources.operations_sync import DeclaredMemory as DeclaredMemory
+    from palimpsest.resources.payloads import Limits as Limits
 
 _HOMES = {
+    "AsyncDeclaredMemory": "resources.operations",
+    "DeclaredMemory": "resources.operations_sync",
+    "Health": "resources.figures",
+    "KeyCleared": "resources.figures",
+    "KeyPage": "resources.figures",
+    "KeyStats": "resources.figures",
+    "Limits": "resources.payloads",
     "AsyncResources": "resources.collection",
     "Mistake": "errors.mistakes",
     "Resource": "resources.definition",

@@ -11,6 +11,9 @@ from palimpsest.resources.definition import Resource, StorePlace
 from palimpsest.resources.keys import Template
 from palimpsest.resources.loading import loaded
 from palimpsest.resources.opening import opened_with, session_options
+from palimpsest.resources.operations import AsyncDeclaredMemory
+from palimpsest.resources.operations_sync import DeclaredMemory
+from palimpsest.resources.payloads import Limits
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.sync import Memory, Session
@@ -136,6 +139,17 @@ class Resources(_Collection[Memory]):
         """
         return self._opened(self[id], Memory)
 
+    def keyed(self, id: str, *, limits: Limits | Mapping[str, int] | None = None) -> DeclaredMemory:
+        """Return a declared memory by its keys: read, append, write, flush, clear, delete, figures, health.
+
+        Args:
+            id: the id of the declared memory.
+            limits: how large what is written at once may be; None: what MAX_MESSAGE_CONTENT_LENGTH and
+                MAX_TOTAL_CONTENT_SIZE say, else 10,240 bytes a message, 102,400 in all, 100 messages.
+        """
+        resource, most = self[id], Limits.of(limits)
+        return DeclaredMemory(self.memory(id), resource, session_options(resource), most)
+
     def close(self) -> None:
         """Close every store that was opened. Again it does nothing."""
         while self._memories:
@@ -172,6 +186,16 @@ class AsyncResources(_Collection[AsyncMemory]):
             id: the id of the declared memory.
         """
         return self._opened(self[id], AsyncMemory)
+
+    def keyed(self, id: str, *, limits: Limits | Mapping[str, int] | None = None) -> AsyncDeclaredMemory:
+        """Return a declared memory by its keys: read, append, write, flush, clear, delete, figures, health.
+
+        Args:
+            id: the id of the declared memory.
+            limits: how large what is written at once may be, as `Resources.keyed` takes it.
+        """
+        resource, most = self[id], Limits.of(limits)
+        return AsyncDeclaredMemory(self.memory(id), resource, session_options(resource), most)
 
     async def close(self) -> None:
         """Close every store that was opened. Again it does nothing."""

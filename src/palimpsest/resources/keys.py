@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from palimpsest.errors import ConfigError
 from palimpsest.log.checks import MAX_ID
 from palimpsest.log.late import sha256
+from palimpsest.log.values import is_whole
 
 _KEY = re.compile(r"[A-Za-z0-9_:\-@.]{1,256}")
 KEY_RULE = "1 to 256 of the characters A-Z a-z 0-9 _ : - @ . and neither __ at the beginning nor at the end"
@@ -43,6 +44,43 @@ def session_of(project: str, memory: str, key: str) -> str:
         return whole
     mark = "~" + sha256(key.encode()).hex()[:32]
     return whole[: MAX_ID - len(mark)] + mark
+
+
+MAX_KEYS, MOST_KEYS = 1_000, 10_000
+"""Keys that a pattern reaches, unless it is told otherwise, and at most."""
+_PATTERN = re.compile(r"[A-Za-z0-9_:\-@.*]{1,256}")
+
+
+def check_pattern(key: object, max_keys: object) -> int:
+    """Check a key, or a pattern in which `*` stands for any characters; return how many keys it may reach.
+
+    Raises ConfigError, naming it, for what is none.
+    """
+    if not is_whole(max_keys, 0, MOST_KEYS):
+        raise ConfigError("max_keys", max_keys, f"a whole number from 0 to {MOST_KEYS:,}")
+    if not isinstance(key, str) or "*" not in key:
+        check_key(key)
+    elif not _PATTERN.fullmatch(key):
+        raise ConfigError("key", key, f"{KEY_RULE}; a pattern may have * in it, too")
+    return max_keys or MAX_KEYS
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return what says whether a key is as a pattern, in steps that grow with both lengths alone."""
+    first, *rest = pattern.split("*")
+
+    def matches(key: str) -> bool:
+        if not key.startswith(first):
+            return False
+        at = len(first)
+        for piece in rest[:-1]:
+            at = key.find(piece, at)
+            if at < 0:
+                return False
+            at += len(piece)
+        return key.endswith(rest[-1]) and len(key) - len(rest[-1]) >= at
+
+    return matches
 
 
 class _Variable(NamedTuple):

@@ -1,0 +1,50 @@
+"""What operations on the keys of a declared memory return. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from palimpsest.log.entry import Entry
+
+NEAR = 0.85
+"""From this share of its limit on a key is near it."""
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of what is active under a key: `entries`, oldest first, of `total` there are."""
+
+    entries: tuple[Entry, ...]
+    total: int
+
+
+class KeyCleared(msgspec.Struct, frozen=True, kw_only=True):
+    """What a clearing took: how many entries by key, and by key the ids of the sessions that hold the backups."""
+
+    entries: Mapping[str, int]
+    backups: Mapping[str, str]
+
+
+class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What is active under a key: `messages`, and how many of each role (`roles`), `tokens`, the `limit` in tokens
+    (None: there is none) and how much of it is used (`utilization`, from 0); how many entries are in the archive, and
+    when something left for it last (None: never)."""
+
+    messages: int
+    tokens: int
+    limit: int | None
+    utilization: float | None
+    roles: Mapping[str, int]
+    archived: int
+    last_flush: datetime | None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether something was written, read and deleted (`works`), else why not (`error`), and the keys whose use is near
+    their limit (`near_limit`)."""
+
+    works: bool
+    error: str | None
+    near_limit: tuple[str, ...]

@@ -1,0 +1,235 @@
+"""`AsyncDeclaredMemory`: a declared memory by its keys. `operations_sync.py` is written out of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.errors import ConfigError, PalimpsestError, SessionNotFound
+from palimpsest.log import values
+from palimpsest.log.entry import moment
+from palimpsest.resources.definition import Resource
+from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats
+from palimpsest.resources.keys import check_pattern, matcher
+from palimpsest.resources.payloads import Limits
+from palimpsest.sessions.compacting.result import CompactionResult
+from palimpsest.sessions.memory import AsyncMemory
+from palimpsest.sessions.session import AsyncSession
+
+
+class AsyncDeclaredMemory:
+    """A declared memory by its keys, for programs with an event loop. Made by `AsyncResources.keyed`.
+
+    A key is a literal. Where several are meant it may be a pattern, in which `*` stands for any characters. A pattern
+    does not reach keys whose session has a name that was cut short.
+    """
+
+    def __init__(self, memory: AsyncMemory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
+        self._memory, self._resource, self._options, self._limits = memory, resource, options, limits
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._resource.id!r}>"
+
+    def session(self, key: str) -> AsyncSession:
+        """Return the session of a key. Raises ConfigError for what is none.
+
+        Args:
+            key: the key.
+        """
+        return self._memory.session(self._resource.session_id(key), **self._options)
+
+    # --- one key
+
+    async def read(self, key: str, *, offset: int = 0, limit: int | None = None) -> KeyPage:
+        """Return what is active under a key, in order; nothing of a key that is not there.
+
+        Args:
+            key: the key.
+            offset: how many of the oldest are passed over.
+            limit: the most entries; None: all.
+        """
+        values.whole("offset", offset)
+        values.whole("limit", limit, none=True)
+        entries = await self.session(key).active_entries()
+        end = None if limit is None else offset + limit
+        return KeyPage(entries=tuple(entries[offset:end]), total=len(entries))
+
+    async def append(self, key: str, payload: object) -> int:
+        """Add what is given under a key, all of it or nothing, and return how many messages that were.
+
+        Raises InvalidEntry for what is too large, or no message.
+
+        Args:
+            key: the key.
+            payload: a text (of the user), a mapping with `content` and `role`, or a list of these.
+        """
+        messages = self._limits.checked(payload)
+        await self.session(key).add(messages)
+        return len(messages)
+
+    async def write(self, key: str, payload: object) -> int:
+        """Let these messages be what is active under a key, in one step, and return how many they are. What they leave
+        out goes to the archive.
+
+        Args:
+            key: the key.
+            payload: as `append` takes it.
+        """
+        messages = self._limits.checked(payload)
+        await self.session(key).replace(messages)
+        return len(messages)
+
+    # --- one key, or those of a pattern
+
+    async def delete(self, key: str, *, max_keys: int = 0) -> int:
+        """Destroy the sessions of a key or a pattern, and return how many there were.
+
+        Args:
+            key: a key, or a pattern.
+            max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
+        """
+        gone = [
+            await self._memory.delete_session(self._resource.session_id(one)) for one in await self._keys(key, max_keys)
+        ]
+        return sum(gone)
+
+    async def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
+        """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`.
+
+        Args:
+            key: a key, or a pattern.
+            confirm: True, to say that it is meant.
+            backup: whether what is there is first stored as a session of its own, which goes with its user in `forget`.
+            max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
+        """
+        if confirm is not True:
+            raise ConfigError("confirm", confirm, "True: what is cleared is destroyed")
+        values.switch("backup", backup)
+        entries, backups = dict[str, int](), dict[str, str]()
+        for one in await self._keys(key, max_keys):
+            session = self.session(one)
+            if backup and (kept := await self._backup(session)) is not None:
+                backups[one] = kept
+            entries[one] = await session.clear()
+        return KeyCleared(entries=entries, backups=backups)
+
+    async def _backup(self, session: AsyncSession) -> str | None:
+        """Store a copy of a session, and return its id; None where there is nothing to copy."""
+        try:
+            data = await session.export()
+        except SessionNotFound:
+            return None
+        copy = f"{self._resource.project}/{self._resource.id}/~{os.urandom(8).hex()}"
+        await self._memory.import_session(data, session_id=copy)
+        return copy
+
+    async def flush(
+        self,
+        key: str,
+        *,
+        strategy: str | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+        threshold: float | None = None,
+        max_keys: int = 0,
+    ) -> dict[str, CompactionResult]:
+        """Flush a key, or those of a pattern, where the limits say so; return what became of each. What leaves goes to
+        the archive.
+
+        Raises ConfigError, naming it, for a value that cannot be.
+
+        Args:
+            key: a key, or a pattern.
+            strategy: simple_fifo, lru, hybrid_summary or token_aware_lru; None: the one that is declared.
+            dry_run: whether nothing is changed.
+            force: whether it is flushed below the threshold, too.
+            threshold: the share of the limit from which it is flushed, over 0 and up to 1; None: what is declared.
+            max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
+        """
+        chosen = self._strategy(strategy)
+        found = dict[str, CompactionResult]()
+        for one in await self._keys(key, max_keys):
+            found[one] = await self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=threshold)
+        return found
+
+    def _strategy(self, name: str | None) -> dict[str, Any] | None:
+        blocks = [block for block in self._options.get("long_term") or () if "long_term_memory_id" not in block]
+        declared = dict(blocks[-1]) if blocks else {}
+        if name is None:
+            return declared or None
+        values.choice("strategy", name, ("simple_fifo", "lru", "hybrid_summary", "token_aware_lru"))
+        if name == "hybrid_summary" and declared.get("summary_tokens") is None:
+            raise ConfigError("strategy", name, "a memory whose flushing says summary_tokens")
+        only = () if name == "hybrid_summary" else ("summary_tokens", "summarize_oldest_percent")
+        return {**{option: value for option, value in declared.items() if option not in only}, "type": name}
+
+    async def stats(self, key: str, *, max_keys: int = 0) -> dict[str, KeyStats]:
+        """Return figures by key. A key that is not there has none.
+
+        Args:
+            key: a key, or a pattern.
+            max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
+        """
+        return {one: await self._stats(self.session(one)) for one in await self._keys(key, max_keys)}
+
+    async def _stats(self, session: AsyncSession) -> KeyStats:
+        stats, entries, records = await session.stats(), await session.active_entries(), await session.history()
+        limit = self._options.get("max_log_tokens")
+        flushed = [record.at for record in records if record.kind in ("compact", "replace")]
+        return KeyStats(
+            messages=len(entries),
+            tokens=stats.active_tokens,
+            limit=limit,
+            utilization=None if limit is None else stats.active_tokens / limit,
+            roles=dict(Counter(entry.role for entry in entries)),
+            archived=stats.archived_entries,
+            last_flush=moment(max(flushed)) if flushed else None,
+        )
+
+    async def health(self, key: str = "*", *, max_keys: int = 0) -> Health:
+        """Write, read and delete something in the store, and look for keys that are near their limit.
+
+        Args:
+            key: a key, or a pattern: which are looked at.
+            max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
+        """
+        check_pattern(key, max_keys)
+        facts, name = self._memory.working(f"health/{self._resource.id}"), os.urandom(8).hex()
+        try:
+            await facts.set(name, name, ttl=60)
+            works = await facts.get(name) == name and await facts.delete(name)
+            near = await self.stats(key, max_keys=max_keys)
+        except PalimpsestError as fault:
+            return Health(works=False, error=str(fault), near_limit=())
+        full = [one for one, found in near.items() if (found.utilization or 0) >= NEAR]
+        return Health(
+            works=works, error=None if works else "what was written was not read again", near_limit=tuple(full)
+        )
+
+    # --- keys
+
+    async def _keys(self, key: str, max_keys: int) -> list[str]:
+        """The keys that are meant and there, in order."""
+        most = check_pattern(key, max_keys)
+        if "*" not in key:
+            return [key] if await self._is_there(key) else []
+        prefix = f"{self._resource.project}/{self._resource.id}/"
+        matches = matcher(key)
+        found, after = list[str](), ""
+        while len(found) < most:
+            page = await self._memory.sessions(prefix=prefix + key.partition("*")[0], after=after, limit=256)
+            names = [info.session.removeprefix(prefix) for info in page]
+            found += [name for name in names if "~" not in name and matches(name)]
+            if page.next is None:
+                break
+            after = page.next
+        return found[:most]
+
+    async def _is_there(self, key: str) -> bool:
+        try:
+            await self.session(key).info()
+        except SessionNotFound:
+            return False
+        return True

@@ -1,0 +1,85 @@
+"""What is written to a declared memory by its key: a text, a message, or a list of messages, within limits. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from palimpsest.errors import ConfigError, InvalidEntry
+from palimpsest.log import values
+
+VARIABLES = {"content_bytes": "MAX_MESSAGE_CONTENT_LENGTH", "total_bytes": "MAX_TOTAL_CONTENT_SIZE"}
+"""The variables that limits are taken from, where a program does not say them."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large what is written at once may be.
+
+    Args:
+        content_bytes: bytes of one message's text in UTF-8; 10,240 by default.
+        messages: messages of one call; 100 by default.
+        total_bytes: bytes of all their texts together; 102,400 by default.
+    """
+
+    content_bytes: int = 10_240
+    messages: int = 100
+    total_bytes: int = 102_400
+
+    @classmethod
+    def of(cls, given: Limits | Mapping[str, int] | None) -> Limits:
+        """What was given: limits, a mapping, or None for those of the environment. Raises ConfigError, naming it.
+
+        Args:
+            given: limits, a mapping with their fields, or None.
+        """
+        if given is None:
+            given = {name: _variable(variable) for name, variable in VARIABLES.items() if os.environ.get(variable)}
+        if isinstance(given, Mapping):
+            values.known("limits", given, cls.__struct_fields__, inside=True)
+            given = cls(**given)
+        if not isinstance(given, cls):
+            raise ConfigError("limits", type(given).__name__, "Limits, or a mapping with their fields")
+        for name in cls.__struct_fields__:
+            values.whole(f"limits.{name}", getattr(given, name), 1)
+        return given
+
+    def checked(self, payload: object) -> list[dict[str, Any]]:
+        """Return the messages of a payload. Raises InvalidEntry, naming the place, for what is none or too large.
+
+        Args:
+            payload: a text (a message of the user), a mapping with `content` (and `role`, "user" by default), or a list
+                of these.
+        """
+        many = payload if isinstance(payload, Sequence) and not isinstance(payload, str | bytes) else [payload]
+        if len(many) > self.messages:
+            raise InvalidEntry("payload", f"it has {len(many):,} messages; at most {self.messages:,} are taken at once")
+        total, messages = 0, []
+        for i, one in enumerate(many):
+            where = f"payload[{i}]" if many is payload else "payload"
+            message = {"role": "user", "content": one} if isinstance(one, str) else one
+            if not isinstance(message, Mapping) or "content" not in message:
+                raise InvalidEntry(where, "it is no message: give a text, or a mapping with content and role")
+            size = _size(message["content"])
+            if size > self.content_bytes:
+                raise InvalidEntry(where, f"its content has {size:,} bytes; at most {self.content_bytes:,} are taken")
+            total += size
+            messages.append({"role": "user", **message})
+        if total > self.total_bytes:
+            raise InvalidEntry("payload", f"it has {total:,} bytes of content; at most {self.total_bytes:,} are taken")
+        return messages
+
+
+def _size(content: object) -> int:
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "surrogatepass"))
+    return len(msgspec.json.encode(content, enc_hook=str)) if content is not None else 0
+
+
+def _variable(name: str) -> int:
+    value = os.environ[name].strip()
+    if not value.isdecimal() or len(value) > 18 or int(value) < 1:
+        raise ConfigError(name, value, "a whole number of at least 1")
+    return int(value)

@@ -1,0 +1,228 @@
+"""A declared memory by its keys: read, append, write, flush, clear, delete, figures, health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError
+from palimpsest.errors import InvalidEntry
+from palimpsest.resources import AsyncResources, DeclaredMemory, Limits, Resources
+from palimpsest.resources.keys import matcher
+from test_resources import MINIMAL, loaded
+from writer import quarters
+
+ID = "user_conversation"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Resources]:
+    """A memory of 1,000 tokens and 100 messages, in memory or in a file."""
+    place = {"type": "in_memory"} if request.param == "memory" else {"type": "sqlite", "path": str(tmp_path / "a.db")}
+    flushing = {"type": "simple_fifo", "low_water": 0.5}
+    more = {"max_tokens": 1_000, "max_messages": 100, "flushing": flushing, "auto_compact": "off", "persistence": place}
+    with Resources.load({**loaded(MINIMAL), **more}) as found:
+        yield found
+
+
+@pytest.fixture
+def keyed(resources: Resources) -> DeclaredMemory:
+    """The memory by its keys."""
+    return resources.keyed(ID)
+
+
+def filled(keyed: DeclaredMemory, key: str, count: int) -> None:
+    """So many messages of a user under a key."""
+    for start in range(0, count, 50):
+        keyed.append(key, [f"message {number}" for number in range(start, min(start + 50, count))])
+
+
+def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> None:
+    """The first three, the next three, and none behind the last; nothing of a key that is not there."""
+    assert keyed.append("k", "message 0") == 1
+    assert keyed.append("k", [{"content": "message 1"}, {"content": "message 2", "role": "assistant"}]) == 2
+    filled(keyed, "k", 7)
+    page = keyed.read("k", offset=0, limit=3)
+    assert ([entry.text for entry in page.entries], page.total) == (["message 0", "message 1", "message 2"], 10)
+    assert [entry.role for entry in page.entries] == ["user", "user", "assistant"]
+    assert [entry.text for entry in keyed.read("k", offset=3, limit=3).entries] == [f"message {n}" for n in range(3)]
+    assert keyed.read("k", offset=20) == type(page)(entries=(), total=10)
+    assert keyed.read("unknown").total == 0
+    for wrong in ({"offset": -1}, {"limit": "x"}):
+        with pytest.raises(ConfigError):
+            keyed.read("k", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_write_takes_the_place_of_what_is_active(keyed: DeclaredMemory) -> None:
+    """In one step; what it leaves out is in the archive, and one that fails changes nothing."""
+    filled(keyed, "k", 6)
+    assert keyed.write("k", ["one", {"content": "two", "role": "assistant"}]) == 2
+    assert [entry.text for entry in keyed.read("k").entries] == ["one", "two"]
+    assert keyed.stats("k")["k"].archived == 6
+    assert keyed.stats("k")["k"].last_flush is not None
+    with pytest.raises(InvalidEntry):
+        keyed.write("k", ["three", {"content": "four", "role": "nobody"}])
+    assert keyed.read("k").total == 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ("x" * 10_241, "10,241 bytes"),
+        (["é" * 5_121], "10,242 bytes"),
+        (["x"] * 101, "101 messages"),
+        (["x" * 10_240] * 10 + ["x"], "102,401 bytes"),
+        ([{"role": "user"}], "content"),
+        (7, "no message"),
+        ([7], "no message"),
+        ("", "says nothing"),
+    ],
+)
+def test_what_is_too_large_or_no_message_is_refused_whole(keyed: DeclaredMemory, payload: Any, told: str) -> None:
+    """Nothing of it is stored; what is just as large as allowed is taken."""
+    with pytest.raises(InvalidEntry, match=told):
+        keyed.append("k", payload)
+    assert keyed.read("k").total == 0
+    assert keyed.append("k", ["x" * 10_240] * 10) == 10
+
+
+def test_limits_are_those_of_the_program_or_of_the_environment(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are checked."""
+    with pytest.raises(InvalidEntry, match="at most 3"):
+        resources.keyed(ID, limits={"content_bytes": 3}).append("k", "four")
+    with pytest.raises(InvalidEntry, match="at most 1 "):
+        resources.keyed(ID, limits=Limits(messages=1)).append("k", ["a", "b"])
+    monkeypatch.setenv("MAX_MESSAGE_CONTENT_LENGTH", "5")
+    monkeypatch.setenv("MAX_TOTAL_CONTENT_SIZE", "8")
+    small = resources.keyed(ID)
+    assert small.append("k", ["12345", "123"]) == 2
+    with pytest.raises(InvalidEntry, match="9 bytes"):
+        small.append("k", ["12345", "1234"])
+    monkeypatch.setenv("MAX_TOTAL_CONTENT_SIZE", "many")
+    with pytest.raises(ConfigError, match="MAX_TOTAL_CONTENT_SIZE"):
+        resources.keyed(ID)
+    for wrong in ({"content_bytes": 0}, {"bytes": 1}, 7):
+        with pytest.raises(ConfigError, match="limits"):
+            resources.keyed(ID, limits=wrong)  # type: ignore[arg-type]
+
+
+def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: DeclaredMemory) -> None:
+    """A dry run tells the same and changes nothing; below the threshold it says so; a pattern reaches several keys."""
+    filled(keyed, "k", 80)
+    filled(keyed, "few", 5)
+    tried = keyed.flush("k", dry_run=True)["k"]
+    assert (tried.done, keyed.read("k").total) == (True, 80)
+    done = keyed.flush("*")
+    assert sorted(done) == ["few", "k"]
+    assert (done["k"].done, done["few"].reason) == (True, "below_threshold")
+    assert keyed.read("k").total == 50
+    assert [entry.text for entry in keyed.read("k", limit=1).entries] == ["message 30"]
+    assert keyed.flush("few", force=True, strategy="lru")["few"].strategy == "lru"
+    assert keyed.flush("few", threshold=0.01)["few"].reason != "below_threshold"
+    assert keyed.flush("unknown") == {}
+    for wrong, told in (
+        ({"strategy": "magic"}, "simple_fifo, lru, hybrid_summary, token_aware_lru"),
+        ({"strategy": "hybrid_summary"}, "summary_tokens"),
+        ({"threshold": 0}, "threshold"),
+        ({"threshold": 1.1}, "threshold"),
+        ({"max_keys": -1}, "max_keys"),
+        ({"max_keys": 10_001}, "max_keys"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            keyed.flush("k", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: DeclaredMemory) -> None:
+    """The session stays; the copy is a session of its own, which no pattern reaches."""
+    for count, key in ((3, "a:1"), (2, "a:2"), (1, "b")):
+        filled(keyed, key, count)
+    with pytest.raises(ConfigError, match="confirm"):
+        keyed.clear("a:1")
+    cleared = keyed.clear("a:*", confirm=True, backup=True)
+    assert cleared.entries == {"a:1": 3, "a:2": 2}
+    assert [keyed.read(key).total for key in ("a:1", "a:2", "b")] == [0, 0, 1]
+    kept = resources.memory(ID).session(cleared.backups["a:1"]).entries()
+    assert [entry.text for entry in kept] == ["message 0", "message 1", "message 2"]
+    assert sorted(keyed.stats("*")) == ["a:1", "a:2", "b"]
+    assert keyed.clear("a:1", confirm=True).backups == {}
+
+
+def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:
+    """A literal, a pattern, and as many of a pattern as are allowed."""
+    for number in range(5):
+        filled(keyed, f"k{number}", 1)
+    assert keyed.delete("k0") == 1
+    assert keyed.delete("k0") == 0
+    assert keyed.delete("k*", max_keys=3) == 3
+    assert keyed.delete("*") == 1
+    for wrong in ("user name", "__x", "", "a/*", "a" * 257):
+        with pytest.raises(ConfigError, match="key"):
+            keyed.delete(wrong)
+
+
+def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
+    """By role, in tokens, and as a share of the limit; health looks for what is near it."""
+    declared = {**loaded(MINIMAL), "max_tokens": 100, "auto_compact": "off"}
+    with Resources.load(declared) as found:
+        keyed = DeclaredMemory(found.memory(ID), found[ID], {**found[ID].options, "counter": quarters}, Limits())
+        keyed.append("k", ["x" * 160, {"role": "assistant", "content": "x" * 180}])
+        stats = keyed.stats("k")["k"]
+        assert (stats.messages, stats.tokens, stats.limit) == (2, 85, 100)
+        assert stats.utilization == 0.85
+        assert stats.roles == {"user": 1, "assistant": 1}
+        assert (stats.archived, stats.last_flush) == (0, None)
+        keyed.append("few", "x")
+        health = keyed.health()
+        assert (health.works, health.error, health.near_limit) == (True, None, ("k",))
+        assert found.memory(ID).scopes("health") == []
+        assert keyed.stats("unknown") == {}
+
+
+def test_a_store_that_is_away_is_told_by_health(tmp_path: Path) -> None:
+    """Not by an error."""
+    place = {"type": "sqlite", "path": str(tmp_path / "a.db")}
+    with Resources.load({**loaded(MINIMAL), "persistence": place}) as found:
+        keyed = found.keyed(ID)
+        keyed.append("k", "hello")
+        found.memory(ID).close()
+        health = keyed.health()
+    assert health.works is False
+    assert "closed" in (health.error or "")
+
+
+@pytest.mark.anyio
+async def test_programs_with_an_event_loop_have_the_same_operations() -> None:
+    """Awaited."""
+    async with AsyncResources.load(loaded(MINIMAL)) as found:
+        keyed = found.keyed(ID)
+        assert await keyed.append("k", "hello") == 1
+        assert (await keyed.read("k")).total == 1
+        assert (await keyed.clear("k", confirm=True)).entries == {"k": 1}
+        assert (await keyed.health()).works
+        assert await keyed.delete("*") == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "fits"),
+    [
+        ("*", "a", True),
+        ("a*", "ab", True),
+        ("a*", "ba", False),
+        ("*a", "ba", True),
+        ("a*a", "a", False),
+        ("a*a", "aa", True),
+        ("a**b", "axb", True),
+        ("*a*b*", "xaybz", True),
+        ("*a*b*", "xbyaz", False),
+        ("a.c*", "abc", False),
+        ("*" * 200 + "b", "a" * 200, False),
+    ],
+)
+def test_a_star_stands_for_any_characters(pattern: str, key: str, fits: bool) -> None:
+    """And nothing else stands for anything."""
+    assert matcher(pattern)(key) is fits
