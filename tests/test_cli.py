@@ -456,6 +456,7 @@ SILENT = {
     "doctor": "tells of the machine",
     "rotate-keys": "names keys alone",
     "copy": "tells numbers",
+    "memory": "keys are printable, and texts are tried by its own tests",
     "sweep": "tells numbers",
 }
 

@@ -200,6 +200,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "title": _title,
     "unpin": _unpin,
     "config": "it reads files that declare memories, and opens no store",
+    "memory": "it keeps what the policy lets pass that is declared with the memory",
     "demo": "it writes a conversation that it has invented, into a folder of its own",
     "derived": "it reads, or takes a name out, with notes of numbers and ids",
     "diff": "it reads",

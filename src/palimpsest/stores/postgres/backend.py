@@ -31,8 +31,9 @@ PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET
 """Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
 costs more than the call. It is no option of the start, which poolers would refuse."""
 
-TRIES = 10
-"""How often a write is tried that crosses others', before that is an error."""
+TRIES, TRIES_APART = 10, 100
+"""How often a write is tried that crosses others', before that is an error; and over tables on other servers, where it
+fails at once instead of waiting for its turn."""
 
 KEPT = (
     "PostgreSQL keeps what was erased in the files of its tables until VACUUM FULL writes them anew, and in its "
@@ -126,16 +127,16 @@ class PostgresBackend(ServerBackend[Pool]):
 
     async def _written(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:
         async def do(db: Connection) -> Refusal | None:
-            left = TRIES
+            left, crossed = TRIES_APART if self._sql.foreign else TRIES, False
             while True:
                 try:
-                    return await self._writing.write(db, number, batch, lasting, again)
+                    return await self._writing.write(db, number, batch, lasting, again, locked=crossed)
                 except asyncpg.LockNotAvailableError:
                     if lasting:
                         raise
                     return None  # it is given up
                 except CROSSED:
-                    left -= 1
+                    left, crossed = left - 1, self._sql.foreign  # there nobody waits for a row: who is second fails
                     if db.is_in_transaction():
                         await db.execute("ROLLBACK")
                     if not left:

@@ -45,14 +45,15 @@ class Writing:
         self._crowds: OrderedDict[Place, int] = OrderedDict()
 
     async def write(
-        self, db: Connection, number: int, batch: Batch, lasting: bool, again: Again | None
+        self, db: Connection, number: int, batch: Batch, lasting: bool, again: Again | None, *, locked: bool = False
     ) -> Refusal | None:
-        """Do a batch whose heads are all as expected, or what `again` says in its place."""
+        """Do a batch whose heads are all as expected, or what `again` says in its place; behind locks in any case where
+        that is said."""
         if not lasting and _is_simple(batch):
             return await self._changed(db, batch, (), HASTY)
-        if again is not None and any(step.place in self._crowds for step in batch):
+        if locked or not _is_simple(batch):
             return await self._locked(db, number, batch, again)
-        if not _is_simple(batch):
+        if again is not None and any(step.place in self._crowds for step in batch):
             return await self._locked(db, number, batch, again)
         refusal = await self._at_once(db, batch)
         if refusal is None or again is None:

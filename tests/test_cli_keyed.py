@@ -1,0 +1,120 @@
+"""`palimpsest memory`: a declared memory by its keys, from a shell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import read, run
+
+DECLARED = """\
+resource: memory
+id: chat
+type: token_based
+max_tokens: 1000
+max_messages: 100
+auto_compact: "off"
+flushing: {type: simple_fifo}
+privacy_policy:
+  redact_patterns: ["[0-9]{3}-[0-9]{2}-[0-9]{4}"]
+persistence: {type: sqlite, path: chat.db}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one declared memory, which the environment names."""
+    (tmp_path / "chat.yaml").write_text(DECLARED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PALIMPSEST_CONFIG", "chat.yaml")
+    return tmp_path
+
+
+def filled(key: str, count: int) -> None:
+    """So many messages under a key."""
+    Path("more.json").write_text(json.dumps([f"message {number}" for number in range(count)]))
+    assert run("memory", "append", "chat", key, "--file", "more.json").exit_code == 0
+
+
+def test_what_is_appended_is_read() -> None:
+    """A text, a file, standard input; in order, by pages, without what the policy keeps out."""
+    assert run("memory", "append", "chat", "user:ann", "My SSN is 123-45-6789").stdout == "Added 1 message.\n"
+    said = json.dumps([{"role": "assistant", "content": "Noted."}, "Thanks."])
+    piped = run("memory", "append", "chat", "user:ann", "--file", "-", "--json", given=said)
+    assert json.loads(piped.stdout) == {"key": "user:ann", "added": 2}
+    shown = run("memory", "read", "chat", "user:ann")
+    assert shown.stdout == "user: My SSN is [REDACTED]\nassistant: Noted.\nuser: Thanks.\n"
+    assert "3 of 3 messages" in shown.stderr
+    page = read("memory", "read", "chat", "user:ann", "--offset", "1", "--limit", "1")
+    assert ([one["content"] for one in page["messages"]], page["total"]) == (["Noted."], 3)
+    assert read("memory", "read", "chat", "unknown")["total"] == 0
+    assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
+
+
+def test_a_write_takes_the_place_of_what_was_there() -> None:
+    """Which is in the archive."""
+    filled("k", 3)
+    assert run("memory", "write", "chat", "k", "anew").stdout == "1 message now under k.\n"
+    stats = read("memory", "stats", "chat", "*")["k"]
+    assert (stats["messages"], stats["archived"], stats["roles"]) == (1, 3, {"user": 1})
+    assert "k" in run("memory", "stats", "chat", "k").stdout
+
+
+def test_a_flush_tells_what_it_did() -> None:
+    """Dry, by the limits, by force, of a pattern."""
+    filled("a:1", 80)
+    filled("a:2", 5)
+    assert read("memory", "flush", "chat", "a:*", "--dry-run")["a:1"]["messages_after"] == 50
+    assert read("memory", "read", "chat", "a:1")["total"] == 80
+    shown = run("memory", "flush", "chat", "a:*").stdout
+    assert "80 → 50" in shown
+    assert "below_threshold" in shown
+    assert read("memory", "flush", "chat", "a:2", "--force", "--strategy", "lru")["a:2"]["strategy"] == "lru"
+    assert run("memory", "flush", "chat", "nothing").exit_code == 3
+    assert run("memory", "flush", "chat", "a:1", "--strategy", "magic").exit_code == 2
+    assert run("memory", "flush", "chat", "a:1", "--max-keys", "10001").exit_code == 2
+
+
+def test_what_destroys_asks_first() -> None:
+    """Or is told not to; a copy can be kept."""
+    filled("k", 3)
+    assert run("memory", "clear", "chat", "k").exit_code == 2
+    assert run("memory", "delete", "chat", "k").exit_code == 2
+    cleared = read("memory", "clear", "chat", "k", "--backup", "--yes")
+    assert cleared["entries"] == {"k": 3}
+    assert list(cleared["backups"]) == ["k"]
+    assert read("memory", "read", "chat", "k")["total"] == 0
+    assert run("memory", "delete", "chat", "k", "--yes").stdout == "Deleted 1 key.\n"
+    assert run("memory", "delete", "chat", "k", "--yes").exit_code == 3
+    assert run("memory", "clear", "chat", "k", "--yes").exit_code == 3
+
+
+def test_health_works_and_names_what_is_near_its_limit() -> None:
+    """Of all keys, or those of a pattern."""
+    assert read("memory", "health", "chat", "*") == {"works": True, "error": None, "near_limit": []}
+    assert run("memory", "health", "chat", "*").stdout == "The store works.\n"
+    run("memory", "append", "chat", "full", "word " * 900)
+    assert read("memory", "health", "chat", "*")["near_limit"] == ["full"]
+    assert "full is near its limit" in run("memory", "health", "chat", "f*").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (("append", "chat", "user name", "x"), 2, "A-Z a-z 0-9"),
+        (("append", "chat", "k"), 2, "TEXT or --file"),
+        (("append", "chat", "k", "x", "--file", "chat.yaml"), 2, "TEXT or --file"),
+        (("append", "chat", "k", "--file", "chat.yaml"), 2, "no JSON"),
+        (("append", "chat", "k", "x" * 10_241), 1, "10,241 bytes"),
+        (("append", "chta", "k", "x"), 2, "did you mean 'chat'"),
+        (("read", "chat", "k", "--config", "no.yaml"), 2, "that is there"),
+        (("raed", "chat", "k"), 2, "read"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], status: int, told: str) -> None:
+    """With the status of its kind."""
+    result = run("memory", *arguments)
+    assert told in result.stderr
+    assert result.exit_code == status
