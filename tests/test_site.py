@@ -44,7 +44,8 @@ QUESTIONS = {
     "howto/#delete-a-user": ("delete a user", "delete user", "forget a user", "delete a user's data"),
     "howto/#see-what-the-model-saw": ("see what the model saw", "what did the model see", "what the model saw"),
     "howto/#use-two-tenants": ("use two tenants", "two tenants", "use tenants", "multi tenant"),
-    "howto/#configure-it-in-a-file": ("configure it in a file", "configure in a file", "declare memory file"),
+    "howto/#configure-it-in-a-file": ("configure it in a file", "configure in a file"),
+    "resources/": ("declare memory file",),
     "howto/#cap-the-cost": ("cap the cost", "cap cost", "limit the cost", "limit spending"),
 }
 """What a person types, and where the answer is."""
