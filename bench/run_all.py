@@ -2,7 +2,7 @@
 
 python bench/run_all.py [--gate]      the status is 1 with --gate if any target was missed
 
-`retention` says that it is skipped where PALIMPSEST_DATA is not set.
+`retention` says that it is skipped where PALIMPSEST_DATA is not set, `recall` that a part of it is.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ NAMES = (
     "mongodb",
     "postgres",
     "redis_store",
+    "resources",
+    "search",
     "stores",
+    "workers",
     "working",
 )
-ALONE = ("retention",)
+ALONE = ("recall", "retention")
 """Those with a command line of their own: they take no more than --gate and --json."""
 
 

@@ -52,6 +52,11 @@ class Process:
             self._child.kill()
         self._wait()
 
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._child.pid
+
     def hear(self) -> Any:
         """Return the next thing that it says, None at its end."""
         line = self._said.get(timeout=PATIENCE)

@@ -16,13 +16,19 @@ import pytest
 
 from palimpsest import AsyncMemory, AsyncSession, AsyncWorkingMemory, Memory, Session, WorkingMemory
 from palimpsest.errors import Closed
+from palimpsest.types import AsyncKnowledge, Knowledge
 from processes import PATIENCE, whole_turns
 from sqlitestore import commits, connection
 from writer import ENTRIES_A_TURN, SESSION, turn
 
 pytestmark = pytest.mark.anyio
 
-FACES = [(AsyncMemory, Memory), (AsyncSession, Session), (AsyncWorkingMemory, WorkingMemory)]
+FACES = [
+    (AsyncMemory, Memory),
+    (AsyncSession, Session),
+    (AsyncWorkingMemory, WorkingMemory),
+    (AsyncKnowledge, Knowledge),
+]
 
 
 @pytest.fixture
@@ -71,13 +77,16 @@ def test_both_faces_take_the_same_arguments(core: type, face: type) -> None:
         assert str(ours.return_annotation) == told.replace("Self", "Session"), name
 
 
-@pytest.mark.parametrize("face", [AsyncSession, AsyncMemory, AsyncWorkingMemory])
+@pytest.mark.parametrize("face", [AsyncSession, AsyncMemory, AsyncWorkingMemory, AsyncKnowledge])
 def test_every_verb_that_reads_or_writes_is_a_coroutine(face: type) -> None:
     """Under an event loop nothing that touches the store is an ordinary function."""
     plain = {name for name, verb in verbs(face).items() if not isinstance(verb, property | classmethod)}
     plain = {name for name in plain if not inspect.iscoroutinefunction(getattr(face, name))}
 
-    assert plain <= {"cost", "turn", "stream", "session", "for_tenant", "on", "fork", "bind", "working", "readonly"}
+    assert plain <= {
+        *("cost", "turn", "stream", "session", "for_tenant"),
+        *("on", "fork", "bind", "working", "knowledge", "readonly"),
+    }
 
 
 # --- what runs where

@@ -69,6 +69,13 @@ async def fact_deleted(memory: AsyncMemory, _: AsyncSession) -> object:
     return await memory.working().delete("k")
 
 
+async def recalled_again(_: AsyncMemory, session: AsyncSession) -> object:
+    """What was indexed already."""
+    await session.recall("question")
+    counted[0].calls.clear()
+    return await session.recall("answer")
+
+
 VERBS: dict[str, Played] = {
     "`add`, and each `add_…`": lambda _, session: session.add({"role": "user", "content": "more"}),
     "`add` with a `key`": lambda _, session: session.add({"role": "user", "content": "more"}, key="k"),
@@ -78,6 +85,9 @@ VERBS: dict[str, Played] = {
     "`entries`": lambda _, session: session.entries(),
     "`messages`": lambda _, session: session.messages(),
     "`entry`": lambda _, session: session.entry(3),
+    "`recall`": lambda _, session: session.recall("question"),
+    "`recall` again": recalled_again,
+    "`recall` of a memory": lambda memory, _: memory.recall("question"),
     "`active_entries`": lambda _, session: session.active_entries(),
     "`interactions`": lambda _, session: session.interactions(),
     "`stats`": lambda _, session: session.stats(),
@@ -99,11 +109,15 @@ VERBS: dict[str, Played] = {
     "`rewind`": lambda _, session: session.rewind(9),
     "`export`": lambda _, session: session.export(),
     "`import_session`": out_of_an_export,
+    "`passages`": lambda _, session: session.passages([3, 4]),
+    "`index_status`": lambda memory, _: memory.index_status(),
+    "`rebuild_index`": lambda memory, _: memory.rebuild_index(),
     "`sessions`": lambda memory, _: memory.sessions(),
     "`delete_session`": lambda memory, _: memory.delete_session("one"),
     "`vacuum`": lambda memory, _: memory.vacuum(),
     "`sweep`": lambda memory, _: memory.sweep(),
     "`scopes`": lambda memory, _: memory.scopes(),
+    "`definitions`": lambda memory, _: memory.definitions(),
     "`working().set`": lambda memory, _: memory.working().set("k", 1),
     "`working().get`": lambda memory, _: memory.working().get("k"),
     "`working().delete`": fact_deleted,

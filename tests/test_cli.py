@@ -446,6 +446,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "rewind": (STEERING, "--to", "2"),
     "scan": ("--rule", "hello"),
     "import": (FILE, "--session", STEERING),
+    "search": ("hello", "--session", STEERING, "--name", EVIL),
     "forget": ("--session", STEERING, "--yes"),
 }
 SILENT = {
@@ -453,11 +454,13 @@ SILENT = {
     "demo": "has a conversation of its own",
     "vacuum": "names nobody",
     "derived": "names of programs, which are printable",
+    "index": "tells numbers, and the store's own name",
     "doctor": "tells of the machine",
     "rotate-keys": "names keys alone",
     "copy": "tells numbers",
     "memory": "keys are printable, and texts are tried by its own tests",
     "sweep": "tells numbers",
+    "worker": "names sessions of declared memories, whose keys are printable",
 }
 
 

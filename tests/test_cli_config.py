@@ -241,5 +241,36 @@ def test_the_group_explains_itself_without_an_extra() -> None:
 
 def test_the_schema_is_printed() -> None:
     """As JSON, with and without `--json`."""
-    assert read("config", "schema")["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert read("config", "schema")["$schema"] == "http://json-schema.org/draft-07/schema#"
     assert json.loads(run("config", "schema").stdout) == read("config", "schema")
+
+
+# --- what sessions are under
+
+
+def test_what_sessions_are_under_is_compared_with_a_file() -> None:
+    """Each version with its sessions, and what changes for them; nothing is written, and no store is made."""
+    missing = run("config", "diff", "memory/chat.yaml")
+    assert (missing.exit_code, Path("chat.db").exists()) == (5, False)
+    file = Path("memory", "chat.yaml")
+    file.write_text(CHAT + "version: 1.0.0\n", "utf-8")
+    for key in ("user:ann", "user:bob"):
+        run("memory", "append", "chat", key, "Hello.", "--config", "memory")
+    nothing = run("config", "diff", "memory/chat.yaml")
+    assert "Nothing changes for any session." in nothing.stderr
+    assert "declared" in nothing.stdout
+
+    file.write_text(CHAT.replace("4000", "2000") + "version: 1.1.0\n", "utf-8")
+    run("memory", "append", "chat", "user:eve", "Hello.", "--config", "memory")
+    before = Path("chat.db").read_bytes()
+    old, new = sorted(read("config", "diff", "memory/chat.yaml")["chat"], key=lambda one: one["version"])
+    shown = run("config", "diff", "memory/chat.yaml", "--store", "chat.db").stdout
+
+    assert (old["version"], old["sessions"], old["declared"]) == ("1.0.0", 2, False)
+    assert (new["version"], new["sessions"], new["declared"], new["changes"]) == ("1.1.0", 1, True, [])
+    changed = {one["option"]: (one["old"], one["new"]) for one in old["changes"]}
+    assert changed["max_log_tokens"] == (4000, 2000)
+    assert changed["version"] == ("1.0.0", "1.1.0")
+    assert "from before" in shown
+    assert Path("chat.db").read_bytes() == before
+    assert run("config", "diff", "a.yaml", "b.yaml", "--store", "x.db").exit_code == 2

@@ -10,6 +10,7 @@ from palimpsest import ConfigError
 from palimpsest.compaction import Plan, Snapshot
 from palimpsest.compaction.erase import Neuralyzer
 from palimpsest.compaction.evict import Lru, SimpleFifo
+from palimpsest.compaction.knowledge import KnowledgeBase
 from palimpsest.compaction.ladder import Ladder
 from palimpsest.compaction.loading import STRATEGIES, load
 from palimpsest.compaction.mask import MaskResults
@@ -101,13 +102,44 @@ def test_a_block_of_alquimias_neuralyzer() -> None:
     assert len(load({"long_term_memory_id": "neuralyzer"})[1]) == 1
 
 
-@pytest.mark.parametrize("key", ["knowledge_base", "text_splitter"])
-def test_recall_is_not_there_yet(key: str) -> None:
-    """A block that asks for it is refused, and not run without it."""
-    refused = refusal({"long_term_memory_id": "summarizer", key: {"collection_id": "x"}})
+@pytest.mark.parametrize(
+    ("key", "block", "where"),
+    [
+        ("knowledge_base", {}, "collection_id"),
+        ("knowledge_base", {"collection_id": "{tenant}"}, "collection_id"),
+        ("knowledge_base", {"collection_id": "x", "top_k": 0}, "top_k"),
+        ("knowledge_base", {"collection_id": "x", "score_threshold": 1.1}, "score_threshold"),
+        ("knowledge_base", {"collection_id": "x", "lambda_mult": -0.1}, "lambda_mult"),
+        ("knowledge_base", {"collection_id": "x", "search_type": "semantic"}, "search_type"),
+        ("knowledge_base", {"collection_id": "x", "search_type": "similarity"}, "search_type"),
+        ("knowledge_base", {"collection_id": "x", "search_mode": "message.pop('role')"}, "search_mode"),
+        ("knowledge_base", {"collection_id": "x", "topk": 3}, "topk"),
+        ("text_splitter", {"chunk_size": 512, "chunk_overlap": 512}, "chunk_overlap"),
+        ("text_splitter", {"unit": "words"}, "unit"),
+        ("text_splitter", {"separators": "x"}, "separators"),
+    ],
+)
+def test_what_is_wrong_with_a_knowledge_base_is_named(key: str, block: dict[str, Any], where: str) -> None:
+    """By its own place inside of the block."""
+    refused = refusal({"long_term_memory_id": "summarizer", key: block})
 
-    assert refused.where == f"long_term.{key}"
-    assert "not there yet" in str(refused)
+    assert refused.where.startswith(f"long_term.{key}.{where}")
+
+
+def test_a_knowledge_base_of_a_block() -> None:
+    """It has the documented defaults, and so has the splitter."""
+    found = one(
+        {
+            "long_term_memory_id": "summarizer",
+            "knowledge_base": {"collection_id": "notes", "top_k": 3},
+            "text_splitter": {"separators": ["|"]},
+        }
+    )
+
+    assert found.knowledge_base == KnowledgeBase(collection_id="notes", top_k=3)
+    assert (found.knowledge_base.search_mode, found.knowledge_base.write) == ("always", True)
+    assert (found.text_splitter.chunk_size, found.text_splitter.chunk_overlap) == (512, 64)
+    assert found.text_splitter.separators == ("|",)
 
 
 def test_a_block_of_compozys() -> None:

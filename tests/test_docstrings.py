@@ -43,6 +43,8 @@ FACES = {
     "AsyncSession": AsyncSession,
     "WorkingMemory": WorkingMemory,
     "AsyncWorkingMemory": AsyncWorkingMemory,
+    "Knowledge": types.Knowledge,
+    "AsyncKnowledge": types.AsyncKnowledge,
 }
 GIVEN = {*FACES, "Answer", "Context"}
 """What programs are given, and never make themselves: how it is made is not told."""

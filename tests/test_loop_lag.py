@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import selectors
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -177,3 +178,33 @@ def test_no_verb_holds_the_loop_at_length(tmp_path: Path, options: dict[str, Any
     held = Slices().run(lambda slices: verbs(slices, tmp_path, 2_500, 120_000, **options))
 
     assert held == []
+
+
+@pytest.mark.wide
+def test_vectors_are_compared_beside_the_loop() -> None:
+    """A hundred thousand vectors of 256 numbers: neither reading them nor comparing them holds the loop."""
+    np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
+    from palimpsest.recall.embedders import embedder
+    from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
+    from palimpsest.recall.vectors import Row, State, Vectors, packed
+    from palimpsest.runtime.threaded import Threaded
+
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    made = np.random.default_rng(1).standard_normal((100_000, 256)).astype(np.float32)
+    rows = SqliteVectors(db)
+    rows.claim("given", 256)
+    rows.put([Row(key, b"", packed(row)) for key, row in enumerate(made)], State("given", 256, 0))
+
+    async def compared(slices: Slices) -> None:
+        runner = Threaded()
+
+        async def do(body: Callable[[SqliteVectors], Any], *, writes: bool) -> Any:
+            return await runner.read(body, rows)
+
+        vectors = Vectors(FileVectors(do), embedder(lambda texts: [[1.0] * 256 for _ in texts], runner, name="given"))
+        await slices.note("read", lambda: vectors.search("what"))
+        await slices.note("compare", lambda: vectors.search("what"))
+        await slices.note("compare some", lambda: vectors.search("what", [0]))
+        await runner.close()
+
+    assert Slices().run(compared) == []

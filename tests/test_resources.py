@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory
-from palimpsest.errors import InvalidResource, PalimpsestWarning
+from palimpsest.errors import InvalidResource
 from palimpsest.resources import AsyncResources, Resource, Resources
 from palimpsest.strategies import CallableSummarizer
 from writer import quarters
@@ -106,10 +106,10 @@ def test_what_a_block_leaves_out_is_as_its_document_says() -> None:
 
 
 def test_a_bare_summarizer_loads_with_its_knowledge_base(tmp_path: Path) -> None:
-    """Which does nothing yet, and the warning says so; the strategy runs, with its focus in the prompt."""
+    """Without a warning, for it acts; the strategy runs, with its focus in the prompt."""
     resource = only(written(tmp_path, BARE_SUMMARIZER, "s.json"))
     assert strategy(resource)["cod_max_loops"] == (3, "given")
-    assert any("knowledge_base" in text and "until then it does nothing" in text for text in resource.warnings)
+    assert not resource.warnings
 
     told: list[str] = []
 
@@ -596,15 +596,6 @@ def test_what_the_environment_cannot_mean_is_told(variables: dict[str, Any], tol
     """By the variable's name."""
     with pytest.raises(ConfigError, match=told):
         Memory.from_env(environ(**variables))
-
-
-def test_what_is_declared_and_does_nothing_is_warned_of() -> None:
-    """Also where nobody looks at the warnings of the definition."""
-    with (
-        pytest.warns(PalimpsestWarning, match="until then it does nothing"),
-        Memory.from_resource(json.loads(BARE_SUMMARIZER)),
-    ):
-        pass
 
 
 def test_a_strategy_that_bounds_a_context_is_a_bound() -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft7Validator
 
 from palimpsest.resources import Resources
 from palimpsest.resources.schema import schema
@@ -15,7 +15,7 @@ from palimpsest.resources.table import KEYS, OPTIONS, TABLE
 from test_docs import Block, blocks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = ("resources.md", "cli.md", "guides/gallery.md", "guides/alquimia.md", "guides/compozy.md")
+PAGES = ("resources.md", "cli.md", "workers.md", "guides/gallery.md", "guides/alquimia.md", "guides/compozy.md")
 FILES = [
     pytest.param(block, id=f"{page}:{block.title}")
     for page in PAGES
@@ -36,7 +36,7 @@ def parsed(block: Block) -> object:
 @pytest.mark.parametrize("block", FILES)
 def test_a_shown_file_is_accepted_by_the_schema(block: Block) -> None:
     """An editor marks nothing in it, until a key is misspelt."""
-    validator, declared = Draft202012Validator(schema()), parsed(block)
+    validator, declared = Draft7Validator(schema()), parsed(block)
     assert isinstance(declared, dict)
 
     assert [error.message for error in validator.iter_errors(declared)] == []

@@ -114,6 +114,8 @@ def public_names() -> Iterator[tuple[str, str]]:
             yield package, name
     for client in CLIENTS:
         yield client, "remember"
+    for name in ("MemoryTools", "AsyncMemoryTools", "ToolResult"):
+        yield "palimpsest.integrations.tools", name
 
 
 def test_nothing_of_a_page_comes_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from palimpsest import WorkingMemory
 from palimpsest.sessions import sync
+from palimpsest.sessions.knowledge_sync import Knowledge
 from test_async import FACES, verbs
 
 TOOL = Path(__file__).resolve().parent.parent / "tools" / "make_sync.py"
@@ -118,5 +119,7 @@ def test_every_verb_hands_on_what_it_was_given(core: type, face: type) -> None:
             assert (type(returned), returned._core) == (sync.Memory, "returned"), name
         elif annotation == "WorkingMemory":
             assert (type(returned), returned._core) == (WorkingMemory, "returned"), name
+        elif annotation == "Knowledge":
+            assert (type(returned), returned._core) == (Knowledge, "returned"), name
         elif name not in ("turn", "stream"):
             assert returned == (None if annotation == "None" else "returned"), name

@@ -26,11 +26,11 @@ from sealed import bytes_of
 from watched import CASES, KEYS, PATTERN, Unstored, Watched, found_in
 from write_commands import COMMANDS, Shell
 from write_commands import driven as driven_commands
-from write_paths import FACES, MEMORY, SESSION, VALUES, WORKING, driven
+from write_paths import FACES, KNOWLEDGE, MEMORY, SESSION, VALUES, WORKING, driven
 
 DRIVERS = {
     f"{kind}.{name}": one
-    for kind, lists in {"memory": MEMORY, "session": SESSION, "working": WORKING}.items()
+    for kind, lists in {"memory": MEMORY, "session": SESSION, "working": WORKING, "knowledge": KNOWLEDGE}.items()
     for name, one in driven(lists).items()
 }
 WORLDS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -69,6 +69,7 @@ def driven_runs() -> list[Any]:
         (MEMORY, (Memory, AsyncMemory)),
         (SESSION, (Session, AsyncSession)),
         (WORKING, (WorkingMemory, AsyncWorkingMemory)),
+        (KNOWLEDGE, (types.Knowledge, types.AsyncKnowledge)),
     ],
 )
 def test_every_public_verb_is_in_the_list(lists: dict[str, object], classes: tuple[type, ...]) -> None:
@@ -80,7 +81,7 @@ def test_every_public_verb_is_in_the_list(lists: dict[str, object], classes: tup
 
 
 def test_every_public_name_is_in_the_list() -> None:
-    """A public name is a record, an error, a type, one of the six faces, or says why it writes nothing."""
+    """A public name is a record, an error, a type, one of the eight faces, or says why it writes nothing."""
     values = {name: getattr(home, name) for home in (palimpsest, errors, strategies, types) for name in home.__all__}
     records = {
         name

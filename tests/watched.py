@@ -22,6 +22,7 @@ from palimpsest.privacy.redaction import Redactor
 from palimpsest.runtime.events import EVENTS
 from palimpsest.runtime.runner import drive
 from palimpsest.testing import FakeClock
+from palimpsest.types import AsyncKnowledge
 from sealed import bytes_of
 from writer import quarters
 
@@ -268,7 +269,7 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._core, name)
-        if isinstance(verb, AsyncWorkingMemory):
+        if isinstance(verb, AsyncWorkingMemory | AsyncKnowledge):
             return Blocking(verb, self._loop)
         if not callable(verb):
             return verb
@@ -277,7 +278,7 @@ class Blocking:
             found = verb(*args, **options)
             if asyncio.iscoroutine(found):
                 found = self._run(found)
-            if isinstance(found, AsyncMemory | AsyncSession | AsyncWorkingMemory):
+            if isinstance(found, AsyncMemory | AsyncSession | AsyncWorkingMemory | AsyncKnowledge):
                 return Blocking(found, self._loop)
             return self._within(found) if name in ("turn", "stream") else found
 

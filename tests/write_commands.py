@@ -182,6 +182,15 @@ def _scan(shell: Shell) -> None:
     shell.run("scan", "--policy", str(shell.policy), "--apply", "--yes")
 
 
+def _search(shell: Shell) -> None:
+    shell.talked()
+    shell.run("search", "words")
+    shell.run("search", shell.marker, heard=False)  # whoever asks sees what is stored
+    shell.run("search", f"{shell.marker} " * 2000, status=2)
+    shell.run("search", "words", "--name", shell.marker)
+    shell.run("index", "rebuild")
+
+
 COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "chat": _chat,
     "compact": _compact,
@@ -195,6 +204,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "pin": _pin,
     "rewind": _rewind,
     "scan": _scan,
+    "search": _search,
     "summaries": _summaries,
     "facts": _facts,
     "title": _title,
@@ -206,6 +216,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "diff": "it reads",
     "doctor": "it writes, and deletes, an entry of its own making",
     "history": "it reads",
+    "index": "it stores terms of what is stored, and `search` tries it",
     "repair": "it takes out what cannot be read",
     "rotate-keys": "it seals anew what is there",
     "sessions": "it reads",
@@ -215,6 +226,7 @@ COMMANDS: Mapping[str, Callable[[Shell], None] | str] = {
     "sweep": "it destroys, and tells how much",
     "vacuum": "it copies what is stored, and tells sizes",
     "verify": "it reads",
+    "worker": "it keeps what the policy lets pass that is declared with the memory",
 }
 
 

@@ -40,6 +40,38 @@ def _told(w: Watched, *events: str) -> None:
     assert not missing, f"never sent: {missing}"
 
 
+# --- knowledge bases
+
+
+def _document(w: Watched) -> Unstored:
+    base = w.memory.knowledge("handbook")
+    base.add("a", f"About {w.marker}. {WORDS}", title=w.marker, metadata={"said": [w.marker]})
+    w.refused(base.add, w.marker, "x")
+    for bad in ({"text": [w.marker]}, {"text": "x", "metadata": [w.marker]}, {"text": "x", "title": [w.marker]}):
+        w.refused(base.add, "a", **bad)
+    base.search(w.marker)
+    kept = repr(base.documents())
+    assert w.case.stand_in in kept
+    w.told.append(("documents", kept))
+    return Unstored("it is a document of a tenant that has no sessions of its own")
+
+
+def _knowledge(w: Watched) -> Unstored:
+    w.refused(w.memory.knowledge, w.marker + "\n")
+    w.refused(w.memory.knowledge, [w.marker])
+    w.refused(w.memory.knowledge(w.marker).add, "a", "x")
+    return _document(w)
+
+
+def _refresh(w: Watched) -> None:
+    strategy = {**SUMMARY, "knowledge_base": {"collection_id": "notes"}}
+    session = w.session(long_term=strategy, auto_compact="off")
+    _talk(w, session)
+    session.compact()
+    session.knowledge().refresh()
+    session.context()
+
+
 # --- adding
 
 
@@ -669,12 +701,17 @@ MEMORY: Mapping[str, Driver | str] = {
     "fork": _fork_of_memory,
     "bind": "it is given a session, and stores nothing",
     "working": _working,
+    "knowledge": _knowledge,
     "scopes": "it reads names of scopes",
+    "definitions": "it reads what definitions say",
     "session": _session,
     "sessions": "it reads ids, figures, and what is said of sessions",
     "info": "it reads ids and figures",
     "import_session": _import_session,
     "import_file": _import_file,
+    "recall": "it reads; what it may store are terms of what has passed, and when an entry was accessed",
+    "index_status": "it tells figures",
+    "rebuild_index": "it stores terms of what is stored",
     "delete_session": _delete,
     "derive": _derive,
     "derivers": "it reads names of indexes",
@@ -691,6 +728,13 @@ MEMORY: Mapping[str, Driver | str] = {
     "tenant": "an id",
 }
 
+KNOWLEDGE: Mapping[str, Driver | str] = {
+    "add": _document,
+    "refresh": _refresh,
+    "remove": "it removes",
+    "documents": "it reads",
+    "search": "it reads",
+}
 WORKING: Mapping[str, Driver | str] = {
     "set": _fact,
     "set_many": _facts,
@@ -704,6 +748,7 @@ WORKING: Mapping[str, Driver | str] = {
 }
 SESSION: Mapping[str, Driver | str] = {
     "working": "as that of a memory",
+    "knowledge": "as that of a memory",
     "add_user_message": _user,
     "add_assistant_message": _assistant,
     "add_system_message": _system,
@@ -734,6 +779,8 @@ SESSION: Mapping[str, Driver | str] = {
     "restore": _restore,
     "entries": "it reads",
     "entry": "it reads; what it may store is when an entry was accessed",
+    "recall": "as that of a memory",
+    "passages": "it reads; what it may store is when an entry was accessed",
     "active_entries": "it reads",
     "messages": "it reads",
     "hide": _hide,
@@ -752,7 +799,10 @@ SESSION: Mapping[str, Driver | str] = {
     "options": "what the session was opened with",
 }
 
-FACES = {"Memory", "AsyncMemory", "Session", "AsyncSession", "WorkingMemory", "AsyncWorkingMemory"}
+FACES = {
+    *("Memory", "AsyncMemory", "Session", "AsyncSession"),
+    *("WorkingMemory", "AsyncWorkingMemory", "Knowledge", "AsyncKnowledge"),
+}
 """The public classes whose verbs write."""
 
 VALUES = {

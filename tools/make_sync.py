@@ -1,4 +1,5 @@
-"""Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py` and `working_sync.py`;
+"""Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py`,
+`working_sync.py` and `knowledge_sync.py`;
 and `sync.py` of each door for programs of another memory, which is its asynchronous module without what waits.
 
     python tools/make_sync.py [--check]
@@ -31,10 +32,15 @@ FACES = {
     "AsyncSession": ("palimpsest.sessions.session", "Session"),
     "AsyncMemory": ("palimpsest.sessions.memory", "Memory"),
     "AsyncWorkingMemory": ("palimpsest.sessions.working", "WorkingMemory"),
+    "AsyncKnowledge": ("palimpsest.sessions.knowing.knowledge", "Knowledge"),
 }
 """Each asynchronous class: where it is, and the name of its face."""
 
-TARGETS = {"sync": ["AsyncSession", "AsyncMemory"], "working_sync": ["AsyncWorkingMemory"]}
+TARGETS = {
+    "sync": ["AsyncSession", "AsyncMemory"],
+    "working_sync": ["AsyncWorkingMemory"],
+    "knowledge_sync": ["AsyncKnowledge"],
+}
 """The modules that are written, and whose faces each has: apart is what few programs load."""
 
 DOORS = {"palimpsest.compat.agterm.manager": "sync", "palimpsest.resources.operations": "operations_sync"}
@@ -67,6 +73,7 @@ RETURNS = {
     "AsyncSession": "Session",
     "AsyncMemory": "Memory",
     "AsyncWorkingMemory": "WorkingMemory",
+    "AsyncKnowledge": "Knowledge",
 }
 """What a verb of the face takes and returns in the place of what the asynchronous one does; `Self` is the face."""
 
@@ -84,6 +91,8 @@ A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
     "`async with ": "`with ",
     "AsyncMemory": "Memory",
     "AsyncWorkingMemory": "WorkingMemory",
+    'A knowledge base, for programs with an event loop: `memory.knowledge("handbook")`': """\
+A knowledge base: `memory.knowledge("handbook")`""",
 }
 """Words of docstrings that only fit an asynchronous class, in this order, and what a face says in their place."""
 
@@ -116,6 +125,10 @@ MEMBERS = {
     def __init__(self, core: AsyncWorkingMemory) -> None:
         self._core = core
 """,
+    "Knowledge": """\
+    def __init__(self, core: AsyncKnowledge) -> None:
+        self._core = core
+""",
 }
 
 WORKING = """\
@@ -124,7 +137,17 @@ WORKING = """\
         return WorkingMemory(self._core.{})
 """
 
+KNOWLEDGE = """\
+        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+
+        return Knowledge(self._core.knowledge({}))
+"""
+
 BODIES = {
+    ("Session", "knowledge"): KNOWLEDGE.format("collection"),
+    ("Memory", "knowledge"): KNOWLEDGE.format(
+        "collection, user=user, embedder=embedder, text_splitter=text_splitter, counter=counter"
+    ),
     ("Session", "working"): WORKING.format("working"),
     ("Memory", "working"): WORKING.format("working(scope, history=history, value_bytes=value_bytes)"),
     ("Memory", "bind"): """\
@@ -147,7 +170,7 @@ BODIES = {
     ("Memory", "open"): """\
         given = {**options, "circuit_breaker": circuit_breaker}
         parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
-        core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease)
+        core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease, embedder, recall_index)
         drive(core.connect())
         return cls(core)
 """,
@@ -312,7 +335,7 @@ def imports(faces: str, cores: Sequence[str]) -> str:
     bound |= {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     inner = {one.name for node in ast.walk(ast.parse(faces)) if isinstance(node, ast.ImportFrom) for one in node.names}
     bound |= inner - set(APART)
-    used = {node.id for node in names if isinstance(node, ast.Name)} - bound - set(dir(builtins)) | {"TYPE_CHECKING"}
+    used = {node.id for node in names if isinstance(node, ast.Name)} - bound - set(dir(builtins))
     known = {name: {f"from {home} import {name}"} for name, home in {**APART, **HOMES}.items()}
     typed = set(used) - set(HOMES)
     for core in cores:
@@ -320,12 +343,14 @@ def imports(faces: str, cores: Sequence[str]) -> str:
             for name, statement in module.imports.items():
                 known.setdefault(name, set()).add(statement)
             typed -= set(module.imports) - module.typed
+    if typed:
+        used.add("TYPE_CHECKING")
     parted = sorted(used - typed), sorted(typed)
     for name in used:
         if len(known.get(name, ())) != 1:
             raise SystemExit(f"{name}: what it is imported from is not known, or is not one thing: {known.get(name)}")
     runtime, for_types = ("".join(f"{line}\n" for name in names for line in known[name]) for names in parted)
-    return f"{runtime}\nif TYPE_CHECKING:\n{indent(for_types, '    ')}\n"
+    return f"{runtime}\nif TYPE_CHECKING:\n{indent(for_types, '    ')}\n" if for_types else f"{runtime}\n"
 
 
 def rendered(name: str, cores: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from palimpsest.compaction.evict import Lru as Lru
     from palimpsest.compaction.evict import SimpleFifo as SimpleFifo
     from palimpsest.compaction.evict import TokenAwareLru as TokenAwareLru
+    from palimpsest.compaction.knowledge import KnowledgeBase as KnowledgeBase
+    from palimpsest.compaction.knowledge import TextSplitter as TextSplitter
     from palimpsest.compaction.ladder import Ladder as Ladder
     from palimpsest.compaction.mask import MaskResults as MaskResults
     from palimpsest.compaction.mask import SupersededContexts as SupersededContexts
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CallableSummarizer": "summaries.models.callables",
     "HybridSummary": "compaction.summarize",
+    "KnowledgeBase": "compaction.knowledge",
     "Ladder": "compaction.ladder",
     "Lru": "compaction.evict",
     "MaskResults": "compaction.mask",
@@ -48,6 +51,7 @@ _HOMES = {
     "Summarize": "compaction.summarize",
     "SummarySource": "summaries",
     "SupersededContexts": "compaction.mask",
+    "TextSplitter": "compaction.knowledge",
     "TokenAwareLru": "compaction.evict",
     "TriggerDecision": "compaction",
     "Triggers": "compaction.triggers",

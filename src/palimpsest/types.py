@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from palimpsest.log.entry import Status as Status
     from palimpsest.log.facts import Fact as Fact
     from palimpsest.log.facts import Superseded as Superseded
+    from palimpsest.log.head import Definition as Definition
     from palimpsest.log.summary import Spent as Spent
     from palimpsest.log.summary import Summary as Summary
     from palimpsest.log.summary import SummaryItem as SummaryItem
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from palimpsest.runtime.events import Handler as Handler
     from palimpsest.sessions.adding.streaming import CutOff as CutOff
     from palimpsest.sessions.adding.verbs import Content as Content
+    from palimpsest.sessions.bases.records import KnowledgeDocument as KnowledgeDocument
+    from palimpsest.sessions.bases.records import KnowledgeHit as KnowledgeHit
     from palimpsest.sessions.compacting.result import CompactionResult as CompactionResult
+    from palimpsest.sessions.declared import DefinitionInfo as DefinitionInfo
     from palimpsest.sessions.derived import Derived as Derived
     from palimpsest.sessions.erased import Erased as Erased
     from palimpsest.sessions.erased import Vacuumed as Vacuumed
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.report import Imported as Imported
     from palimpsest.sessions.importing.report import ImportReport as ImportReport
     from palimpsest.sessions.importing.report import Refused as Refused
+    from palimpsest.sessions.knowing.knowledge import AsyncKnowledge as AsyncKnowledge
+    from palimpsest.sessions.knowledge_sync import Knowledge as Knowledge
     from palimpsest.sessions.listing import SessionPage as SessionPage
     from palimpsest.sessions.memory import OnConflict as OnConflict
     from palimpsest.sessions.memory import Privacy as Privacy
@@ -44,6 +50,9 @@ if TYPE_CHECKING:
     from palimpsest.sessions.options import Persistence as Persistence
     from palimpsest.sessions.reading import Interaction as Interaction
     from palimpsest.sessions.reading import Stats as Stats
+    from palimpsest.sessions.recalling.recalled import IndexStatus as IndexStatus
+    from palimpsest.sessions.recalling.recalled import Passage as Passage
+    from palimpsest.sessions.recalling.recalled import Recalled as Recalled
     from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.sessions.working import FactPage as FactPage
@@ -56,11 +65,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adapted": "formats",
+    "AsyncKnowledge": "sessions.knowing.knowledge",
     "AutoCompact": "sessions.options",
     "CircuitBreaker": "stores.breaking",
     "CompactionResult": "sessions.compacting.result",
     "Content": "sessions.adding.verbs",
     "CutOff": "sessions.adding.streaming",
+    "Definition": "log.head",
+    "DefinitionInfo": "sessions.declared",
     "Derived": "sessions.derived",
     "Erased": "sessions.erased",
     "EventName": "runtime.events",
@@ -70,18 +82,24 @@ _HOMES = {
     "Handler": "runtime.events",
     "ImportReport": "sessions.importing.report",
     "Imported": "sessions.importing.report",
+    "IndexStatus": "sessions.recalling.recalled",
     "Interaction": "sessions.reading",
     "Kind": "log.entry",
+    "Knowledge": "sessions.knowledge_sync",
+    "KnowledgeDocument": "sessions.bases.records",
+    "KnowledgeHit": "sessions.bases.records",
     "LeftOut": "context.account",
     "Limits": "transfer.sources.limits",
     "LongTermRun": "sessions.options",
     "OnConflict": "sessions.memory",
     "Oversize": "context.cut",
     "Parts": "context.account",
+    "Passage": "sessions.recalling.recalled",
     "Persistence": "sessions.options",
     "Prefix": "context.account",
     "Privacy": "sessions.memory",
     "Reason": "compaction",
+    "Recalled": "sessions.recalling.recalled",
     "Recogniser": "privacy",
     "Record": "log.change",
     "Refused": "sessions.importing.report",

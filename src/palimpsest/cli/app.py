@@ -40,11 +40,13 @@ COMMANDS = {
     "fork": "timeline",
     "history": "timeline",
     "import": "importing",
+    "index": "indexing",
     "pin": "pinning",
     "repair": "repair",
     "rewind": "timeline",
     "rotate-keys": "keys",
     "scan": "scan",
+    "search": "search",
     "sessions": "sessions",
     "show": "sessions",
     "stats": "sessions",
@@ -54,6 +56,7 @@ COMMANDS = {
     "unpin": "pinning",
     "vacuum": "vacuum",
     "verify": "compacting",
+    "worker": "working",
 }
 OTHER_NAMES = {
     **dict.fromkeys(("list", "ls"), "sessions"),
@@ -71,6 +74,8 @@ OTHER_NAMES = {
     "describe": "title",
     "rename": "title",
     "redact": "scan",
+    **dict.fromkeys(("find", "grep", "recall", "query"), "search"),
+    **dict.fromkeys(("reindex", "rebuild"), "index"),
     **dict.fromkeys(("configuration", "resources", "schema", "validate"), "config"),
 }
 """What other programs call what a command does."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from palimpsest.cli.app import CommandGroup, examples, json_option
+from palimpsest.cli.defined import NOTHING, Row, changes, listed, print_changes, text_of
 from palimpsest.cli.failing import Missing
 from palimpsest.cli.output import console, counted, line, note, print_json, table, to_json, warn
 from palimpsest.errors import nearest, shorten
 from palimpsest.resources import Resource, Resources
+from palimpsest.resources.definition import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-NOTHING = "-"
 
 
 @click.group(
@@ -32,8 +32,8 @@ NOTHING = "-"
 def config_command() -> None:
     """Check and show memories that are declared in files.
 
-    A file is YAML or JSON: a resource of Compozy's, a profile of Alquimia's, or keys of Palimpsest's own. No store is
-    opened.
+    A file is YAML or JSON: a resource of Compozy's, a profile of Alquimia's, or keys of Palimpsest's own. Only `diff`
+    with one of them opens a store, and it only reads there.
     """
 
 
@@ -86,7 +86,7 @@ def _print(resource: Resource) -> None:
         of, _, name = setting.option.rpartition(".")
         if of not in tables:
             tables[of] = table(of or "setting", "value", "origin", "key")
-        tables[of].add_row(name, line(_text(setting.value)), setting.origin, line(setting.key) or NOTHING)
+        tables[of].add_row(name, line(text_of(setting.value)), setting.origin, line(setting.key) or NOTHING)
     for one in tables.values():
         console().print(one)
 
@@ -97,29 +97,41 @@ def _print(resource: Resource) -> None:
 @click.option("--json", is_flag=True, expose_value=False, help="Print JSON, which it is anyway.")
 def schema_command() -> None:
     """Print the JSON Schema of such a file, by which an editor completes and checks it while you write."""
-    from palimpsest.resources.schema import schema  # which loads every strategy
+    from palimpsest.resources.schema import published  # which loads every strategy
 
-    print_json(schema())
+    click.echo(to_json(published(), indent=None))
 
 
 @config_command.command(
-    "diff", epilog=examples("palimpsest config diff old.yaml new.yaml", "palimpsest config diff memory/ new/ --json")
+    "diff",
+    epilog=examples(
+        "palimpsest config diff old.yaml new.yaml",
+        "palimpsest config diff memory/",
+        "palimpsest config diff memory/ --store chat.db --json",
+    ),
 )
-@click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
+@click.argument("old", metavar="[OLD]")
+@click.argument("new", required=False, metavar="NEW")
+@click.option("--store", metavar="PATH|URL", help="Where the sessions are. [default: where NEW says]")
+@click.option("--tenant", metavar="NAME", default="default", show_default=True, help="Whose sessions these are.")
 @json_option
-def diff_command(old: str, new: str, as_json: bool) -> None:
-    """Show what changes from OLD to NEW, files or folders: memories that come or go, and every value that differs."""
+def diff_command(old: str, new: str | None, store: str | None, tenant: str, as_json: bool) -> None:
+    """Show what changes from OLD to NEW, files or folders: memories that come or go, and every value that differs.
+
+    Without OLD it shows the definitions that sessions in the stores of NEW are under: their versions, how many sessions
+    each has, and what changes for these at their next cut. Nothing is made or changed there.
+    """
+    if new is None:
+        print_changes(_loaded(old), store, tenant, as_json=as_json)
+        return
+    if store is not None:
+        raise click.UsageError("--store is for a comparison with what sessions are under: leave OLD out")
     before, after = Resources.load(old), Resources.load(new)
     added = [id for id in after if id not in before]
     removed = [id for id in before if id not in after]
     changed = {id: rows for id in after if id in before and (rows := list(_changes(before[id], after[id])))}
     if as_json:
-        listed = {
-            id: [{"option": option, "old": was, "new": now} for option, was, now in rows]
-            for id, rows in changed.items()
-        }
-        print_json({"added": added, "removed": removed, "changed": listed})
+        print_json({"added": added, "removed": removed, "changed": {id: listed(rows) for id, rows in changed.items()}})
         return
     if not (added or removed or changed):
         note("Nothing changes.")
@@ -131,7 +143,7 @@ def diff_command(old: str, new: str, as_json: bool) -> None:
         shown.add_row(line(id), "the memory", NOTHING, "declared")
     for id, rows in changed.items():
         for option, was, now in rows:
-            shown.add_row(line(id), option, line(_text(was)), line(_text(now)))
+            shown.add_row(line(id), option, line(text_of(was)), line(text_of(now)))
     console().print(shown)
 
 
@@ -143,21 +155,12 @@ def _loaded(source: str) -> Resources:
     return resources
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return NOTHING
-    return value if isinstance(value, str) else to_json(_plain(value), indent=None)
-
-
-def _changes(old: Resource, new: Resource) -> Iterable[tuple[str, Any, Any]]:
-    """What differs: its name, and both values. Of an address that differs in what is not shown the new one says so."""
-    before, after = ({one.option: one.value for one in resource.effective()} for resource in (old, new))
-    for option in dict.fromkeys((*before, *after)):
-        was, now = _plain(before.get(option)), _plain(after.get(option))
-        if option == "store" and was == now and old.place.address != new.place.address:
-            now = f"{now} (other credentials)"
-        if was != now:
-            yield option, was, now
+def _changes(old: Resource, new: Resource) -> Iterable[Row]:
+    """What differs. Of an address that differs in what is not shown the new one says so."""
+    before, after = ({one.option: plain(one.value) for one in resource.effective()} for resource in (old, new))
+    if before["store"] == after["store"] and old.place.address != new.place.address:
+        after["store"] = f"{after['store']} (other credentials)"
+    return changes(before, after)
 
 
 def _as_json(resource: Resource) -> dict[str, Any]:
@@ -168,17 +171,8 @@ def _as_json(resource: Resource) -> dict[str, Any]:
         "file": resource.file,
         "digest": resource.digest,
         "settings": [
-            {"option": one.option, "value": _plain(one.value), "origin": one.origin, "key": one.key}
+            {"option": one.option, "value": plain(one.value), "origin": one.origin, "key": one.key}
             for one in resource.effective()
         ],
         "warnings": list(resource.warnings),
     }
-
-
-def _plain(value: Any) -> Any:
-    """The value in JSON's types; what these have no form for as a text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

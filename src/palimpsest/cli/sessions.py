@@ -307,5 +307,6 @@ def figures_of(chat: Session) -> dict[str, Any]:
     found = chat.stats()
     stats = msgspec.to_builtins(found)
     stats["usage"] = stats["usage"] or "never recorded"
+    stats["definition"] = stats["definition"] or "not declared"
     stats["spent"] = msgspec.structs.asdict(found.spent) if found.spent.calls else "nothing on summaries"
     return {"session": chat.id, "counter": chat.options.counter.name, **stats}

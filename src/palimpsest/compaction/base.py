@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from palimpsest.compaction import Snapshot
+from palimpsest.compaction.knowledge import BLOCKS, KnowledgeBase, TextSplitter
 from palimpsest.compaction.selecting import part
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
@@ -55,10 +56,15 @@ class Summarizing(Triggered, frozen=True, kw_only=True):
     on_failure: Literal["keep", "heuristic"] = "heuristic"
     rebuild_every: int = 5
     bare_heuristic: bool = False
+    knowledge_base: KnowledgeBase | None = None
+    text_splitter: TextSplitter | None = None
 
     def __post_init__(self) -> None:
         Triggered.__post_init__(self)
         self.style.check()
+        for key, kind in BLOCKS.items():
+            if not isinstance(getattr(self, key), kind | None):
+                raise ConfigError(key, getattr(self, key), f"a {kind.__name__}, or None")
 
     @property
     def summarizes(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from palimpsest.compaction import Strategy
+from palimpsest.compaction import Strategy, knowledge
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
@@ -92,7 +92,6 @@ LOW_WATER = 0.5 / 0.8
 """Low water as a share of the threshold, where that is so low that the default low water does not fit under it."""
 
 _ALIASES = {"cod-summarizer": "summarizer", "fifo": "simple_fifo"}
-_LATER = ("knowledge_base", "text_splitter")
 _RULES = Triggers.__struct_fields__
 _NAMED = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -119,6 +118,14 @@ def load(given: object, where: str = "long_term") -> tuple[tuple[Strategy, ...],
             warnings.append(f"{place}: {strategy.name} has no enabled trigger, so it can never fire by itself")
         found.append(strategy)
     return tuple(found), warnings
+
+
+def load_with_knowledge(
+    given: object, where: str, persistence: str
+) -> tuple[tuple[Strategy, ...], list[str], list[knowledge.Linked]]:
+    """The same, with the knowledge bases of the strategies, for a session of this persistence."""
+    strategies, told = load(given, where)
+    return strategies, told, knowledge.linked(strategies, persistence)
 
 
 def _one(given: object, where: str, warnings: list[str]) -> Strategy:
@@ -184,10 +191,6 @@ def _alquimia(block: dict[str, Any], where: str) -> Strategy:
     with _within(where):
         values.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
     name = _ALIASES.get(name, name)
-    for key in _LATER if name == "summarizer" else ():
-        value = block.pop(key, None)
-        if value is not None:
-            raise ConfigError(f"{where}.{key}", value, "None: recall from a knowledge base is not there yet")
     return _make(STRATEGIES.find(name), {**SHARED, **BLOCKS[name], **block}, where)
 
 
@@ -236,6 +239,9 @@ def _make(target: Any, options: dict[str, Any], where: str) -> Strategy:
     threshold = getattr(options.get("triggers"), "threshold", None) or 1
     if "low_water" in known and "low_water" not in options and known["low_water"].default >= threshold:
         options["low_water"] = threshold * LOW_WATER
+    for key in knowledge.BLOCKS:
+        if key in known and key in options:
+            options[key] = knowledge.loaded(key, options[key], f"{where}.{key}")
     with _within(where):
         made = target(**options)
     return _checked(made, where)

@@ -90,6 +90,10 @@ class Summarize(Proportional, frozen=True, kw_only=True):
         rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
         bare_heuristic: whether a summary without a model tells counts, tools, sources of contexts, first and last
             message alone; False by default: what it finds worth keeping, too.
+        knowledge_base: a `KnowledgeBase` that its summaries go into and contexts are given from, or a mapping with its
+            fields; None: none.
+        text_splitter: how the summaries are split for it, a `TextSplitter`, or a mapping with its fields; None: as this
+            does by default.
         target_ratio: a summary's tokens as a share of what it stands for, over 0 and up to 1; 0.3 by default.
         summary_floor: tokens that a summary aims at, at least; 120 by default.
         max_summary_tokens: tokens that a summary aims at, at most; None: a quarter of the session's limit.
@@ -174,6 +178,10 @@ class HybridSummary(Summarizing, frozen=True, kw_only=True):
         rebuild_every: after how many folds the summary is made anew from the entries, 5 by default; 0: never.
         bare_heuristic: whether a summary without a model tells counts, tools, sources of contexts, first and last
             message alone; False by default: what it finds worth keeping, too.
+        knowledge_base: a `KnowledgeBase` that its summaries go into and contexts are given from, or a mapping with its
+            fields; None: none.
+        text_splitter: how the summaries are split for it, a `TextSplitter`, or a mapping with its fields; None: as this
+            does by default.
     """
 
     summary_tokens: int

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from palimpsest.context.groups import Meter
 from palimpsest.errors import BudgetImpossible, ConfigError
 from palimpsest.formats import Message
+from palimpsest.log import values
 from palimpsest.log.checks import check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Usage
@@ -17,6 +18,10 @@ from palimpsest.tokens.counter import compact, tool_schema_tokens
 
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
+
+
+Shares: TypeAlias = tuple[tuple[str, float], ...]
+"""Tags, and the share of the budget that entries with each take at most."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +214,20 @@ def resolve(
         max_messages=limits.max_messages,
         tail=tail,
     )
+
+
+def shares_of(given: Mapping[str, float] | None) -> Shares:
+    """Return the shares by tag. Raises ConfigError, naming the tag, for what is none."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise ConfigError("tag_shares", type(given).__name__, "a mapping of tags to shares, or None")
+    for tag, share in given.items():
+        if not isinstance(tag, str) or not tag:
+            raise ConfigError("tag_shares", tag, "tags that are text")
+        if not values.is_number(share) or not 0 <= share <= 1:
+            raise ConfigError(f"tag_shares[{tag!r}]", share, "a share of the budget from 0 to 1")
+    return tuple(given.items())
 
 
 def refuse_fixed(room: int, reserve: int, fixed: Fixed) -> None:

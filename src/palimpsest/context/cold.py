@@ -7,6 +7,7 @@ for a cold cache, and no other until the model has answered.
 
 from __future__ import annotations
 
+from palimpsest.context.budget import Shares
 from palimpsest.context.layout import Layout
 
 COLD_WATER = 0.5
@@ -33,8 +34,20 @@ def cold_level(low: float) -> float:
     return max(low, COLD_WATER)
 
 
-def holds(layout: Layout, share: float | None) -> bool:
-    """Whether what is shown fits, and is within this share of its limits (None: all of them)."""
+def is_crowded(layout: Layout, shares: Shares) -> bool:
+    """Whether entries with a tag take more than their share."""
+    if not shares:
+        return False
+    from palimpsest.context.shares import is_over  # only for who has shares
+
+    return is_over(layout, shares)
+
+
+def holds(layout: Layout, share: float | None, shares: Shares) -> bool:
+    """Whether what is shown fits, and is within this share of its limits (None: all of them), and within those of
+    tags."""
+    if is_crowded(layout, shares):
+        return False
     if share is None or layout.budget is None or not layout.fits:
         return layout.fits
     return layout.within(*layout.budget.down_to(share))

@@ -19,8 +19,8 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from inspect import signature
+from functools import cache, partial
+from inspect import Signature, signature
 from typing import Any
 
 from palimpsest.errors import ConditionFailed, ConfigError, nearest, shorten
@@ -89,6 +89,12 @@ def parse(text: str, where: str = "conditions") -> Condition:
     names = frozenset(root for root, _ in check.used)
     dynamic = not names <= {"message"} or not check.used.isdisjoint({("message", "index"), ("message", "age")})
     return Condition(text=check.text, names=names, per_message="message" in names, dynamic=dynamic, _tree=tree)
+
+
+@cache
+def _takes(name: str) -> Signature:
+    """What a function of the language is called with."""
+    return signature(_FUNCTIONS[name])
 
 
 class _Path(ast.expr):
@@ -164,7 +170,7 @@ class _Check(ast.NodeTransformer):
         if name not in _FUNCTIONS:
             near = nearest(name or getattr(node.func, "attr", ""), _FUNCTIONS)
             raise self.fault(node, f"of functions {_CALLS}, and no methods", near)
-        takes = signature(_FUNCTIONS[name])
+        takes = _takes(name)
         try:
             takes.bind(*node.args, **{each.arg or "": each for each in node.keywords})
         except TypeError:

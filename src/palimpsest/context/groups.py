@@ -25,7 +25,7 @@ from palimpsest.formats.wording import (
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Clamp, Cut
 from palimpsest.log.late import dumps
-from palimpsest.tokens.counter import Encoding, TokenCounter
+from palimpsest.tokens.counter import Encoding, TokenCounter, failures_of
 
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
@@ -48,11 +48,19 @@ class Meter:
         """Counts by `seq` that were made before, and were not stored."""
         self.exact = False
         self.counted: dict[int, int] = {}
+        self.provisional: dict[int, int] = {}
+        """Counts by `seq` that are not the counter's own, for it failed: they are made again, and never stored."""
+        self._failures = failures_of(counter)
         self.guessed = 0
         """How many costs are bounds."""
         self._bounds = counter if isinstance(counter, Encoding) else None
         self.overhead: Callable[[Entry], int] = fmt.overhead if counter.overhead else _nothing
         """What the provider adds to an entry: nothing where the counter is a plain function of the user."""
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether anything was counted by another counter since this was made, for its own failed."""
+        return failures_of(self.counter) != self._failures
 
     def cost(self, entry: Entry) -> int:
         """Tokens of an entry shown as it is, with its provider's overhead."""
@@ -80,8 +88,16 @@ class Meter:
         if tokens is None and (tokens := self._found(entry.seq)) is None:
             tokens = self.memo.get(entry.seq)
             if tokens is None:
+                tokens = self.provisional.get(entry.seq)
+            if tokens is None:
+                before = failures_of(self.counter)
                 tokens = sum(map(self.counter.count, counted_texts(entry)))
-                self.memo[entry.seq] = tokens
+                if failures_of(self.counter) == before:
+                    self.memo[entry.seq] = tokens
+                else:
+                    self.provisional[entry.seq] = tokens
+            if entry.seq in self.provisional:
+                return tokens
             self.counted[entry.seq] = tokens
         return tokens
 

@@ -25,7 +25,7 @@ from palimpsest.log.summary import Summary
 
 if TYPE_CHECKING:
     from palimpsest.context.account import Parts, Prefix, Report
-    from palimpsest.context.tail import Facts, Lead, Text
+    from palimpsest.context.tail import Lead, TailPart
 
 
 class CutOutcome(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Context:
         outcome: CutOutcome,
         ready: Ready | None = None,
         lead: Lead | None = None,
-        tail: Sequence[Text | Facts] = (),
+        tail: Sequence[TailPart] = (),
     ) -> None:
         self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
         self._summaries = summaries
@@ -86,12 +86,14 @@ class Context:
         if problems := fmt.validate(self._joined.messages):
             raise InvalidContext(problems)
 
-    def _fitting(self, parts: Sequence[Text | Facts]) -> list[Group]:
+    def _fitting(self, parts: Sequence[TailPart]) -> list[Group]:
         """What of these the budget's `tail` has room for."""
         from palimpsest.context.tail import tail_of  # only for who has one
 
         room = self.budget.tail - sum(group.cost for group in self._lead) if self.budget is not None else None
-        groups, left = tail_of(parts, room, self._meter)
+        whole = (item for group in (*self._ahead, *self._window.groups) for item in group.items if item.form == "whole")
+        shown = frozenset(item.entry.seq for item in whole)
+        groups, left = tail_of([part.beside(shown) for part in parts], room, self._meter)
         self._left_out += left
         return groups
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.context.asks import Newest, Recalled, Steps
-from palimpsest.context.cold import cold_share, holds
+from palimpsest.context.asks import Steps
+from palimpsest.context.cold import cold_share, holds, is_crowded
 from palimpsest.context.cut import CutPlan, Room
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Layout, LayoutReader, Recollection, View, is_unshown
@@ -26,10 +26,11 @@ from palimpsest.log.head import RENDERER, Cut, FactsShown, Head
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
-    from palimpsest.context.tail import Facts, Lead, Text
+    from palimpsest.context.tail import Lead, TailPart
 
-HIGH_WATER, COLD, EXACT = "high water", "a cold cache", "an exact walk"
-"""Why one does that holds no more, whose provider has forgotten what it was sent, or that is made at every call."""
+HIGH_WATER, COLD, EXACT, CROWDED = "high water", "a cold cache", "an exact walk", "a full share"
+"""Why one does that holds no more, whose provider has forgotten what it was sent, that is made at every call, or whose
+entries of a tag take more than their share."""
 
 _replace = msgspec.structs.replace
 
@@ -47,7 +48,7 @@ class Settled(msgspec.Struct, frozen=True):
     """What is to be remembered of it."""
     lead: Lead | None = None
     """Facts that stand before the log."""
-    tail: Sequence[Text | Facts] = ()
+    tail: Sequence[TailPart] = ()
     """What is to stand behind it."""
 
     def given(self, head: Head, epoch: int | None, notes: Sequence[str] = ()) -> Context:
@@ -72,23 +73,6 @@ class Settled(msgspec.Struct, frozen=True):
             self.lead,
             self.tail,
         )
-
-
-def newest(terms: Terms, now: int, *, last_try: bool) -> Steps[tuple[Settled, Context | None]]:
-    """Settle what is shown of a session as it is now, and the context of that.
-
-    None for the context: a new cut is to be stored first, or, but for the last try, others have begun an epoch
-    meanwhile: then some texts may be as they were, and others as they are.
-    """
-    head: Head = yield Newest()
-    recalled: Recollection | None = yield Recalled()
-    settled = yield from Settler(terms, now, recalled=recalled).settle(head)
-    if settled.reason is not None:
-        return settled, None
-    if (yield Newest()).epoch == head.epoch:
-        return settled, settled.given(head, head.epoch)
-    note = "others began new epochs meanwhile, so this context belongs to none"
-    return settled, settled.given(head, None, (note,)) if last_try else None
 
 
 class Settler:
@@ -120,14 +104,16 @@ class Settler:
         if not self._over:
             layout = yield from self._layouts.view(head, cut, entries, more=more)
             reason = self._due(layout)
-            if reason is None and holds(layout, self._cold(layout)):
+            if reason is None and holds(layout, self._cold(layout), self._terms.tag_shares):
                 return self._remembered(layout)
         # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
         self._meter.exact = True
         layout = yield from self._layouts.view(head, cut, None if more else entries)
         reason, cold = reason or self._due(layout), self._cold(layout)  # more may have been read
-        if reason is None and holds(layout, cold):
+        if reason is None and holds(layout, cold, self._terms.tag_shares):
             return self._remembered(layout)
+        if reason is None and is_crowded(layout, self._terms.tag_shares):
+            reason = CROWDED
         settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
         if settled.reason == COLD and settled.layout.tokens >= layout.tokens:
             return self._remembered(layout)  # what is above that level may not be left out
@@ -141,11 +127,11 @@ class Settler:
         layout = yield from self._layouts.again(head, self._present_cut(head), before)
         if layout is not None and self._due(layout) is None:
             cold = self._cold(layout)
-            if holds(layout, cold):
+            if holds(layout, cold, self._terms.tag_shares):
                 return self._remembered(layout, before)
             if self._meter.guessed or not layout.fixed.exact:
                 layout = self._layouts.counted(layout)
-                if holds(layout, cold):
+                if holds(layout, cold, self._terms.tag_shares):
                     return self._remembered(layout, before)
             self._over = True
         self._meter.exact, self._meter.guessed = False, 0
@@ -153,6 +139,15 @@ class Settler:
 
     def _cold(self, layout: Layout) -> float | None:
         return cold_share(layout, self._terms.cache_life, self._now, self._terms.low_water)
+
+    def _within_shares(self, layout: Layout, cut: Cut) -> Cut:
+        """The cut without what takes more than its share."""
+        if not self._terms.tag_shares:
+            return cut
+        from palimpsest.context.shares import within_shares  # only for who has shares
+
+        part = 1.0 if self._terms.exact else self._terms.low_water
+        return within_shares(layout, cut, self._terms.tag_shares, part)
 
     def _remembered(self, layout: Layout, before: View | None = None) -> Settled:
         return _replace(self._settled(layout), view=self._layouts.remembered(layout, before))
@@ -206,7 +201,7 @@ class Settler:
             return "pinned"
         if self._shows_others(layout):
             return "facts"
-        return layout.window.stale[0][1] if layout.window.stale else None
+        return layout.window.stale[0][1] if layout.window.stale else self._terms.due
 
     def _recut(self, layout: Layout, reason: str | None, share: float) -> Steps[Settled]:
         """Cut down to a share of the limits, or only leave out what is stale where the rest fits."""
@@ -232,6 +227,9 @@ class Settler:
             if layout.window.stale:  # what a restore has brought back may have expired, or have been superseded
                 cut = _replace(cut, gone=layout.gone)
                 layout = yield from self._layouts.view(head, cut)
+            if (fewer := self._within_shares(layout, cut)) is not cut:
+                cut = fewer
+                layout = yield from self._layouts.view(head, cut)
             if layout.fits:
                 return self._settled(layout, reason)
         cut = yield from self._with_short_summaries(layout, cut)
@@ -239,6 +237,7 @@ class Settler:
         cut = _replace(cut, gone=layout.gone)
         for _, rules in self._terms.strategies:
             cut = self._sifted(layout, cut, rules)
+        cut = self._within_shares(layout, cut)
         if cut.gone != layout.cut.gone:
             layout = yield from self._planning(head, cut)
         target = Room(*layout.budget.down_to(share)) if layout.budget else Room(None, None)  # by the new factor
@@ -256,6 +255,7 @@ class Settler:
         settled = self._settled(layout, EXACT)
         for strategy, rules in self._terms.strategies:
             cut = self._sifted(layout, _replace(layout.cut, reason=EXACT), rules)
+            cut = self._within_shares(layout, cut)
             layout = yield from self._again(layout, cut)
             settled = yield from self._cut(layout, EXACT, None, strategy)
             layout = settled.layout

@@ -178,3 +178,25 @@ def interaction_values(groups: Sequence[Group], index: int, age: int) -> dict[st
         "ended_at": members[-1].at / 1_000_000,
         "metadata": human.metadata or {},
     }
+
+
+def chosen(short_term: Any, conditions: Sequence[str], oversize: str) -> tuple[tuple[MaxTokens, ...], list[str], bool]:
+    """Return the strategies that the options of a session come to, what is to be warned of, and whether the log is
+    walked anew for each context. Raises ConfigError, naming the option, for what cannot be."""
+    if short_term and conditions:
+        raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
+    if not short_term:
+        native = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "cut": "low_water"}
+        blocks: list[Any] = [{**native, "conditions": conditions, "oversize": oversize}]
+        where = ""
+    else:
+        blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping | str) else short_term
+        if not isinstance(blocks, Sequence):
+            raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
+        where = "short_term"
+    loaded = [load(block, f"{where}[{i}]" if where else "session") for i, block in enumerate(blocks)]
+    strategies = tuple(strategy for strategy, _ in loaded)
+    cuts = {strategy.cut for strategy in strategies}
+    if len(cuts) > 1:
+        raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
+    return strategies, [text for _, found in loaded for text in found], cuts == {"exact"}

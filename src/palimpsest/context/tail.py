@@ -7,13 +7,32 @@ used. So nothing in a tail makes a cut, and everything before it is what it woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from palimpsest.context.groups import Group, Meter, by_group, fill
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.facts import Fact, as_of, rendered
 from palimpsest.log.late import sha256
+
+
+class TailPart(Protocol):
+    """What may stand in a tail, under a name."""
+
+    @property
+    def name(self) -> str: ...
+
+    def beside(self, shown: Collection[int]) -> TailPart:
+        """It without what says the same as these entries of the log (by `seq`), which the context shows whole."""
+        ...
+
+    def within(self, most: int | None, count: Callable[[str], int]) -> str:
+        """What of it has room in so many tokens (None: any number); "" for nothing."""
+        ...
+
+    def group(self, most: int | None, meter: Meter) -> Group | None:
+        """It as it is sent, with its fence; None where it says nothing, or has no room."""
+        ...
 
 
 class Text(NamedTuple):
@@ -22,13 +41,17 @@ class Text(NamedTuple):
     name: str
     text: str
 
+    def beside(self, shown: Collection[int]) -> Text:
+        """It as it is."""
+        return self
+
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
         """The text, or "" where it has more than so many tokens."""
         return self.text if most is None or count(self.text) <= most else ""
 
     def group(self, most: int | None, meter: Meter) -> Group | None:
         """It as it is sent, with its fence; None where it says nothing, or has no room."""
-        return _fitting(self, most, meter)
+        return fitting(self, most, meter)
 
 
 class Facts:
@@ -43,6 +66,10 @@ class Facts:
         self._then: tuple[int, Facts] | None = None
         self._times: str | None = None
 
+    def beside(self, shown: Collection[int]) -> Facts:
+        """They as they are."""
+        return self
+
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
         """The facts in at most so many tokens; "" where there are none, or no room."""
         return rendered(self.facts, most, count)
@@ -51,7 +78,7 @@ class Facts:
         """They as they are sent, with their fence; None where there are none, or no room."""
         asked = (most, meter.counter, meter.format, meter.model)
         if self._made[0] != asked:
-            self._made = asked, _fitting(self, most, meter)
+            self._made = asked, fitting(self, most, meter)
         return self._made[1]
 
     def as_of(self, at: int) -> Facts:
@@ -69,7 +96,7 @@ class Facts:
         return self._times
 
 
-def tail_of(parts: Sequence[Text | Facts], room: int | None, meter: Meter) -> tuple[list[Group], tuple[str, ...]]:
+def tail_of(parts: Sequence[TailPart], room: int | None, meter: Meter) -> tuple[list[Group], tuple[str, ...]]:
     """These parts as they are sent, within so many counted tokens (None: any number), the first ones first, and the
     names of those that have no room."""
     groups, left = list[Group](), list[str]()
@@ -101,7 +128,8 @@ def lead_of(parts: Sequence[Facts], at: int, room: int | None, meter: Meter) -> 
     return Lead(groups, left, sha256(repr(known).encode()).hex()[:16])
 
 
-def _fitting(part: Text | Facts, most: int | None, meter: Meter) -> Group | None:
+def fitting(part: TailPart, most: int | None, meter: Meter) -> Group | None:
+    """What of a part has room in so many counted tokens (None: any number) with its fence, as it is sent."""
     inner = most
     while inner is None or inner > 0:
         text = part.within(inner, meter.counter.count)

@@ -12,7 +12,7 @@ from palimpsest.formats import Format, Message
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
-    from palimpsest.context.tail import Facts, Text
+    from palimpsest.context.tail import Facts, TailPart
     from palimpsest.tokens.counter import TokenCounter
     from palimpsest.tokens.models import Model
 
@@ -48,10 +48,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     masks: bool
     exact: bool
     past: bool = False
+    due: str | None = None
+    """Why a new cut is made, whatever fits; None: one is made where it is due."""
     tail_share: float = 0.0
     summary_share: float | None = None
+    tag_shares: tuple[tuple[str, float], ...] = ()
+    """By tag, the share of the budget that entries with it take at most."""
     lead: Sequence[Facts] | None = None
-    tail: Sequence[Text | Facts] = ()
+    tail: Sequence[TailPart] = ()
     strategies: Sequence[tuple[MaxTokens, list[AppliedCondition]]]
     conditions: tuple[str, ...]
     """Every condition of the low-water strategies, as a cut records them."""

@@ -16,6 +16,7 @@ PalimpsestError
 ├── Closed                                   used after `close`
 ├── ForkedProcess                            used in a child of the process that opened it, or forked in between
 ├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
+├── EmbedderFailed         (RuntimeError)    no vectors could be had from an embedder; what needs none goes on
 ├── PrivacyRefused         (RuntimeError)    what was given could not be checked for what is private; nothing was stored
 ├── ErasureFailed          (RuntimeError)    what was made from entries could not be removed; nothing was erased
 ├── MissingExtra           (ImportError)     a library that an option needs is not installed
@@ -48,6 +49,7 @@ __all__ = [
     "ConditionFailed",
     "ConfigError",
     "Conflict",
+    "EmbedderFailed",
     "EntryNotFound",
     "ErasureFailed",
     "ForkedProcess",
@@ -247,6 +249,18 @@ class SummarizerFailed(PalimpsestError, RuntimeError):
     def __init__(self, summarizer: str, kind: str, why: str) -> None:
         self.summarizer, self.kind, self.why = summarizer, kind, why
         super().__init__(f"the summarizer {summarizer} gave no answer ({kind}): {why}")
+
+
+class EmbedderFailed(PalimpsestError, RuntimeError):
+    """No vectors could be had from an embedder. What is found by its words is still found.
+
+    `embedder` names it, `kind` is timeout, raised, answer (one that is no vectors of the texts), files (they are not
+    those of the model), replaced (the index is of another one) or paused (it failed too often), `why` tells a reader.
+    """
+
+    def __init__(self, embedder: str, kind: str, why: str) -> None:
+        self.embedder, self.kind, self.why = embedder, kind, why
+        super().__init__(f"the embedder {embedder} gave no vectors ({kind}): {why}")
 
 
 class PrivacyRefused(PalimpsestError, RuntimeError):

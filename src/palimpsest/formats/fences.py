@@ -21,7 +21,16 @@ from palimpsest.log.entry import Entry, File, Opaque, Part, Reasoning, Text
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
-FENCES = ("context", "summary", "system_message", "late_result", "unmatched_result", "thinking", "provider_item")
+FENCES = (
+    "context",
+    "summary",
+    "system_message",
+    "late_result",
+    "unmatched_result",
+    "thinking",
+    "provider_item",
+    "recalled",
+)
 """Every tag that Palimpsest writes into a context."""
 
 GUARD_TOKENS = 3
@@ -39,14 +48,14 @@ _SPOKEN = (*_EXACT, "input", "args", "arguments")
 _SIGNATURES = frozenset(("signature", "thought_signature", "thoughtSignature"))
 
 # What shows nothing: controls, marks of direction, joiners, variants, fillers and tags of Unicode.
-_HIDDEN = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-_HIDDEN += "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff"
+HIDDEN = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+HIDDEN += "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff"
 
 
 def _spelled(tag: str) -> str:
     """The tag in any spelling that reads alike: with what shows nothing in it, with other joints between its words."""
-    words = (f"[{_HIDDEN}]*".join(word) for word in tag.split("_"))
-    return f"[{_HIDDEN} \t\xa0_-]*".join(words)
+    words = (f"[{HIDDEN}]*".join(word) for word in tag.split("_"))
+    return f"[{HIDDEN} \t\xa0_-]*".join(words)
 
 
 @cache
@@ -56,7 +65,7 @@ def _like() -> re.Pattern[str]:
     Compiled where a text first has a `<`: that takes as long as a third of the imports of a cold start.
     """
     tags = "|".join(map(_spelled, FENCES))
-    return re.compile(rf"<(?=[\s{_HIDDEN}/]*(?:\Z|(?:{tags})(?![\w]|[.:-]\w)))", re.IGNORECASE)
+    return re.compile(rf"<(?=[\s{HIDDEN}/]*(?:\Z|(?:{tags})(?![\w]|[.:-]\w)))", re.IGNORECASE)
 
 
 def guard(text: str) -> str:

@@ -50,8 +50,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     erased before, of which no summary is to tell any more. `silence` are revisions whose records lose their words with
     an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is remembered of
     compactions from then on, `pseudonyms` are all that are given out by then, of `about` what is
-    named in `said` is said of the session from then on; an erasure takes that away. `detail` goes into the record: the
-    window before and after, the trigger.
+    named in `said` is said of the session from then on; an erasure takes that away, a cut says another
+    definition, a replacement what a session is that it makes.
+    `detail` goes into the record: the window before and after, the trigger.
     """
 
     kind: ChangeKind
@@ -178,11 +179,16 @@ def _cut(head: Head, change: Change) -> Head:
         # Numbers begin anew where a session was deleted: its revision may be the expected one again.
         raise Conflict("the session", "is another one since the cut was made: read it again")
     cut = msgspec.structs.replace(change.cut, epoch=head.epoch + 1, revision=head.revision + 1)
-    return _begun(head, change.reason, views={**head.views, change.view: cut})
+    return _begun(head, change.reason, views={**head.views, change.view: cut}, about=_said(head, change))
 
 
 def _compact(head: Head, change: Change) -> Head:
-    return _begun(head, change.reason, usage=outdated(head.usage), prompt=None)
+    return _begun(head, change.reason, usage=outdated(head.usage), prompt=None, about=_said(head, change))
+
+
+def _said(head: Head, change: Change) -> About | None:
+    """What is said of the session after a change that may say something else."""
+    return _about(head, change).about if change.said else head.about
 
 
 def _erase(head: Head, change: Change) -> Head:
@@ -204,7 +210,7 @@ def _erase(head: Head, change: Change) -> Head:
         pauses=head.pauses and left,
         contexts={name: known for name, known in head.contexts.items() if known[0] not in gone},
         views=_unconditional(head.views, change.silence) if change.silence else head.views,
-        about=_about(head, change).about if change.said else head.about,
+        about=_said(head, change),
     )
 
 

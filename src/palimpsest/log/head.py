@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from palimpsest.errors import ConfigError
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Spent
@@ -174,16 +175,50 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent: Spent = Spent()
 
 
+MOST_NAMED = 256
+"""Characters of a memory's name, and of a version."""
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which definition a session is under: the `memory` that it declares ("project/id"), its `version`, and the
+    `digest` of what it says, 32 hexadecimal digits. What that is, is kept once in a store."""
+
+    memory: str
+    digest: str
+    version: str | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether each part can be what it is; what comes with an import may be anything."""
+        named = self.memory.isprintable() and 0 < len(self.memory) <= MOST_NAMED
+        versioned = self.version is None or (self.version.isprintable() and 0 < len(self.version) <= MOST_NAMED)
+        return named and versioned and len(self.digest) == 32 and not self.digest.strip("0123456789abcdef")
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is said of a session by whoever keeps it: whose it is, what it is called, and what else there is to say.
 
-    `lifetime` is how many seconds it lasts when nothing is added to it any more; None: for ever.
+    `lifetime` is how many seconds it lasts when nothing is added to it any more; None: for ever. `definition` is what
+    its contexts are made by, where it is declared.
     """
 
     user: str | None = None
     title: str | None = None
     metadata: dict[str, Any] = {}
     lifetime: float | None = None
+    definition: Definition | None = None
+
+    def checked(self) -> "About":
+        """The same. Raises ConfigError for a definition that names none."""
+        if self.definition is not None and not self.definition.is_sound:
+            raise ConfigError(
+                "definition", msgspec.to_builtins(self.definition), "the name of one, as an export has it"
+            )
+        return self
+
+
+ABOUT = ("user", "title", "metadata", "lifetime")
+"""What programs say of a session where it is made."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -255,6 +290,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def metadata(self) -> dict[str, Any]:
         """What else is said of the session."""
         return {} if self.about is None else self.about.metadata
+
+    @property
+    def definition(self) -> Definition | None:
+        """The definition that its contexts are made by; None: it is not declared, or nobody has said."""
+        return None if self.about is None else self.about.definition
 
     def is_over(self, now: int) -> bool:
         """Whether its time is over: then there is no such session any more, whatever is still stored of it."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from palimpsest.resources.operations import AsyncDeclaredMemory as AsyncDeclaredMemory
     from palimpsest.resources.operations_sync import DeclaredMemory as DeclaredMemory
     from palimpsest.resources.payloads import Limits as Limits
+    from palimpsest.resources.worked import Worked as Worked
+    from palimpsest.resources.worked import WorkReport as WorkReport
+    from palimpsest.resources.working import Worker as Worker
 
 _HOMES = {
     "AsyncDeclaredMemory": "resources.operations",
@@ -35,6 +38,9 @@ _HOMES = {
     "Setting": "resources.definition",
     "StorePlace": "resources.definition",
     "Template": "resources.keys",
+    "WorkReport": "resources.worked",
+    "Worked": "resources.worked",
+    "Worker": "resources.working",
 }
 
 __all__ = [  # noqa: PLE0604 (the names of a literal table)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+import msgspec
+
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
+from palimpsest.log.entry import now_us
 from palimpsest.resources.definition import Resource, StorePlace
 from palimpsest.resources.keys import Template
 from palimpsest.resources.loading import loaded
@@ -14,6 +19,8 @@ from palimpsest.resources.opening import opened_with, session_options
 from palimpsest.resources.operations import AsyncDeclaredMemory
 from palimpsest.resources.operations_sync import DeclaredMemory
 from palimpsest.resources.payloads import Limits
+from palimpsest.resources.worked import Told
+from palimpsest.resources.working import LEASE, Worker
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.sync import Memory, Session
@@ -50,7 +57,8 @@ class _Collection(Generic[M]):
             source: a file (.yaml, .yml, .json), a folder, which is searched with the folders in it, or a mapping.
             project: the project of memories that name none, 1 to 100 letters, digits, _ and -.
             tenant: who owns every session, "default" by default.
-            options: further options of the memories, as `Memory.open` takes them, such as `clock`.
+            options: further options of the memories, as `Memory.open` takes them, such as `clock`. With `where`, the
+                address of a store, all of them are kept there, in the place of what is declared.
         """
         return cls(loaded(source, project), tenant, **options)
 
@@ -78,6 +86,9 @@ class _Collection(Generic[M]):
 
     def _opened(self, resource: Resource, kind: type[M]) -> M:
         """The memory of a resource: one for all that are in one place."""
+        if (where := self._given.get("where")) is not None:
+            place = msgspec.structs.replace(resource.place, backend="", address=str(where), variable=None)
+            resource = msgspec.structs.replace(resource, place=place)
         for place, memory in self._memories.values():
             if place == resource.place:
                 return memory
@@ -129,7 +140,7 @@ class Resources(_Collection[Memory]):
             options: options of the session, such as `format`: they hold in the place of what is declared.
         """
         resource, id, added = self._named(reference, variables)
-        return self.memory(resource.id).session(id, **{**session_options(resource), **options, **added})
+        return self.memory(resource.id).session(id, **session_options(resource, {**options, **added}))
 
     def memory(self, id: str) -> Memory:
         """Return the memory that keeps the sessions of a declared one.
@@ -177,7 +188,7 @@ class AsyncResources(_Collection[AsyncMemory]):
             options: options of the session, in the place of what is declared.
         """
         resource, id, added = self._named(reference, variables)
-        return self.memory(resource.id).session(id, **{**session_options(resource), **options, **added})
+        return self.memory(resource.id).session(id, **session_options(resource, {**options, **added}))
 
     def memory(self, id: str) -> AsyncMemory:
         """Return the memory that keeps the sessions of a declared one; its first verb opens the store.
@@ -196,6 +207,44 @@ class AsyncResources(_Collection[AsyncMemory]):
         """
         resource, most = self[id], Limits.of(limits)
         return AsyncDeclaredMemory(self.memory(id), resource, session_options(resource), most)
+
+    def worker(
+        self,
+        *,
+        tenants: Sequence[str] | None = None,
+        all_tenants: bool = False,
+        duties: Sequence[str] | None = None,
+        lease: timedelta | float | str = LEASE,
+        told: Told | None = None,
+        **options: Any,
+    ) -> Worker:
+        """Return what does all that is due of the declared memories: `await worker.run()`, or `await worker.once()`.
+
+        It works through the memories of this object, which have to stay open. Raises ConfigError for what is not
+        accepted.
+
+        Args:
+            tenants: whose sessions; None: those of the tenant that this object was loaded with.
+            all_tenants: whether the sessions of all tenants are meant that the stores have, in the place of that.
+            duties: what is done, by name: "compact", "sweep"; None: all of it.
+            lease: for how long sessions are taken by a worker that gives no sign of life; "60s" by default.
+            told: called with a `Worked` for each thing that was done.
+            options: options of the sessions, such as `summarizer`: they hold in the place of what is declared.
+        """
+        values.switch("all_tenants", all_tenants)
+        places = dict[int, tuple[AsyncMemory, list[Resource]]]()
+        for resource in self._resources.values():
+            memory = self.memory(resource.id)
+            places.setdefault(id(memory), (memory, []))[1].append(resource)
+        return Worker(
+            places.values(),
+            tenants=None if all_tenants else [self._tenant] if tenants is None else tenants,
+            duties=duties,
+            lease=lease,
+            told=told,
+            options=options,
+            clock=self._given.get("clock", now_us),
+        )
 
     async def close(self) -> None:
         """Close every store that was opened. Again it does nothing."""

@@ -12,16 +12,23 @@ from palimpsest.log import values
 from palimpsest.log.head import SessionKey
 from palimpsest.log.late import dumps, sha256
 from palimpsest.privacy.policy import load as load_policy
-from palimpsest.resources.definition import Resource, Setting, StorePlace
+from palimpsest.resources.definition import Resource, Setting, StorePlace, plain
 from palimpsest.resources.effective import effective_of
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.keys import Template, check_name
 from palimpsest.resources.limits import limits_of, version_of
 from palimpsest.resources.places import lifetime_of, place_of
 from palimpsest.resources.problems import Problems
-from palimpsest.resources.strategies import check_summarizer, long_term_of, persistence_of, short_term_of
+from palimpsest.resources.strategies import (
+    check_summarizer,
+    check_unwritten,
+    long_term_of,
+    persistence_of,
+    short_term_of,
+)
 from palimpsest.resources.table import BARE, KEYS, OPTIONS
 from palimpsest.sessions.options import Options
+from palimpsest.stores.common import discreet_address
 
 PROFILE = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
 """What may stand under `profile`."""
@@ -109,7 +116,7 @@ class _Reader:
             place=place,
             options=self._options,
             template=self._template(),
-            digest=sha256(dumps(_plain(self._root), sort_keys=True).encode()).hex(),
+            digest=sha256(dumps(_digested(self._root), sort_keys=True).encode()).hex(),
             file=self._file,
         )
         self._check_whole()
@@ -190,6 +197,8 @@ class _Reader:
             self._options["long_term"] = long
         if (persistence := persistence_of(root, problems)) is not None:
             self._options["persistence"] = persistence
+            if persistence == "ephemeral":
+                check_unwritten(root, problems)
 
     def _with_policy(self, place: StorePlace) -> StorePlace:
         given, own = self._root.get("privacy_policy"), self._root.get("privacy")
@@ -219,7 +228,7 @@ class _Reader:
         if self._problems.found:
             return
         with self._problems.at():
-            checked = ("summarizer", "short_term", "long_term")  # each by itself
+            checked = ("summarizer", "short_term", "long_term", "counter")  # each by itself
             options = {name: value for name, value in self._options.items() if name not in checked}
             Options(SessionKey("default", "check"), **options)
 
@@ -227,10 +236,13 @@ class _Reader:
         return () if self._problems.found else effective_of(self._root, resource)
 
 
-def _plain(value: Any) -> Any:
-    """What is said, as JSON has it, to be hashed: what is no JSON as its text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+def _digested(root: Mapping[str, Any]) -> Any:
+    """What a digest is made of: all that is said but for secrets, which say nothing of a memory."""
+    said = plain(root)
+    if isinstance(said.get("token_provider"), dict):
+        said["token_provider"].pop("api_key", None)
+    place = said.get("persistence")
+    for holder, key in ((said, "store"), (place if isinstance(place, dict) else {}, "url")):
+        if isinstance(holder.get(key), str):
+            holder[key] = discreet_address(holder[key])
+    return said

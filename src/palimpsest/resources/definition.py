@@ -14,6 +14,15 @@ Origin: TypeAlias = Literal["given", "document default", "our default"]
 """Who says a value: the resource, the document that its keys are from, or Palimpsest."""
 
 
+def plain(value: Any) -> Any:
+    """What is said in JSON's types; what these have no form for as a text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
 class Setting(NamedTuple):
     """One resolved value: the `option` of Palimpsest, its `value`, its `origin`, and the `key` that it comes from."""
 

@@ -19,7 +19,9 @@ FLUSHING = ("threshold", "summarize_oldest_percent", "interaction_keep", "on_fai
 SOURCES = {
     "max_log_tokens": ("max_tokens", "max_log_tokens", "max_context_ratio"),
     "model": ("token_provider", "model"),
+    "counter": ("token_provider",),
     "summary_share": ("token_allocation", "summary_share"),
+    "tag_shares": ("token_allocation", "tag_shares"),
     "persistence": ("persistence_strategy",),
     "lifetime": ("persistence", "lifetime"),
 }
@@ -61,7 +63,7 @@ def _said(given: bool) -> Origin:
 def _of_options(root: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Setting]:
     defaults = GivenOptions()
     for name in GivenOptions.__struct_fields__:
-        if name in ("user", "title", "metadata", "short_term", "long_term"):
+        if name in ("user", "title", "metadata", "short_term", "long_term", "definition"):
             continue
         if name in options:
             key = next((one for one in SOURCES.get(name, (name,)) if root.get(one) is not None), name)

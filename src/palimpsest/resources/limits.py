@@ -10,6 +10,8 @@ from typing import Any
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.resources.problems import Problems
+from palimpsest.tokens.counter import ENCODINGS
+from palimpsest.tokens.fallback import COUNTERS
 from palimpsest.tokens.models import find_model, model_names
 
 WINDOWS = {
@@ -63,7 +65,7 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
     needed = NEEDED.get(kind or "", ())
     if needed and not any(root.get(name) is not None for name in needed):
         problems.add((needed[0],), None, f"a value: {kind} needs {' or '.join(needed)}")
-    return options | _allocation(root, problems, warnings, kind)
+    return options | _allocation(root, problems, kind)
 
 
 def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
@@ -85,6 +87,8 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
         warnings.append(
             "token_provider.api_key: a key in a file is read by everybody who reads the file; it is not kept"
         )
+    if isinstance(given.get("provider"), str) and COUNTERS.knows(given["provider"]):
+        return _service(given, problems)
     if {"api_key", "api_key_env", "endpoint"} & set(given):
         warnings.append("token_provider: tokens are counted on this machine, so no key and no endpoint is used")
     model, fallback = given.get("model"), given.get("fallback")
@@ -99,6 +103,23 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
             hint = f" (is it {near}?)" if near else ""
             warnings.append(f"token_provider.model: {model} is not in the table of models{hint}: counts are estimates")
     return {}
+
+
+def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """A counting service of the program's: it counts, and the fallback, a model or an encoding, does where it fails."""
+    fallback, model = given.get("fallback"), given.get("model")
+    known = find_model(fallback) if isinstance(fallback, str) else None
+    if isinstance(fallback, str) and known is None and fallback not in ENCODINGS:
+        allowed = f"a model of the table, or {', '.join(ENCODINGS)}"
+        problems.add(("token_provider", "fallback"), fallback, allowed, nearest=nearest(fallback, model_names()))
+    said = {key: given[key] for key in ("provider", "model", "endpoint", "api_key_env", "settings") if given.get(key)}
+    if isinstance(secret := given.get("api_key"), str) and secret.startswith("${"):
+        said.setdefault("api_key_env", secret[2:-1])
+    elif isinstance(secret, str):
+        problems.add(("token_provider", "api_key"), "a key", "${NAME} or api_key_env, for a service that is asked")
+    encoding = known.encoding if known is not None else fallback
+    options: dict[str, Any] = {"counter": {**said, **({"fallback": encoding} if encoding else {})}}
+    return {**options, "model": model} if isinstance(model, str) and find_model(model) is not None else options
 
 
 def _window(root: Mapping[str, Any]) -> int:
@@ -122,8 +143,9 @@ def _window(root: Mapping[str, Any]) -> int:
     raise ConfigError("max_context_ratio", root["max_context_ratio"], allowed)
 
 
-def _allocation(root: Mapping[str, Any], problems: Problems, warnings: list[str], kind: str | None) -> dict[str, Any]:
-    """The share of summaries: pinned entries and interactions have what the others leave, as the document has it."""
+def _allocation(root: Mapping[str, Any], problems: Problems, kind: str | None) -> dict[str, Any]:
+    """The shares of summaries and of tags: pinned entries and interactions have what these leave, as the document has
+    it."""
     given, place = root.get("token_allocation"), ("token_allocation",)
     if given is None:
         return {}
@@ -145,10 +167,15 @@ def _allocation(root: Mapping[str, Any], problems: Problems, warnings: list[str]
     total = sum(share for path, share in named.items() if path not in wrong)
     if not wrong and not isclose(total, 1, abs_tol=0.001):
         problems.add(place, round(total, 4), "shares whose sum is 1")
-    if more:
-        warnings.append("token_allocation.user_defined: what these shares leave goes to the interactions, as all does")
+    options: dict[str, Any] = {}
+    if more and not wrong:
+        if root.get("tag_shares") is not None:
+            problems.add(("tag_shares",), root["tag_shares"], "one of the two: token_allocation has user_defined")
+        options["tag_shares"] = {str(tag): share for tag, share in more.items()}
     share = given.get("long_term")
-    return {"summary_share": min(max(share, 0.001), 0.999)} if values.is_number(share) and 0 <= share <= 1 else {}
+    if values.is_number(share) and 0 <= share <= 1:
+        options["summary_share"] = min(max(share, 0.001), 0.999)
+    return options
 
 
 def _check_keys(given: Mapping[str, Any], path: tuple[str, ...], known: tuple[str, ...], problems: Problems) -> None:

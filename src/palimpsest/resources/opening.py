@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from palimpsest.errors import ConfigError
-from palimpsest.resources.definition import Resource
+from palimpsest.log.head import Definition
+from palimpsest.resources.definition import Resource, plain
+from palimpsest.sessions.counting import DEFAULT_ENCODING
+from palimpsest.sessions.declared import Declared, Kept
+from palimpsest.tokens.fallback import COUNTERS, FallbackCounter
 
 
 def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -29,19 +33,42 @@ def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) ->
     }
 
 
-def session_options(resource: Resource) -> dict[str, Any]:
-    """Return the options of its sessions, the summarizer made. Raises ConfigError, and MissingExtra for a model."""
+def session_options(resource: Resource, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options of its sessions, the summarizer made, and in their place those that the program has `given`.
+    Raises ConfigError, and MissingExtra for a model."""
     options = dict(resource.options)
     summarizer = options.get("summarizer")
     if isinstance(summarizer, Mapping):
         from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # an extra, for who has one
 
-        given = dict(summarizer)
-        name = given.pop("api_key_env", None)
+        said = dict(summarizer)
+        name = said.pop("api_key_env", None)
         if name is not None:
-            given["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
-        options["summarizer"] = ModelSummarizer(given.pop("model"), **given)
-    return options
+            said["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
+        options["summarizer"] = ModelSummarizer(said.pop("model"), **said)
+    if isinstance(asked := options.get("counter"), Mapping):
+        options["counter"] = _counting(resource, asked)
+    return {**options, "definition": declared(resource, given or {}), **(given or {})}
+
+
+def _counting(resource: Resource, given: Mapping[str, Any]) -> Any:
+    """What asks the counting service that a memory names, with what counts where that fails."""
+    said = dict(given)
+    provider, fallback = said.pop("provider"), said.pop("fallback", DEFAULT_ENCODING)
+    if (name := said.pop("api_key_env", None)) is not None:
+        said["api_key"] = _variable(name, f"memory {resource.id!r}: token_provider.api_key_env")
+    named = f"{provider}:{said['model']}" if said.get("model") else provider
+    return FallbackCounter(COUNTERS.find(provider)(said), fallback, name=named)
+
+
+def declared(resource: Resource, given: Iterable[str] = ()) -> Declared:
+    """Return what a session keeps of its definition, and what is stored of that; the program has `given` these options
+    itself."""
+    memory = f"{resource.project}/{resource.id}"
+    definition = Definition(memory=memory, digest=resource.digest[:32], version=resource.version)
+    settings = tuple((one.option, plain(one.value)) for one in resource.effective())
+    kept = Kept(memory=memory, version=resource.version, options=plain(resource.options), settings=settings)
+    return Declared(definition=definition, kept=kept, given=frozenset(given))
 
 
 def _keys(resource: Resource) -> Any:

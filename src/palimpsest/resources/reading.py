@@ -88,6 +88,8 @@ def _events(text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark is not None else None
+        if "nesting depth" in (fault.problem or ""):  # the library's own limit is met before ours, as it looks ahead
+            raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels", place=place) from fault
         raise Problem((), fault.problem or str(fault), "YAML", place=place) from fault
     except (yaml.YAMLError, ValueError) as fault:
         raise Problem((), str(fault).partition("\n")[0], "YAML") from fault

@@ -17,7 +17,7 @@ from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
 from palimpsest.resources import limits, places, strategies
 from palimpsest.resources.declared import RESERVED
 from palimpsest.resources.keys import LONGEST_TEMPLATE
-from palimpsest.resources.schema_blocks import flushing, later, long_term, native, short_term
+from palimpsest.resources.schema_blocks import flushing, knowledge, long_term, native, short_term
 from palimpsest.resources.schema_parts import (
     ANY,
     COUNT,
@@ -40,15 +40,21 @@ from palimpsest.resources.schema_parts import (
     ref,
     words,
 )
+from palimpsest.resources.schema_sharing import shared
 from palimpsest.resources.table import BARE, OPTIONS, TABLE
 from palimpsest.sessions.options import AUTO_COMPACT, FACTS_IN, LONG_TERM_RUN, MOST_TAIL, PERSISTENCE
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DIALECT = "http://json-schema.org/draft-07/schema#"
+
+
+def published() -> Schema:
+    """Return the same as `schema`, with what stands in it more than once written once."""
+    return shared(schema())
 
 
 def schema() -> Schema:
-    """Return the JSON Schema, of draft 2020-12, of a file that declares a memory."""
+    """Return the JSON Schema, of draft 7 (which editors know), of a file that declares a memory."""
     short, long = BARE
     return {
         "$schema": DIALECT,
@@ -72,7 +78,7 @@ def schema() -> Schema:
             "long_term": long_term(),
             "flushing": flushing(),
             "policy": _policy(),
-            **later(),
+            **knowledge(),
             "triggers": closed(fields(Triggers)),
             **{f"strategy_{name}": closed(native(name)) for name in loading.NAMES},
         },
@@ -183,6 +189,9 @@ def _options() -> dict[str, Schema]:
         "mask": {**SWITCH, "default": True},
         "low_water": PART,
         "summary_share": or_null(PART),
+        "tag_shares": or_null(
+            {"type": "object", "additionalProperties": {"type": "number", "minimum": 0, "maximum": 1}}
+        ),
         "cache_seconds": or_null({"type": "number", "exclusiveMinimum": 0}),
         "readonly": {**SWITCH, "default": False},
         "auto_compact": words(AUTO_COMPACT),
@@ -199,7 +208,7 @@ def _options() -> dict[str, Schema]:
 
 
 SAID = {
-    "auto_compact": "where a strategy that fires runs: before the verb returns, beside it, or nowhere",
+    "auto_compact": "where a strategy that fires runs: before the verb returns, beside it, or only in workers",
     "format": "in which provider's form contexts are given",
     "view": "which of several cuts of one log contexts are of",
     "conditions": "expressions that a message must meet to be shown",

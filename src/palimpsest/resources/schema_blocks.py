@@ -8,7 +8,6 @@ from typing import Any
 from palimpsest.compaction import loading
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.short_term import MaxTokens
-from palimpsest.resources import strategies
 from palimpsest.resources.schema_parts import (
     COUNT,
     SHARE,
@@ -30,6 +29,7 @@ from palimpsest.resources.table import BARE
 def native(name: str) -> dict[str, Schema]:
     """The keys of a strategy of this name: its own, and the rules of `Triggers` beside them."""
     own = fields(loading.STRATEGIES.find(name))
+    own |= {key: one for key, one in KNOWLEDGE.items() if key in own}
     rules = {key: one for key, one in fields(Triggers).items() if key not in own}
     said: Schema = {"const": name, "description": "which strategy it is"}
     return {"strategy": said, **own, **rules}
@@ -44,15 +44,16 @@ def _documented(name: str, key: str, defaults: Mapping[str, Any], more: Mapping[
     return closed({key: {"description": "which strategy it is"}, **keys, **more}, [key] * (key != "type"))
 
 
-def later() -> dict[str, Schema]:
-    """What of a summarizer acts as soon as there is recall."""
-    knowledge: dict[str, Schema] = {
+def knowledge() -> dict[str, Schema]:
+    """What a summarizer says of its knowledge base."""
+    base: dict[str, Schema] = {
         "collection_id": TEXT,
         "search_mode": or_null({"anyOf": [{"enum": ["always", "on_demand", "never"]}, TEXT]}),
         "search_type": or_null({"enum": ["similarity", "mmr", "keyword", "hybrid"]}),
         **dict.fromkeys(("top_k", "fetch_k", "max_tokens"), or_null(WHOLE)),
         **dict.fromkeys(("score_threshold", "lambda_mult"), or_null({"type": "number", "minimum": 0, "maximum": 1})),
         "write": SWITCH,
+        "embedder": or_null(TEXT),
     }
     splitter: dict[str, Schema] = {
         "type": or_null({"enum": ["recursive", "sentence", "markdown", "none"]}),
@@ -63,17 +64,14 @@ def later() -> dict[str, Schema]:
         **dict.fromkeys(("keep_separator", "add_start_index"), SWITCH),
     }
     return {
-        "knowledge_base": closed(inside("knowledge_base", knowledge), ["collection_id"]),
+        "knowledge_base": closed(inside("knowledge_base", base), ["collection_id"]),
         "text_splitter": closed(inside("text_splitter", splitter)),
     }
 
 
-LATER = {
-    "knowledge_base": {
-        **or_null(ref("knowledge_base")),
-        "description": f"where summaries go to be found again: {strategies.LATER}",
-    },
-    "text_splitter": {**or_null(ref("text_splitter")), "description": f"how summaries are split: {strategies.LATER}"},
+KNOWLEDGE = {
+    "knowledge_base": {**or_null(ref("knowledge_base")), "description": "where summaries go to be found again"},
+    "text_splitter": {**or_null(ref("text_splitter")), "description": "how the summaries are split for that"},
 }
 """The keys of a block that hold these."""
 
@@ -120,9 +118,9 @@ def long_term() -> Schema:
     for name in ("summarizer", "neuralyzer", "cod-summarizer"):
         plain = "summarizer" if name != "neuralyzer" else name
         defaults = {**loading.SHARED, **loading.BLOCKS[plain]}
-        blocks[name] = _documented(plain, at, defaults, LATER)
+        blocks[name] = _documented(plain, at, defaults, {})
         blocks[name]["properties"][at]["enum"] = ["summarizer", "neuralyzer", "cod-summarizer"]
-    flushes = {name: {**one, "properties": {**one["properties"], **LATER}} for name, one in _flushes().items()}
+    flushes = _flushes()
     natives = {name: ref(f"strategy_{name}") for name in loading.NAMES}
     others = {"properties": {"strategy": {"anyOf": [{"enum": list(loading.NAMES)}, TEXT]}}, "required": ["strategy"]}
     return {

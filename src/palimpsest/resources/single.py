@@ -9,8 +9,6 @@ from typing import Any
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.resources.loading import loaded
 from palimpsest.resources.opening import opened_with, session_options
-from palimpsest.resources.strategies import LATER
-from palimpsest.runtime.logs import warn_caller
 
 
 def opening(
@@ -18,8 +16,6 @@ def opening(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of `Memory.open` for the one memory that is declared, or the one of this id, and the options
     of its sessions. Raises InvalidResource, and ConfigError where it is not said which of several is meant.
-
-    It warns of what is declared and does nothing.
     """
     resources = {resource.id: resource for resource in loaded(source)}
     if id is None and len(resources) != 1:
@@ -29,7 +25,4 @@ def opening(
         told = ", ".join(sorted(resources)) or "the id of a declared memory: there is none"
         raise ConfigError("id", id, told, nearest=nearest(id, resources))
     resource = resources[id] if id is not None else next(iter(resources.values()))
-    for text in resource.warnings:
-        if text.endswith(LATER):
-            warn_caller(f"memory {resource.id!r}: {text}")
     return opened_with(resource, environ), session_options(resource)

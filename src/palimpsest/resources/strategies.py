@@ -12,17 +12,8 @@ from palimpsest.log import values
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.problems import Path, Problems, spelled
 
-KNOWLEDGE = (
-    *("collection_id", "search_mode", "top_k", "search_type", "score_threshold"),
-    *("fetch_k", "lambda_mult", "max_tokens", "write"),
-)
-SPLITTER = (
-    *("type", "chunk_size", "chunk_overlap", "unit", "separators"),
-    *("keep_separator", "min_chunk", "add_start_index"),
-)
 KINDS = ("memory_strategy_id", "long_term_memory_id", "type")
 """The keys that say what kind of strategy a block is."""
-LATER = "it was checked, and acts when Palimpsest can recall; until then it does nothing"
 FLUSHING = {"type": "simple_fifo"}
 """How a memory with a type flushes that does not say it."""
 SUMMARIZER = (
@@ -48,9 +39,8 @@ def long_term_of(
     """The strategies that compact: those of Alquimia, then how the memory flushes."""
     key, found = "long_term_memory_strategy", list[dict[str, Any]]()
     for path, block in _blocks(root.get(key), (key,), problems):
-        kept = _without_later(block, path, problems, warnings)
-        if _loads(kept, path, problems, warnings, load_long_term):
-            found.append(kept)
+        if _loads(block, path, problems, warnings, load_long_term):
+            found.append(block)
     flushing = root.get("flushing", FLUSHING if kind is not None else None)
     if flushing is None:
         return _named_apart(found, problems)
@@ -113,59 +103,6 @@ def _blocks(given: object, path: Path, problems: Problems) -> list[tuple[Path, d
     return found
 
 
-def _without_later(block: dict[str, Any], path: Path, problems: Problems, warnings: list[str]) -> dict[str, Any]:
-    """The block without what acts when there is recall, which is checked."""
-    kept = dict(block)
-    base, splitter = kept.pop("knowledge_base", None), kept.pop("text_splitter", None)
-    if base is not None:
-        at = (*path, "knowledge_base")
-        each_fault(problems, at, base, lambda given: _check_knowledge(given, spelled(at)))
-        warnings.append(f"{spelled(at)}: {LATER}")
-    if splitter is not None:
-        place = (*path, "text_splitter")
-        each_fault(problems, place, splitter, lambda given: _check_splitter(given, spelled(place)))
-        warnings.append(f"{spelled(place)}: {LATER}")
-    return kept
-
-
-def _check_knowledge(given: object, where: str) -> None:
-    """Check where summaries go to be found again. Raises ConfigError."""
-    block = _known(given, where, KNOWLEDGE)
-    at = f"{where}.".__add__
-    values.text(at("collection_id"), block.get("collection_id"))
-    values.text(at("search_mode"), block.get("search_mode"))  # always, on_demand, never, or a condition
-    for name in ("top_k", "fetch_k", "max_tokens"):
-        values.whole(at(name), block.get(name), 1, none=True)
-    if block.get("search_type") is not None:
-        values.choice(at("search_type"), block["search_type"], ("similarity", "mmr", "keyword", "hybrid"))
-    for name in ("score_threshold", "lambda_mult"):
-        if block.get(name) is not None and not (values.is_number(block[name]) and 0 <= block[name] <= 1):
-            raise ConfigError(at(name), block[name], "a number from 0 to 1")
-    values.switch(at("write"), block.get("write", True))
-    if block.get("collection_id") is None:
-        raise ConfigError(at("collection_id"), None, "the name of a collection")
-
-
-def _check_splitter(given: object, where: str) -> None:
-    """Check how summaries are split. Raises ConfigError."""
-    block = _known(given, where, SPLITTER)
-    at = f"{where}.".__add__
-    if block.get("type") is not None:
-        values.choice(at("type"), block["type"], ("recursive", "sentence", "markdown", "none"))
-    if block.get("unit") is not None:
-        values.choice(at("unit"), block["unit"], ("tokens", "chars"))
-    values.whole(at("chunk_size"), block.get("chunk_size"), 1, none=True)
-    for name in ("chunk_overlap", "min_chunk"):
-        values.whole(at(name), block.get(name), none=True)
-    size, overlap = block.get("chunk_size", 512), block.get("chunk_overlap", 64)
-    if values.is_whole(size) and values.is_whole(overlap) and overlap >= size:
-        raise ConfigError(at("chunk_overlap"), overlap, f"less than chunk_size, which is {size}")
-    if block.get("separators") is not None:
-        values.texts(at("separators"), block["separators"], "texts")
-    for name in ("keep_separator", "add_start_index"):
-        values.switch(at(name), block.get(name, False))
-
-
 def persistence_of(root: Mapping[str, Any], problems: Problems) -> str | None:
     """The option `persistence` that Alquimia's word means; None: none is given."""
     given = root.get("persistence_strategy")
@@ -174,6 +111,15 @@ def persistence_of(root: Mapping[str, Any], problems: Problems) -> str | None:
     with problems.at("persistence_strategy"):
         return values.word("persistence_strategy", given, ("incremental", "flush", "ephemeral"))
     return None
+
+
+def check_unwritten(root: Mapping[str, Any], problems: Problems) -> None:
+    """Note each knowledge base that is written to, in a memory of which nothing is."""
+    key = "long_term_memory_strategy"
+    for path, block in _blocks(root.get(key), (key,), Problems()):
+        base = block.get("knowledge_base")
+        if isinstance(base, Mapping) and base.get("write", True) is not False:
+            problems.add((*path, "knowledge_base", "write"), True, "false, in a memory that is EPHEMERAL")
 
 
 def check_summarizer(given: object) -> None:

@@ -22,13 +22,13 @@ TABLE = (
     Documented("id", "Compozy", "a part of the session's id", "the memory's name in its project"),
     Documented("project", "", "a part of the session's id", 'the project, a name or {id: NAME}; "default" by default'),
     Documented("description", "Compozy", "", "what the memory is for"),
-    Documented("version", "Compozy", "", "the version of the definition, such as 2.1.0-beta"),
+    Documented("version", "Compozy", "definition", "the version of the definition, such as 2.1.0-beta"),
     Documented("type", "Compozy", "", "token_based, message_count_based or buffer: which limits there must be"),
     Documented("max_tokens", "Compozy", "max_log_tokens", "tokens of what the memory gives to a context"),
     Documented("max_messages", "Compozy", "max_messages", "messages of what the memory gives to a context"),
     Documented("max_context_ratio", "Compozy", "max_log_tokens", "the share of the model's window that it may take"),
     Documented("context_window", "", "max_log_tokens", "the window in tokens, where the model is not in the table"),
-    Documented("token_allocation", "Compozy", "summary_share", "how the room is shared out"),
+    Documented("token_allocation", "Compozy", "summary_share, tag_shares", "how the room is shared out"),
     Documented("token_provider", "Compozy", "model, counter", "the model whose tokens are counted"),
     Documented("flushing", "Compozy", "long_term", "when old messages leave the context, and how"),
     Documented("persistence", "Compozy", "the store, lifetime, circuit_breaker", "where it is kept, and for how long"),
@@ -56,7 +56,7 @@ TABLE = (
 
 FROM_PROGRAMS = (
     *("counter", "user", "title", "metadata", "short_term"),
-    *("long_term", "summarizer", "max_tokens", "persistence"),
+    *("long_term", "summarizer", "max_tokens", "persistence", "definition"),
 )
 """Options of a session that a resource does not have by this name: they are objects, say something of one session, or
 have a documented name, or meaning, of their own."""

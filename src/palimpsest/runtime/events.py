@@ -26,10 +26,12 @@ EventName = Literal[
     "session:rewound",
     "context:over_budget",
     "condition:error",
+    "knowledge:deferred",
     "privacy:refused",
     "redacted",
     "usage:recorded",
     "turn:ended",
+    "config:changed",
 ]
 """What handlers may be told of."""
 EVENTS: tuple[str, ...] = get_args(EventName)

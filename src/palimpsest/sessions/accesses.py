@@ -29,12 +29,13 @@ FETCHES = "palimpsest:fetches"
 """The name under which it keeps how often an entry was fetched; their sum is what of the access clock is no append."""
 
 
-async def accessed(store: Store, options: Options, entry: Entry) -> None:
-    """Remember that an entry was fetched: best effort, as a count is."""
-    head, fetches = await store.head(options.key) or Head(), _own(FETCHES, options.key)
-    before = await store.counts(options.key, fetches)
-    when = {_own(ACCESSES, options.key): {entry.seq: sum(before.values()) << 32 | head.next_seq}}
-    await keep_counts(store, options.key, fetches, {entry.seq: before.get(entry.seq, 0) + 1}, **when)
+async def accessed(store: Store, key: SessionKey, seqs: Sequence[int]) -> None:
+    """Remember that entries were fetched, in this order: best effort, as a count is."""
+    head, fetches = await store.head(key) or Head(), _own(FETCHES, key)
+    before = await store.counts(key, fetches)
+    done = sum(before.values())
+    when = {_own(ACCESSES, key): {seq: done + i << 32 | head.next_seq for i, seq in enumerate(seqs)}}
+    await keep_counts(store, key, fetches, {seq: before.get(seq, 0) + 1 for seq in seqs}, **when)
 
 
 async def access_times(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
-from palimpsest.errors import ConfigError, ErasureFailed
+from palimpsest.errors import ConfigError, ErasureFailed, PalimpsestError
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.logs import warn
 from palimpsest.sessions.erased import Erased
 from palimpsest.stores.derivers import Derivers
 
 if TYPE_CHECKING:
     from palimpsest.runtime.runner import Runner
     from palimpsest.stores import Store
+
+T = TypeVar("T")
 
 
 class Derived(Protocol):
@@ -39,18 +42,61 @@ class Derived(Protocol):
         ...
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """What something that is made from entries may have beside: then it is told afterwards, too.
+
+    Who reads entries while others erase may have read them before they went, and make something of them after they were
+    removed here. So one that reads by itself takes nothing back from `erased` and `gone` on, until this says how things
+    stand. Whoever is killed in between never says it: after a while, take them for settled.
+    """
+
+    async def settled(self, tenant: str, session: str, entries: Mapping[int, str] | None) -> None:
+        """Know that what was to be done to these entries (None: to the session) was done, or failed.
+
+        What of them is still in the log is there to stay, with the text that it has now: one that was redacted has
+        another.
+        """
+        ...
+
+    async def scrub(self, *, whole: bool) -> Sequence[str]:
+        """See that no byte is left of what was removed; without `whole` leave what would take long for another time.
+
+        Return in plain sentences what remains.
+        """
+        ...
+
+
+@runtime_checkable
+class Summarised(Protocol):
+    """What something that is made from summaries may have beside."""
+
+    async def summarised(self, session: str) -> None:
+        """Know that summaries of this session were made anew of what an erasure has left."""
+        ...
+
+
 class Derivations:
     """What is made from the entries of one tenant. Every path that destroys entries comes by here first.
 
-    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there. What this
-    memory remembers of entries is forgotten by `remember_nothing`.
+    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there. What is the
+    store's `own`, such as its index, is at hand everywhere, by name. What this memory remembers of entries is forgotten
+    by `remember_nothing`.
     """
 
-    def __init__(self, runner: Runner, store: Store, tenant: str, remember_nothing: Callable[[], None]) -> None:
-        self._runner, self._tenant = runner, tenant
+    def __init__(
+        self,
+        runner: Runner,
+        store: Store,
+        tenant: str,
+        remember_nothing: Callable[[], None],
+        own: Mapping[str, Callable[[], Awaitable[Any]]],
+    ) -> None:
+        self._runner, self._tenant, self._own = runner, tenant, own
         self.remember_nothing = remember_nothing
         self._derivers = Derivers(store, tenant)
         self._all: list[Derived] = []
+        self._unscrubbed = False
 
     async def join(self, derived: Derived) -> None:
         """Have this told from now on, when it has removed what went while it was away.
@@ -68,15 +114,30 @@ class Derivations:
         await self._catch_up(derived)
         self._all.append(derived)
 
+    async def add(self, derived: Derived, *, lasting: bool) -> None:
+        """Have this told from now on, which knows by itself what went while it was away. The store learns its name if
+        what it made is `lasting`."""
+        if lasting:
+            await self._derivers.mark(derived.name)
+        if all(one.name != derived.name for one in self._all):
+            await self._catch_up(derived)
+            self._all.append(derived)
+
     async def catch_up(self) -> None:
         """Have removed what others have left notes of."""
         for derived in self._all:
             await self._catch_up(derived)
 
     async def _catch_up(self, derived: Derived) -> None:
+        done = False
         async for id, note in self._derivers.notes(derived.name):
-            await self._tell(derived, SessionKey(self._tenant, note.session), note.entries, "the note of it stays")
+            key = SessionKey(self._tenant, note.session)
+            await self._tell(derived, key, note.entries, "the note of it stays")
+            await self._settle(derived, [(key, note.entries)])
             await self._derivers.done(derived.name, id)
+            done = True
+        if done:
+            await self._scrub(derived, whole=False)
 
     def leave(self, derived: Derived) -> None:
         """Have this told no longer. The store knows of it still."""
@@ -99,11 +160,15 @@ class Derivations:
 
     async def tell(self, what: Unmaking) -> tuple[set[str], Erased]:
         """Have this removed; return who was told, at once or by a note, how much that was, and what remains."""
-        here, done = {derived.name: derived for derived in self._all}, Erased()
-        absent = [name for name in await self._derivers.names() if name not in here]
+        names, done = await self._derivers.names(), Erased()
+        await self._fetch_own(names)
+        here = {derived.name: derived for derived in self._all}
+        absent = [name for name in names if name not in here]
         if not (absent or here):
             return set(), done
+        self._unscrubbed = True
         async for key, entries in what.entries():
+            what.told.append((key, entries))
             told = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
             await self._leave(absent, key, entries)
             done += Erased(derived={name: number for name, number in told.items() if number})
@@ -114,15 +179,68 @@ class Derivations:
 
         Who is at hand has a note, too: so what it fails to remove is not forgotten.
         """
-        late = sorted({*await self._derivers.names(), *(derived.name for derived in self._all)}.difference(told))
+        names = await self._derivers.names()
+        late = sorted({*names, *(derived.name for derived in self._all)}.difference(told))
         if not late:
             return Erased()
+        await self._fetch_own(late)
         async for key, entries in what.entries():
             await self._leave(late, key, entries)
         here = [derived for derived in self._all if derived.name in late]
         for derived in here:
             await self._catch_up(derived)
         return _away([name for name in late if all(derived.name != name for derived in here)])
+
+    async def settle(self, told: Sequence[tuple[SessionKey, dict[int, str] | None]]) -> None:
+        """Tell whoever wants to know that what was to be done to these entries of sessions is over."""
+        for derived in self._all:
+            await self._settle(derived, told)
+
+    async def _settle(self, derived: Derived, told: Sequence[tuple[SessionKey, dict[int, str] | None]]) -> None:
+        if not isinstance(derived, Settling):
+            return
+        try:
+            for key, entries in told:
+                await self._waited(derived, derived.settled(*key, entries))
+        except Exception as fault:  # noqa: BLE001 (what was done is done; who is never told takes it for settled)
+            warn("%r could not be told how an erasure ended (%s)", derived.name, type(fault).__name__)
+
+    async def scrub(self, *, whole: bool) -> tuple[str, ...]:
+        """See that no byte is left of what was removed from what has joined; return what remains."""
+        if whole:
+            await self._fetch_own(await self._derivers.names())
+        if not (whole or self._unscrubbed):
+            return ()
+        self._unscrubbed = False
+        return tuple([told for derived in self._all for told in await self._scrub(derived, whole=whole)])
+
+    async def _scrub(self, derived: Derived, *, whole: bool) -> Sequence[str]:
+        if not isinstance(derived, Settling):
+            return ()
+        try:
+            return await self._waited(derived, derived.scrub(whole=whole))
+        except Exception as fault:  # noqa: BLE001 (what was erased is erased; that bytes of it remain is told)
+            self._unscrubbed = True
+            return (UNSCRUBBED.format(derived.name, type(fault).__name__),)
+
+    async def summarised(self, session: str) -> None:
+        """Tell whoever wants to know that a session has other summaries than before an erasure."""
+        for derived in self._all:
+            if isinstance(derived, Summarised):
+                await self._waited(derived, derived.summarised(session))
+
+    async def _waited(self, derived: Derived, doing: Awaitable[T]) -> T:
+        """What something of ours does is a step of the erasure, what somebody else's does may wait for anything."""
+        return await doing if _kind(derived.name) in self._own else await self._runner.wait(doing)
+
+    async def _fetch_own(self, names: Sequence[str]) -> None:
+        """Have at hand what is the store's own, where there is any: it belongs to the store, not to who made it."""
+        known = {one.name for one in self._all}
+        for own, fetch in self._own.items():
+            if any(_kind(name) == own and name not in known for name in names):
+                derived = await fetch()
+                if derived.name in names:
+                    await self.add(derived, lasting=False)
 
     async def _leave(self, names: Sequence[str], key: SessionKey, entries: Mapping[int, str] | None) -> None:
         for name in names:
@@ -137,15 +255,24 @@ class Derivations:
     ) -> int:
         try:
             doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
-            return int(await self._runner.wait(doing))
+            return int(await self._waited(derived, doing))
         except Exception as fault:  # whatever it is: what was made from entries must not outlive them
             raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
 
 
+INDEX, KNOWLEDGE = "palimpsest.recall", "palimpsest.knowledge"
+"""Under which a store knows that it has a search index, and knowledge bases. An index in a file of some machine has
+more behind a colon."""
+
+UNSCRUBBED = "{!r} could not see that no byte is left of it ({}). The next erasure, or `memory.vacuum`, tries again"
 AWAY = (
     "{!r} is not at hand here: it removes what it has made of this when it joins next, for which there is a note; one "
     "that is there no more is forgotten with `memory.underive`, or `palimpsest derived forget`"
 )
+
+
+def _kind(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _away(names: Sequence[str]) -> Erased:
@@ -172,17 +299,28 @@ class Unmaking:
         self._derivations = derivations if seqs is None or seqs else None
         self._store, self._key, self._seqs, self._branches = store, key, seqs, branches
         self._told = set[str]()
+        self.told: list[tuple[SessionKey, dict[int, str] | None]] = []
+        """What was told of, so that it can be told how that ended."""
         self.done = Erased()
 
     async def __aenter__(self) -> Self:
-        await self.again()
+        try:
+            await self.again()
+        except PalimpsestError:
+            if self._derivations is not None:
+                await self._derivations.settle(self.told)
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._derivations is not None:
             self._derivations.remember_nothing()
-        if self._derivations is not None and kind is None:
-            self.done += await self._derivations.tell_late(self, self._told)
+        try:
+            if self._derivations is not None and kind is None:
+                self.done += await self._derivations.tell_late(self, self._told)
+        finally:
+            if self._derivations is not None:
+                await self._derivations.settle(self.told)
 
     async def again(self) -> None:
         """Have it removed once more: the step took what others have added meanwhile, too."""

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import msgspec
 
 from palimpsest.errors import ConfigError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import checked_clock
 from palimpsest.log.entry import now_us
-from palimpsest.log.head import About, SessionKey
+from palimpsest.log.head import ABOUT, About, SessionKey
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.counting import counter_of
 from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
-from palimpsest.sessions.options import ABOUT, HISTORY, VALUE_BYTES, GivenOptions, Options, check_id, check_scope
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options, check_id, check_scope
 from palimpsest.sessions.owned import OwnedSession
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
-from palimpsest.sessions.scope import MemoryScope, SessionScope
+from palimpsest.sessions.scope import MemoryScope, Opened, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.opening import keys_of, open_store, unlocked
@@ -37,9 +40,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO, Unpack
 
+    from palimpsest.compaction.knowledge import Embed, TextSplitter
     from palimpsest.formats import FormatName
+    from palimpsest.log.entry import Kind, Role
     from palimpsest.privacy.policy import Policy
     from palimpsest.privacy.redaction import Redactor
+    from palimpsest.sessions.declared import DefinitionInfo
     from palimpsest.sessions.derived import Derived
     from palimpsest.sessions.erased import Erased, Vacuumed
     from palimpsest.sessions.erasing.everywhere import Everywhere
@@ -48,11 +54,15 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erasing.sweeper import Sweeper
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
+    from palimpsest.sessions.knowing.knowledge import AsyncKnowledge
     from palimpsest.sessions.options import SessionOptions
+    from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
+    from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.sessions.working import AsyncWorkingMemory
     from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.opening import GivenBreaker
+    from palimpsest.tokens.counter import TokenCounter
     from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given
 
@@ -65,6 +75,18 @@ def declared(how: Literal["single", "environment"], *source: object) -> tuple[di
     stands above this one."""
     found: tuple[dict[str, Any], SessionOptions] = import_module(f"palimpsest.resources.{how}").opening(*source)
     return found
+
+
+def index_file(given: object, encryption: Encryption | None) -> tuple[str, Callable[[], None]]:
+    """The path of the file that a search index is to be kept in, and what raises where that is something else. Raises
+    ConfigError."""
+    from palimpsest.recall.identity import check_file, path_of  # only for who says where it is
+
+    if encryption is not None:
+        told = "None: an encrypted store has its search index in memory, for it holds words in plain text"
+        raise ConfigError("recall_index", given, told)
+    path = path_of(given)
+    return path, partial(check_file, path)
 
 
 DEFAULT_TENANT = "default"
@@ -90,6 +112,8 @@ class AsyncMemory:
         sweep_every: timedelta | float | str | None = None,
         turn_lease: timedelta | float | str = TURN_SECONDS,
         compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
+        embedder: object = None,
+        recall_index: str | Path | None = None,
     ) -> None:
         check_id(tenant, "tenant")
         self._sweep_every: float | None = None
@@ -99,13 +123,20 @@ class AsyncMemory:
         self.runner, self.tenant, self._gate = runner, tenant, privacy
         runner.redact = privacy.redact if privacy.redactor is not None else None
         leases = {"turn_lease": turn_lease, "compaction_lease": compaction_lease}
-        seconds = (values.microseconds(name, given) / 1_000_000 for name, given in leases.items())
-        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes, None, *seconds)
+        turn, compaction = (values.microseconds(name, given) / 1_000_000 for name, given in leases.items())
+        index: str | None = None
+        self._check_index: Callable[[], None] | None = None
+        if recall_index is not None:
+            index, self._check_index = index_file(recall_index, encryption)
+        shared = Opened(index)
+        self._scope = MemoryScope(tenant, runner, checked_clock(clock), privacy, view_bytes, shared, turn, compaction)
         self._where, self._store_options = where, {"clock": self._scope.clock, **options}
         self._keys = keys_of(encryption)
         self._opener: AsyncMemory | None = None
         self._own_scope, self._is_fork = DEFAULT_SCOPE, False
         self._defaults: SessionOptions = {}
+        if embedder is not None:
+            self._scope.embed(embedder)
 
     @classmethod
     def from_resource(
@@ -171,6 +202,8 @@ class AsyncMemory:
         sweep_every: timedelta | float | str | None = None,
         turn_lease: timedelta | float | str = TURN_SECONDS,
         compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
+        embedder: object = None,
+        recall_index: str | Path | None = None,
         **options: Unpack[StoreOptions],
     ) -> AsyncMemory:
         """Name the store to open: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -196,6 +229,12 @@ class AsyncMemory:
             turn_lease: how long a `turn()` whose process was killed holds up the next one: a timedelta, seconds, or
                 text such as "30s" (default). It is renewed three times in that time while its process lives.
             compaction_lease: the same of a compaction that pays for a summary; "5m" by default.
+            embedder: what gives texts vectors, so that `recall` finds by meaning, too: a model's name ("wordllama",
+                "minilm"), a function or coroutine function of a list of texts that returns a vector for each, or an
+                object with `embed_documents` or `encode`. It needs the extra `vectors`. None: words alone count.
+            recall_index: the path of a file on this machine in which the search index is kept, for this store alone.
+                None: beside a store on a disk, inside one on PostgreSQL, and for all others in memory. It holds words
+                in plain text, so an encrypted store has it in memory.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -212,8 +251,8 @@ class AsyncMemory:
 
         runner, admits, with_breaker = Threaded(), gate_of(privacy), {**options, "circuit_breaker": circuit_breaker}
         admits.outside = runner.outside
-        leases = turn_lease, compaction_lease
-        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker, sweep_every, *leases)
+        rest = sweep_every, turn_lease, compaction_lease, embedder, recall_index
+        memory = cls(where, runner, tenant, clock, encryption, admits, view_bytes, with_breaker, *rest)
         admits.opening = OneAtATime(memory._open)
         return memory
 
@@ -236,6 +275,8 @@ class AsyncMemory:
             return
         store = await self.runner.run(partial(open_store, self._where, self.runner, **self._store_options))
         try:
+            if self._check_index is not None:
+                await self.runner.run(self._check_index)
             self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
             self._keys = self._gate.opening = None  # the store has what it needs of the keys
             if self._sweep_every is not None:
@@ -278,6 +319,15 @@ class AsyncMemory:
         return Part(self.runner, everywhere)
 
     @lazy
+    def _recalling(self) -> Part[Recalling]:
+        def make() -> Recalling:
+            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
+
+            return Recalling(self._scope)
+
+        return Part(self.runner, make)
+
+    @lazy
     def _importing(self) -> Part[Importing]:
         return Part(self.runner, lambda: importing(self._scope, self.session))
 
@@ -311,6 +361,8 @@ class AsyncMemory:
             low_water: the share of the budget that a cut goes down to, over 0 and under 1; 0.36 by default.
             summary_share: the share of the budget that summaries take at most, over 0 and under 1. None: a quarter, and
                 only where interactions want the room.
+            tag_shares: by tag, the share of the budget that entries with it take at most, from 0 to 1; the oldest are
+                left out first. An entry has the tags in `metadata["tags"]`. None: they take what there is.
             cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
                 format says; `math.inf`: no cut heeds it.
             readonly: whether contexts store no cut; False by default.
@@ -318,7 +370,7 @@ class AsyncMemory:
                 names and mappings. None: none.
             summarizer: what writes summaries: a function from prompt to text, a model string such as
                 "openai:gpt-4o-mini", a `ModelSummarizer`; None: no model is asked.
-            auto_compact: where a strategy that fires runs: "inline" (default), "background" or "off".
+            auto_compact: where a strategy that fires runs: "inline" (default), "background", or "off": only in workers.
             long_term_run: which strategies that fire run: the "first" (default) or "all".
             before_turn: whether the triggers are looked at before each context, too; False by default.
             persistence: when what is added is stored: "incremental" (default), "flush" (with `archive=False`: what was
@@ -336,7 +388,10 @@ class AsyncMemory:
                 `prefix`, before the log, as they were at the last cut.
             tail_share: the share of the log's room that is kept for facts and tails, at most 0.5; None: 0.1 with
                 `facts`, else nothing.
+            definition: what declares the session; `palimpsest.resources` gives it. None: nothing does.
         """
+        if (declared := self._defaults.get("definition")) is not None and "definition" not in options:
+            options["definition"] = msgspec.structs.replace(declared, given=frozenset(options))
         options = {**self._defaults, **options}
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
@@ -398,6 +453,33 @@ class AsyncMemory:
             check_scope(scope)
         return AsyncWorkingMemory(self._scope, scope or self._own_scope, history=history, value_bytes=value_bytes)
 
+    def knowledge(
+        self,
+        collection: str,
+        *,
+        user: str | None = None,
+        embedder: Embed | None = None,
+        text_splitter: TextSplitter | Mapping[str, Any] | None = None,
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
+    ) -> AsyncKnowledge:
+        """Return a knowledge base: documents and summaries of sessions that a search finds. Nothing is read yet.
+
+        Raises ConfigError for what is not accepted.
+
+        Args:
+            collection: its name, as `collection_id` of a strategy's knowledge base has it.
+            user: an id: what is added is found for that user alone, and found is what is theirs, or everybody's. None:
+                what is everybody's, or of sessions without a user.
+            embedder: what makes a vector of each text: a model's name such as "wordllama", a function or coroutine
+                function of a list of texts, or an object with `embed_documents` or `encode`. None: words are compared.
+            text_splitter: how documents are split, a `TextSplitter` or a mapping with its fields; None: as that does by
+                default.
+            counter: what counts tokens for that, as for a session; None: the default encoding.
+        """
+        from palimpsest.sessions.knowing.making import of_memory  # only for who has one
+
+        return of_memory(self._scope, collection, user, embedder, text_splitter, counter_of(counter, None))
+
     async def scopes(self, prefix: str = "") -> list[str]:
         """Return the scopes of working memories that have facts, by code points.
 
@@ -409,6 +491,15 @@ class AsyncMemory:
         if not isinstance(prefix, str):
             raise ConfigError("prefix", type(prefix).__name__, "text that scopes begin with")
         return await scopes(self.store, self.tenant, prefix)
+
+    async def definitions(self) -> list[DefinitionInfo]:
+        """Return each definition that sessions are under which are declared, with their number, by name and version.
+
+        It reads the heads of all sessions of the tenant.
+        """
+        from palimpsest.sessions.definitions import definitions_of  # only for who asks
+
+        return await definitions_of(self.store, self.tenant)
 
     async def sessions(
         self,
@@ -521,6 +612,69 @@ class AsyncMemory:
             limits=limits,
         )
 
+    async def recall(
+        self,
+        query: str,
+        *,
+        sessions: Iterable[str] | str | None = None,
+        user: str | None = None,
+        max_tokens: int | None = 2000,
+        limit: int = 20,
+        kinds: Iterable[Kind] | Kind | None = None,
+        roles: Iterable[Role] | Role | None = None,
+        names: Iterable[str] | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        neighbours: int = 1,
+        model: str | None = None,
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
+    ) -> Recalled:
+        """Find what was said in any session of this tenant, and return the passages that answer a query best, as many
+        as `max_tokens` have room for.
+
+        It is `session.recall` over several sessions. An entry that branches share is found once. Sessions that nobody
+        has written to since the last search are not read. Raises ConfigError for what is not accepted; no error and no
+        log quotes the query.
+
+        Args:
+            query: what is looked for, at most 10,000 characters; words in quotes are a phrase.
+            sessions: ids of the sessions to look in; None: all.
+            user: an id: only sessions that are theirs. None: anybody's.
+            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
+            limit: the most entries that answer; 20 by default.
+            kinds: kinds of entries that may answer, such as "message"; None: all.
+            roles: roles that may have said it, such as "user"; None: all.
+            names: who may have said it, or which tools; None: anybody.
+            since: a datetime with a time zone: written then or later. None: at any time.
+            until: a datetime with a time zone: written before it. None: at any time.
+            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
+                left; 1 by default.
+            model: the model whose tokens are counted; None: not known.
+            counter: what counts tokens, as for a session; None: the model's.
+        """
+        part = await self._recalling()
+        asked = part.asked(query, max_tokens, limit, kinds, roles, names, since, until, neighbours)
+        return await part.everywhere(asked, sessions, user, model, counter)
+
+    async def index_status(self) -> IndexStatus:
+        """Return where this tenant's search index is, how large, and how many sessions it is behind.
+
+        Nothing is indexed by it. An index that is damaged is found empty, and is filled by the next search.
+        """
+        return await (await self._recalling()).status()
+
+    async def rebuild_index(self, *, progress: Callable[[int, int], object] | None = None) -> IndexStatus:
+        """Make this tenant's search index anew from the logs, and return how it is then.
+
+        Searches meanwhile find what is in it so far, and complete it for themselves. Interrupted, the next search, or
+        the same again, goes on. `progress` is called with the number of sessions done, and of all. Raises ConfigError
+        in a memory that only reads.
+
+        Args:
+            progress: called with the sessions done and their total.
+        """
+        return await (await self._recalling()).rebuild(progress)
+
     async def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it, its working memory too, and return whether there was
         one.
@@ -534,7 +688,7 @@ class AsyncMemory:
             await self._scope.drop_facts(key)
             there = await self.store.delete(key)
         self._scope.let_go(key)
-        await self.store.scrub(whole=False)
+        await self._scope.scrub(self.store)
         return there
 
     async def forget(
@@ -701,8 +855,8 @@ class AsyncMemory:
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
-        context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a
-        coroutine function; one that raises is logged and breaks nothing.
+        context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended, config:changed. A
+        handler may be a coroutine function; one that raises is logged and breaks nothing.
 
         Args:
             event: the event's name.
@@ -733,6 +887,8 @@ def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Opti
     made = Options(key, **given)
     if said := {name: given.get(name) for name in ABOUT if given.get(name) is not None}:
         made.about = About(**gate.said(said))
+    if made.definition is not None:
+        made.about = msgspec.structs.replace(made.about or About(), definition=made.definition.definition)
     if gate.redactor is not None:
         tagged = " with every cut; tag entries, and ask for the tag"
         gate.refuse(made.condition_texts, "conditions", tagged)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of
+from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of, shares_of
 from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, PalimpsestWarning
 from palimpsest.formats import Format, FormatName, find_format
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     from palimpsest.compaction import Strategy
+    from palimpsest.compaction.knowledge import Linked
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.cut import Oversize
     from palimpsest.context.short_term import MaxTokens
+    from palimpsest.sessions.declared import Declared
     from palimpsest.summaries.models import SummarizeCallable, Summarizer, Unbound
 
     class SessionOptions(TypedDict, total=False):
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         mask: bool
         low_water: float
         summary_share: float | None
+        tag_shares: Mapping[str, float] | None
         cache_seconds: float | None
         readonly: bool
         long_term: (
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
         facts: Sequence[str] | str
         facts_in: FactsIn
         tail_share: float | None
+        definition: Declared | None
 
 
 TAIL_SHARE, MOST_TAIL = 0.1, 0.5
@@ -80,11 +84,8 @@ LongTermRun: TypeAlias = Literal["first", "all"]
 """Which of the strategies that fire run."""
 LONG_TERM_RUN: tuple[LongTermRun, ...] = ("first", "all")
 AutoCompact: TypeAlias = Literal["inline", "background", "off"]
-"""Where a strategy that fires runs: before the verb returns, beside it, or nowhere."""
+"""Where a strategy that fires runs: before the verb returns, beside it, or nowhere but in workers."""
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
-
-ABOUT = ("user", "title", "metadata", "lifetime")
-"""Options that say something of a session where it is made."""
 
 
 class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +120,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The share of the budget that a cut goes down to."""
     summary_share: float | None = None
     """The share of the budget that summaries take at most; None: a quarter, where interactions want the room."""
+    tag_shares: Mapping[str, float] | None = None
+    """By tag (`metadata["tags"]`), the share of the budget that entries with it take at most."""
     cache_seconds: float | None = None
     """How long the provider's cache holds what it was sent, since the last call; None: what its format says."""
     readonly: bool = False
@@ -151,6 +154,8 @@ class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where they stand: in the `tail`, as they are at each call, or in the `prefix`, as they were at the last cut."""
     tail_share: float | None = None
     """The share of the log's room that is kept for facts and tails; None: `TAIL_SHARE` with `facts`, else nothing."""
+    definition: Declared | None = None
+    """What declares the session, as `palimpsest.resources` makes it: kept with it by version and digest."""
 
     def check(self) -> None:
         """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
@@ -179,68 +184,59 @@ class Options:
         find_format(given.format)
         given.check()
         self.key, self.view, self.format, self.readonly = key, given.view, given.format, given.readonly
-        self.mask, self.cache_seconds = given.mask, given.cache_seconds
-        self.low_water, self.summary_share = given.low_water, given.summary_share
+        self.given, self.definition = given, given.definition
         self.model_name, self.model = given.model, model_of(given.model)
         self._given_counter, self.counter = given.counter, counter_of(given.counter, self.model)
         check_id(self.counter.name, "counter.name")  # counts are kept under it
-        self.limits = BudgetLimits(**{name: getattr(given, name) for name in BudgetLimits.__struct_fields__})
-        self.limits.check()
-        self.strategies: tuple[MaxTokens, ...] = ()
-        self.oversize = given.oversize
         self.about: About | None = None
-        self.exact = False
         self.facts = _scopes(given.facts)
         self.leads = values.word("facts_in", given.facts_in, FACTS_IN) == "prefix"
-        self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * bool(self.facts)
         self._terms: Terms | None = None
-        self._strategies(given.short_term, given.conditions, given.oversize)
+        self.persistence = values.word("persistence", given.persistence, PERSISTENCE)
+        for text in self.show(given):
+            warnings.warn(text, PalimpsestWarning, stacklevel=4)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
         self.auto_compact = values.word("auto_compact", given.auto_compact, AUTO_COMPACT)
         self.runs_all = values.word("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
-        self.persistence = values.word("persistence", given.persistence, PERSISTENCE)
-        self.long_term: tuple[Strategy, ...] = ()
-        if given.long_term:
-            self.long_term, told = _loaded(given.long_term, "long_term")
-            for text in told:
-                warnings.warn(text, PalimpsestWarning, stacklevel=4)
-        if given.max_context_ratio is not None and (self.model is None or self.model.window is None):
-            raise ConfigError(
-                "max_context_ratio", given.max_context_ratio, f"with a model of known window, not {given.model!r}"
-            )
 
-    def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> None:
+    def show(self, given: GivenOptions) -> Sequence[str]:
+        """Take what a context shows from these options, and when the log is compacted; return what is to be warned of.
+        Raises ConfigError, naming the option, for what cannot be."""
+        self.mask, self.cache_seconds = given.mask, given.cache_seconds
+        self.low_water, self.summary_share = given.low_water, given.summary_share
+        self.tag_shares = shares_of(given.tag_shares)
+        self.limits = BudgetLimits(**{name: getattr(given, name) for name in BudgetLimits.__struct_fields__})
+        self.limits.check()
+        self.strategies: tuple[MaxTokens, ...] = ()
+        self.oversize, self.exact = given.oversize, False
+        told = self._strategies(given.short_term, given.conditions, given.oversize)
+        self.long_term: tuple[Strategy, ...] = ()
+        self.knowledge: list[Linked] = []
+        if given.long_term:
+            self.long_term, more, self.knowledge = _loaded(given.long_term, "long_term", self.persistence)
+            told = [*told, *more]
+        known = bool(self.facts) or any(base.reads for base, _ in self.knowledge)
+        self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * known
+        ratio, window = given.max_context_ratio, self.model.window if self.model is not None else None
+        if ratio is not None and window is None:
+            raise ConfigError("max_context_ratio", ratio, f"with a model of known window, not {given.model!r}")
+        return told
+
+    def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> Sequence[str]:
         if not short_term and not (short_term is None or isinstance(short_term, Sequence | Mapping)):
             raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
         if not short_term and not conditions and oversize == "clamp":
-            return
-        from palimpsest.context.short_term import MaxTokens, load  # with conditions, four milliseconds
+            return ()
+        from palimpsest.context.short_term import chosen  # with conditions, four milliseconds
 
-        if short_term and conditions:
-            raise ConfigError("conditions", conditions, "conditions inside short_term, where that is given")
-        if not short_term:
-            native = {"memory_strategy_id": "max_tokens", "memory_max_tokens": None, "cut": "low_water"}
-            blocks: list[Any] = [{**native, "conditions": conditions, "oversize": oversize}]
-            where = ""
-        else:
-            blocks = [short_term] if isinstance(short_term, MaxTokens | Mapping | str) else short_term
-            if not isinstance(blocks, Sequence):
-                raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
-            where = "short_term"
-        loaded = [load(block, f"{where}[{i}]" if where else "session") for i, block in enumerate(blocks)]
-        self.strategies = tuple(strategy for strategy, _ in loaded)
-        for text in (text for _, found in loaded for text in found):
-            warnings.warn(text, PalimpsestWarning, stacklevel=5)
-        cuts = {strategy.cut for strategy in self.strategies}
-        if len(cuts) > 1:
-            raise ConfigError("short_term", sorted(cuts), "one kind of cut for all strategies")
-        self.exact = cuts == {"exact"}
+        self.strategies, told, self.exact = chosen(short_term, conditions, oversize)
+        return told
 
     def chosen(self, strategy: Any) -> Strategy:
         """The strategy that a call names: an object, a mapping or a name; None: the session's first, or the ladder."""
         if strategy is None and self.long_term:
             return self.long_term[0]
-        loaded, _ = _loaded("ladder" if strategy is None else strategy, "strategy")
+        loaded, _, _ = _loaded("ladder" if strategy is None else strategy, "strategy")
         if not loaded:
             raise ConfigError("strategy", strategy, "a strategy, its name, or a mapping")
         return loaded[0]
@@ -258,6 +254,12 @@ class Options:
         other = self.of(self.key.session)
         other.model_name, other.model = name, model_of(name)
         other.counter = counter_of(self._given_counter, other.model)
+        return other
+
+    def showing(self, said: Mapping[str, Any]) -> Options:
+        """The same options with others of what a context shows. Raises ConfigError for what cannot be."""
+        other = self.of(self.key.session)
+        other.show(msgspec.structs.replace(self.given, model=self.model_name, **said))
         return other
 
     @property
@@ -285,6 +287,7 @@ class Options:
             margin=self.default_factor(),
             low_water=self.low_water,
             summary_share=self.summary_share,
+            tag_shares=self.tag_shares,
             cache_life=self.cache_life(find_format(self.format)),
             masks=self.mask,
             tail_share=self.tail_share,
@@ -324,10 +327,10 @@ def _scopes(given: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _loaded(given: Any, where: str) -> tuple[tuple[Strategy, ...], Sequence[str]]:
-    from palimpsest.compaction.loading import load  # four milliseconds, for who has strategies
+def _loaded(given: Any, where: str, persistence: str = "") -> tuple[tuple[Strategy, ...], Sequence[str], list[Linked]]:
+    from palimpsest.compaction.loading import load_with_knowledge  # four milliseconds, for who has strategies
 
-    return load(given, where)
+    return load_with_knowledge(given, where, persistence)
 
 
 HISTORY, VALUE_BYTES = 5, 64 * 1024

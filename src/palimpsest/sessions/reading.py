@@ -15,7 +15,7 @@ from palimpsest.formats.wording import counted_texts
 from palimpsest.log import spans, values
 from palimpsest.log.checks import check, check_whole, unfit
 from palimpsest.log.entry import Entry, moment
-from palimpsest.log.head import Head, Usage
+from palimpsest.log.head import Definition, Head, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
@@ -23,7 +23,7 @@ from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.stores import Store, compaction_of, keep_counts
 from palimpsest.stores.paging import BATCH, batches_of, entries_of
-from palimpsest.tokens.counter import TokenCounter
+from palimpsest.tokens.counter import TokenCounter, failures_of
 
 END = 2**32 - 1
 """Over every `seq`."""
@@ -62,6 +62,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     and what a context counts beside what its call brings. `erased_entries` and `rewound_entries`, `cuts`,
     `interactions` and `pinned` entries are counts, `open_calls` ids. `revision` and `epoch` are the newest,
     `created_at` and `updated_at` when the first and the last entry was written; `usage` is what was reported last.
+    `definition` is the one that contexts are made by, where the session is declared.
     """
 
     total_entries: int
@@ -82,6 +83,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None
     usage: Usage | None
     spent: Spent
+    definition: Definition | None = None
 
 
 class Active(Protocol):
@@ -139,7 +141,7 @@ class LogReader:
         """The entry of this id, or of this number, which counts as an access. Raises EntryNotFound."""
         found = await self.named(id)
         if self._store.writable and not self._options.readonly:
-            await accessed(self._store, self._options, found)
+            await accessed(self._store, self._options.key, [found.seq])
         return found
 
     async def entries(
@@ -278,6 +280,7 @@ class LogReader:
             updated_at=moment(head.updated) if head.updated else None,
             usage=head.usage,
             spent=head.attempts.spent if head.attempts else Spent(),
+            definition=head.definition,
         )
 
 
@@ -299,7 +302,13 @@ def _place(id: int | str) -> tuple[int, ...]:
 
 def _counts(entries: Sequence[Entry], counter: TokenCounter) -> dict[int, int]:
     """How many tokens each has, by seq."""
-    return {one.seq: sum(map(counter.count, counted_texts(one))) for one in entries if not one.erased}
+    found = dict[int, int]()
+    for one in entries:
+        before = failures_of(counter)
+        tokens = 0 if one.erased else sum(map(counter.count, counted_texts(one)))
+        if not one.erased and failures_of(counter) == before:  # else it is counted again
+            found[one.seq] = tokens
+    return found
 
 
 def _cost(entries: Sequence[Entry], meter: Meter) -> int:

@@ -21,6 +21,7 @@ from palimpsest.stores import Store, keep_counts
 
 if TYPE_CHECKING:
     from palimpsest.context.layout import Recollection
+    from palimpsest.context.result import Context
 
 VIEW_BYTES = 64 * 1024 * 1024
 """About how many bytes all that is remembered takes, where nobody says."""
@@ -147,3 +148,16 @@ class Views:
     def _drop(self, key: SessionKey) -> None:
         old = self._kept.pop(key, None)
         self._weight -= old.weight if old is not None else 0
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The figures of a context, of one that is not to be kept."""
+
+    counted: int
+    revision: int
+    margin: float
+
+    @classmethod
+    def of(cls, context: Context) -> Sent:
+        """The figures of this context."""
+        return cls(context.counted, context.revision, context.margin)

@@ -139,11 +139,15 @@ class Replacing:
             held = await Withheld.begin(*self._scope.place, self._scope.clock)
             fresh = held.expecting(fresh)
         change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
+        makes = head.about is None and head.next_seq == 1
+        if makes and (about := self._scope.about) is not None:
+            await self._appender.declare()
+            change = msgspec.structs.replace(change, about=about, said=about.__struct_fields__)
         after = await self._scope.store.commit(
             self._scope.key,
             change,
             expect_epoch=head.epoch,
-            expect_revision=head.revision if alone else None,
+            expect_revision=head.revision if alone or makes else None,
         )
         added = len(change.entries)
         stored = await self._scope.store.read(

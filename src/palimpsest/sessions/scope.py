@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import warnings
 from _weakref import ref  # `weakref` costs a cold start a millisecond
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from palimpsest.errors import Closed, ConfigError, PalimpsestError, WrongUser
 from palimpsest.log.checks import check_whole
@@ -21,11 +19,16 @@ from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Last, Runner
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS, Renewals
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.remembered import VIEW_BYTES, Unstored, Views, stored
+from palimpsest.sessions.remembered import VIEW_BYTES, Sent, Unstored, Views, stored
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
+    from palimpsest.recall.embedders import Embedder
+    from palimpsest.recall.opening import Indexes, Recall
+    from palimpsest.sessions.bases.keeping import Keeper
+    from palimpsest.sessions.declared import Declared
+    from palimpsest.sessions.definitions import Definitions, Known
     from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Asked
@@ -38,17 +41,21 @@ UNBOUNDED = (
 
 
 class Opened:
-    """The store of a memory, and of those of other tenants that share it: None until it is open.
+    """The store of a memory, and of those of other tenants that share it (None until it is open), and beside it what is
+    made from their sessions, and who is told of these."""
 
-    Beside it who is told what happens to a tenant's sessions, and what is made from these, of each tenant.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, recall_index: str | None = None) -> None:
         self.store: Store | None = None
+        self.recall_index = recall_index  # the file that the search index is kept in; None: where the store says
         self.warned = False
         """Whether it was said that nothing bounds a context."""
+        self.embedder: Embedder | None = None
+        self.indexes: dict[str, Indexes] = {}
+        """What logs are searched with, from when somebody has."""
         self.observers: dict[str, Observers] = {}
         self.derivations: dict[str, Derivations] = {}
+        self.keepers: dict[str, Keeper] = {}
+        self.definitions: Known | None = None
 
     def __del__(self) -> None:
         if self.store is not None and self.store.left_open:  # and nobody is left who could close it
@@ -118,11 +125,58 @@ class MemoryScope:
         """What is made from this tenant's entries."""
         known = self._shared.derivations
         if self.tenant not in known:
-            from palimpsest.sessions.derived import Derivations  # a millisecond, only for who erases or derives
+            from palimpsest.sessions import derived  # a millisecond, only for who erases or derives
 
-            made = Derivations(self.runner, self.store, self.tenant, self.views.clear)
+            own: dict[str, Any] = {derived.INDEX: self._recall, derived.KNOWLEDGE: partial(self.keeper, joins=False)}
+            made = derived.Derivations(self.runner, self.store, self.tenant, self.views.clear, own)
             return known.setdefault(self.tenant, made)  # another thread may have been first
         return known[self.tenant]
+
+    def embed(self, given: object) -> None:
+        """Have what is searched found by its meaning, too. Raises ConfigError for what gives no vectors."""
+        from palimpsest.recall.embedders import embedder  # an extra
+
+        self._shared.embedder = embedder(given, self.runner)
+
+    embedder = property(lambda self: self._shared.embedder, doc="What gives texts vectors; None: nothing.")
+
+    async def _recall(self) -> Recall:
+        """What this tenant's logs are searched with."""
+        known = self._shared.indexes
+        if not known:
+            from palimpsest.recall.opening import Indexes  # only for who searches, or erases what is searched
+
+            indexes = Indexes(self.store, self.runner, self.clock, self._shared.recall_index, self.embedder)
+            known.setdefault("", indexes)
+        return await known[""].of(self.tenant)
+
+    async def recall(self) -> Recall:
+        """The same, for who searches: from then on whoever erases takes what goes out of it."""
+        known = await self._recall()
+        await self.derivations.add(known, lasting=bool(known.index.name))
+        return known
+
+    async def keeper(self, *, joins: bool = True) -> Keeper:
+        """What keeps the knowledge bases of this tenant. One that `joins` is told from then on before entries go."""
+        from palimpsest.sessions.bases.keeping import Keeper  # only for who has one, or erases what is in it
+
+        known = self._shared.keepers.setdefault(self.tenant, Keeper(self.sharing(self.tenant)))
+        if joins:
+            await self.derivations.add(known, lasting=self.store.writable)
+        return known
+
+    async def scrub(self, store: Store) -> tuple[str, ...]:
+        """See that no byte is left of what was destroyed, in a store and what is made from it; return what remains."""
+        remains = (await store.scrub(whole=False)).remains
+        known = self._shared.derivations.get(self.tenant)
+        return remains + (await known.scrub(whole=False) if known is not None else ())
+
+    def definitions(self, scope: SessionScope, declared: Declared) -> Definitions:
+        """The definition of a declared session."""
+        from palimpsest.sessions.definitions import Definitions, Known  # only for who declares memories
+
+        self._shared.definitions = self._shared.definitions or Known()
+        return Definitions(scope, declared, self._shared.definitions)
 
     def end(self) -> None:
         """Let nobody use this memory any more, whose store is another's."""
@@ -134,7 +188,7 @@ class MemoryScope:
         self.compactions.close()
         counts = self.views.unstored()
         self.views.clear()
-        return partial(_closed, self.opened, counts) if self.opened is not None else None
+        return partial(_closed, self.opened, counts, self._shared.indexes) if self.opened is not None else None
 
     def over(self, store: Store) -> MemoryScope:
         """The scope of the same memory over another store, of which no observer hears."""
@@ -180,25 +234,13 @@ class MemoryScope:
         await self.observers.emit(event, session, facts, self.runner.wait)
 
 
-class Sent(msgspec.Struct, frozen=True):
-    """The figures of a context, of one that is not to be kept."""
-
-    counted: int
-    revision: int
-    margin: float
-
-    @classmethod
-    def of(cls, context: Context) -> Sent:
-        """The figures of this context."""
-        return cls(context.counted, context.revision, context.margin)
-
-
 class SessionScope:
     """What the parts of one open session share.
 
     Of it change `about`, as what it takes the session for, `store`, where an EPHEMERAL session begins anew after each
     turn, and what the last context came to: `sent`, and `room`, which its budget left for the log, in counted tokens.
-    Contexts write those.
+    Contexts write those. `brought` says as of which epoch, and of which beginning, the session's summaries were brought
+    to its knowledge bases, by these.
     """
 
     def __init__(self, memory: MemoryScope, options: Options, store: Store | None = None) -> None:
@@ -210,11 +252,18 @@ class SessionScope:
         self.about = options.about
         self.sent: Context | Sent | None = None
         self.room: int | None = None
+        self.brought: dict[str, tuple[int, int]] = {}
 
     @lazy
     def store(self) -> Store:
         """The store; of a session that was made before the memory was open, from its first verb."""
         return self._own_store()
+
+    @lazy
+    def definitions(self) -> Definitions | None:
+        """Which definition it is under; None: it is not declared."""
+        declared = self.options.definition
+        return None if declared is None else self.memory.definitions(self, declared)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -291,8 +340,10 @@ async def _ended(of: ref[MemoryScope], store: Store, key: SessionKey) -> None:
         await scope.sharing(key.tenant).end_over(key)
 
 
-async def _closed(store: Store, counts: Sequence[Unstored]) -> None:
+async def _closed(store: Store, counts: Sequence[Unstored], indexes: Mapping[str, Indexes]) -> None:
     """Store counts that are still to be stored, as far as that can be done now, and close the store."""
+    for one in indexes.values():
+        one.close()
     if counts:
         with suppress(PalimpsestError):  # they can be made again
             await store.together(partial(stored, store, counts))

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from palimpsest.formats import FormatName, Message
 from palimpsest.log.change import BY_REQUEST, Record
-from palimpsest.log.entry import Entry, Status
+from palimpsest.log.entry import Entry, Kind, Role, Status
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
 from palimpsest.runtime.once import lazy
@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erasing.verbs import Erasing
     from palimpsest.sessions.exporting import Exporting
     from palimpsest.sessions.history import When
+    from palimpsest.sessions.knowing.knowledge import AsyncKnowledge
     from palimpsest.sessions.reading import Interaction, Stats
+    from palimpsest.sessions.recalling.recalled import Recalled
+    from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.sessions.replacing import Replacing
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working import AsyncWorkingMemory
@@ -125,6 +128,15 @@ class AsyncSession:
             from palimpsest.sessions.erasing.verbs import Erasing  # forty milliseconds
 
             return Erasing(self._scope)
+
+        return Part(self._scope.runner, make)
+
+    @lazy
+    def _recalling(self) -> Part[Recalling]:
+        def make() -> Recalling:
+            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
+
+            return Recalling(self._scope.memory, self._scope)
 
         return Part(self._scope.runner, make)
 
@@ -489,6 +501,61 @@ class AsyncSession:
         """
         return await self._log.entry(id)
 
+    async def recall(
+        self,
+        query: str,
+        *,
+        max_tokens: int | None = 2000,
+        limit: int = 20,
+        kinds: Iterable[Kind] | Kind | None = None,
+        roles: Iterable[Role] | Role | None = None,
+        names: Iterable[str] | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        neighbours: int = 1,
+    ) -> Recalled:
+        """Find what was said in the session, archived and evicted entries included, and return the passages that answer
+        a query best, as many as `max_tokens` have room for.
+
+        Words count by their stems and by how rare they are; words in quotes are a phrase. `text` of what is returned is
+        for a prompt, fenced as data; `passages` are what it is made of. What was erased, rewound or has expired is not
+        found, and a policy is applied to what is. The session's entries are indexed by the first search, and what is
+        new by the next ones: in a file beside an SQLite file or a folder, else in memory. A hit counts as an access,
+        for `lru`. Raises ConfigError for what is not accepted; no error and no log quotes the query.
+
+        Args:
+            query: what is looked for, at most 10,000 characters.
+            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
+            limit: the most entries that answer; 20 by default.
+            kinds: kinds of entries that may answer, such as "message"; None: all.
+            roles: roles that may have said it, such as "user"; None: all.
+            names: who may have said it, or which tools; None: anybody.
+            since: a datetime with a time zone: written then or later. None: at any time.
+            until: a datetime with a time zone: written before it. None: at any time.
+            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
+                left; 1 by default.
+        """
+        part = await self._recalling()
+        asked = part.asked(query, max_tokens, limit, kinds, roles, names, since, until, neighbours)
+        return await part.in_session(asked)
+
+    async def passages(
+        self, entries: Iterable[int | str] | int | str, *, max_tokens: int | None = 2000, start: int = 0
+    ) -> Recalled:
+        """Return entries of the session as `recall` returns what it finds: for a prompt, within a budget of tokens.
+
+        They are whole, also where a context shows them masked or clamped, and in the order of the log. What has no room
+        is left out; the text of the last one may end early: `end` is where the next call goes on (`start`). An entry
+        that is not there is left out, and so is one that was erased, rewound or has expired, and thoughts; a policy is
+        applied to the rest. It counts as an access, for `lru`. Raises ConfigError for what is not accepted.
+
+        Args:
+            entries: numbers (`seq`) or ids, at most 1,000.
+            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
+            start: a character of each entry's text, from 0: what is before it is left out.
+        """
+        return await (await self._recalling()).passages(entries, max_tokens, start)
+
     async def active_entries(self) -> list[Entry]:
         """Return the entries that are active, oldest first: neither covered by a summary, nor evicted, nor expired.
 
@@ -536,6 +603,7 @@ class AsyncSession:
         model: str | None = None,
         at: int | None = None,
         tail: str | Mapping[str, str] | None = None,
+        recall: str | None = None,
         dry_run: bool = False,
     ) -> Context:
         """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
@@ -558,10 +626,13 @@ class AsyncSession:
                 None: now.
             tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
                 name, whole or not at all, within `tail_share`; None: nothing.
+            recall: a query, such as what the user has just said: passages of the session that answer it, and that the
+                context does not show anyway, stand behind the newest entry, as many as `tail_share` has room for. None:
+                nothing is recalled.
             dry_run: whether nothing is stored, not even a cut.
         """
         return await self._contexts.next(
-            system, tools, format, reserve, max_tokens, max_messages, view, model, at, tail, dry_run=dry_run
+            system, tools, format, reserve, max_tokens, max_messages, view, model, at, tail, recall, dry_run=dry_run
         )
 
     async def record_usage(
@@ -791,6 +862,19 @@ class AsyncSession:
 
         scope = f"session/{self.id}"
         return AsyncWorkingMemory(self._scope, scope, readonly=self._scope.options.readonly)
+
+    def knowledge(self, collection: str | None = None) -> AsyncKnowledge:
+        """Return a knowledge base that a strategy of this session names: to search it, or to add documents, as its
+        user. Nothing is read yet.
+
+        Raises ConfigError where no strategy names it, or several do and it is not said which.
+
+        Args:
+            collection: its `collection_id`, as the strategy has it; None: the only one.
+        """
+        from palimpsest.sessions.knowing.making import of_session  # only for who has one
+
+        return of_session(self._scope, collection)
 
     async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
         """Return a new session that branches off this one: now, at a revision, or right behind an entry.

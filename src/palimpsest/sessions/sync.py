@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from palimpsest.formats import FormatName, Message
 from palimpsest.log.change import BY_REQUEST, Record
-from palimpsest.log.entry import Entry, Status, now_us
+from palimpsest.log.entry import Entry, Kind, Role, Status, now_us
 from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import gate_of
 from palimpsest.runtime.events import EventName, Handler
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Unpack
 
     from palimpsest.compaction import Strategy
+    from palimpsest.compaction.knowledge import Embed, TextSplitter
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
     from palimpsest.sessions.compacting.result import CompactionResult
+    from palimpsest.sessions.declared import DefinitionInfo
     from palimpsest.sessions.derived import Derived
     from palimpsest.sessions.erased import Erased, Vacuumed
     from palimpsest.sessions.erasing.query import Query
@@ -46,13 +48,16 @@ if TYPE_CHECKING:
     from palimpsest.sessions.history import When
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Progress
+    from palimpsest.sessions.knowledge_sync import Knowledge
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.reading import Interaction, Stats
+    from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working_sync import WorkingMemory
     from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.opening import GivenBreaker
+    from palimpsest.tokens.counter import TokenCounter
     from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given
     from palimpsest.transfer.writing import Sink
@@ -441,6 +446,71 @@ class Session:
         """
         return drive(self._core.entry(id))
 
+    def recall(
+        self,
+        query: str,
+        *,
+        max_tokens: int | None = 2000,
+        limit: int = 20,
+        kinds: Iterable[Kind] | Kind | None = None,
+        roles: Iterable[Role] | Role | None = None,
+        names: Iterable[str] | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        neighbours: int = 1,
+    ) -> Recalled:
+        """Find what was said in the session, archived and evicted entries included, and return the passages that answer
+        a query best, as many as `max_tokens` have room for.
+
+        Words count by their stems and by how rare they are; words in quotes are a phrase. `text` of what is returned is
+        for a prompt, fenced as data; `passages` are what it is made of. What was erased, rewound or has expired is not
+        found, and a policy is applied to what is. The session's entries are indexed by the first search, and what is
+        new by the next ones: in a file beside an SQLite file or a folder, else in memory. A hit counts as an access,
+        for `lru`. Raises ConfigError for what is not accepted; no error and no log quotes the query.
+
+        Args:
+            query: what is looked for, at most 10,000 characters.
+            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
+            limit: the most entries that answer; 20 by default.
+            kinds: kinds of entries that may answer, such as "message"; None: all.
+            roles: roles that may have said it, such as "user"; None: all.
+            names: who may have said it, or which tools; None: anybody.
+            since: a datetime with a time zone: written then or later. None: at any time.
+            until: a datetime with a time zone: written before it. None: at any time.
+            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
+                left; 1 by default.
+        """
+        return drive(
+            self._core.recall(
+                query,
+                max_tokens=max_tokens,
+                limit=limit,
+                kinds=kinds,
+                roles=roles,
+                names=names,
+                since=since,
+                until=until,
+                neighbours=neighbours,
+            )
+        )
+
+    def passages(
+        self, entries: Iterable[int | str] | int | str, *, max_tokens: int | None = 2000, start: int = 0
+    ) -> Recalled:
+        """Return entries of the session as `recall` returns what it finds: for a prompt, within a budget of tokens.
+
+        They are whole, also where a context shows them masked or clamped, and in the order of the log. What has no room
+        is left out; the text of the last one may end early: `end` is where the next call goes on (`start`). An entry
+        that is not there is left out, and so is one that was erased, rewound or has expired, and thoughts; a policy is
+        applied to the rest. It counts as an access, for `lru`. Raises ConfigError for what is not accepted.
+
+        Args:
+            entries: numbers (`seq`) or ids, at most 1,000.
+            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
+            start: a character of each entry's text, from 0: what is before it is left out.
+        """
+        return drive(self._core.passages(entries, max_tokens=max_tokens, start=start))
+
     def active_entries(self) -> list[Entry]:
         """Return the entries that are active, oldest first: neither covered by a summary, nor evicted, nor expired.
 
@@ -486,6 +556,7 @@ class Session:
         model: str | None = None,
         at: int | None = None,
         tail: str | Mapping[str, str] | None = None,
+        recall: str | None = None,
         dry_run: bool = False,
     ) -> Context:
         """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
@@ -508,6 +579,9 @@ class Session:
                 None: now.
             tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
                 name, whole or not at all, within `tail_share`; None: nothing.
+            recall: a query, such as what the user has just said: passages of the session that answer it, and that the
+                context does not show anyway, stand behind the newest entry, as many as `tail_share` has room for. None:
+                nothing is recalled.
             dry_run: whether nothing is stored, not even a cut.
         """
         return drive(
@@ -522,6 +596,7 @@ class Session:
                 model=model,
                 at=at,
                 tail=tail,
+                recall=recall,
                 dry_run=dry_run,
             )
         )
@@ -753,6 +828,19 @@ class Session:
 
         return WorkingMemory(self._core.working)
 
+    def knowledge(self, collection: str | None = None) -> Knowledge:
+        """Return a knowledge base that a strategy of this session names: to search it, or to add documents, as its
+        user. Nothing is read yet.
+
+        Raises ConfigError where no strategy names it, or several do and it is not said which.
+
+        Args:
+            collection: its `collection_id`, as the strategy has it; None: the only one.
+        """
+        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+
+        return Knowledge(self._core.knowledge(collection))
+
     def fork(self, session_id: str | None = None, *, at: When | None = None) -> Session:
         """Return a new session that branches off this one: now, at a revision, or right behind an entry.
 
@@ -890,6 +978,8 @@ class Memory:
         sweep_every: timedelta | float | str | None = None,
         turn_lease: timedelta | float | str = TURN_SECONDS,
         compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
+        embedder: object = None,
+        recall_index: str | Path | None = None,
         **options: Unpack[StoreOptions],
     ) -> Memory:
         """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
@@ -914,6 +1004,12 @@ class Memory:
             turn_lease: how long a `turn()` whose process was killed holds up the next one: a timedelta, seconds, or
                 text such as "30s" (default). It is renewed three times in that time while its process lives.
             compaction_lease: the same of a compaction that pays for a summary; "5m" by default.
+            embedder: what gives texts vectors, so that `recall` finds by meaning, too: a model's name ("wordllama",
+                "minilm"), a function or coroutine function of a list of texts that returns a vector for each, or an
+                object with `embed_documents` or `encode`. It needs the extra `vectors`. None: words alone count.
+            recall_index: the path of a file on this machine in which the search index is kept, for this store alone.
+                None: beside a store on a disk, inside one on PostgreSQL, and for all others in memory. It holds words
+                in plain text, so an encrypted store has it in memory.
             synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
                 all but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
@@ -928,7 +1024,7 @@ class Memory:
         """
         given = {**options, "circuit_breaker": circuit_breaker}
         parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
-        core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease)
+        core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease, embedder, recall_index)
         drive(core.connect())
         return cls(core)
 
@@ -984,6 +1080,8 @@ class Memory:
             low_water: the share of the budget that a cut goes down to, over 0 and under 1; 0.36 by default.
             summary_share: the share of the budget that summaries take at most, over 0 and under 1. None: a quarter, and
                 only where interactions want the room.
+            tag_shares: by tag, the share of the budget that entries with it take at most, from 0 to 1; the oldest are
+                left out first. An entry has the tags in `metadata["tags"]`. None: they take what there is.
             cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
                 format says; `math.inf`: no cut heeds it.
             readonly: whether contexts store no cut; False by default.
@@ -991,7 +1089,7 @@ class Memory:
                 names and mappings. None: none.
             summarizer: what writes summaries: a function from prompt to text, a model string such as
                 "openai:gpt-4o-mini", a `ModelSummarizer`; None: no model is asked.
-            auto_compact: where a strategy that fires runs: "inline" (default), "background" or "off".
+            auto_compact: where a strategy that fires runs: "inline" (default), "background", or "off": only in workers.
             long_term_run: which strategies that fire run: the "first" (default) or "all".
             before_turn: whether the triggers are looked at before each context, too; False by default.
             persistence: when what is added is stored: "incremental" (default), "flush" (with `archive=False`: what was
@@ -1009,6 +1107,7 @@ class Memory:
                 `prefix`, before the log, as they were at the last cut.
             tail_share: the share of the log's room that is kept for facts and tails, at most 0.5; None: 0.1 with
                 `facts`, else nothing.
+            definition: what declares the session; `palimpsest.resources` gives it. None: nothing does.
         """
         return Session(self._core.session(session_id, **options))
 
@@ -1058,6 +1157,35 @@ class Memory:
 
         return WorkingMemory(self._core.working(scope, history=history, value_bytes=value_bytes))
 
+    def knowledge(
+        self,
+        collection: str,
+        *,
+        user: str | None = None,
+        embedder: Embed | None = None,
+        text_splitter: TextSplitter | Mapping[str, Any] | None = None,
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
+    ) -> Knowledge:
+        """Return a knowledge base: documents and summaries of sessions that a search finds. Nothing is read yet.
+
+        Raises ConfigError for what is not accepted.
+
+        Args:
+            collection: its name, as `collection_id` of a strategy's knowledge base has it.
+            user: an id: what is added is found for that user alone, and found is what is theirs, or everybody's. None:
+                what is everybody's, or of sessions without a user.
+            embedder: what makes a vector of each text: a model's name such as "wordllama", a function or coroutine
+                function of a list of texts, or an object with `embed_documents` or `encode`. None: words are compared.
+            text_splitter: how documents are split, a `TextSplitter` or a mapping with its fields; None: as that does by
+                default.
+            counter: what counts tokens for that, as for a session; None: the default encoding.
+        """
+        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+
+        return Knowledge(
+            self._core.knowledge(collection, user=user, embedder=embedder, text_splitter=text_splitter, counter=counter)
+        )
+
     def scopes(self, prefix: str = "") -> list[str]:
         """Return the scopes of working memories that have facts, by code points.
 
@@ -1065,6 +1193,13 @@ class Memory:
             prefix: only scopes that begin so, such as "user/".
         """
         return drive(self._core.scopes(prefix))
+
+    def definitions(self) -> list[DefinitionInfo]:
+        """Return each definition that sessions are under which are declared, with their number, by name and version.
+
+        It reads the heads of all sessions of the tenant.
+        """
+        return drive(self._core.definitions())
 
     def sessions(
         self,
@@ -1179,6 +1314,83 @@ class Memory:
                 limits=limits,
             )
         )
+
+    def recall(
+        self,
+        query: str,
+        *,
+        sessions: Iterable[str] | str | None = None,
+        user: str | None = None,
+        max_tokens: int | None = 2000,
+        limit: int = 20,
+        kinds: Iterable[Kind] | Kind | None = None,
+        roles: Iterable[Role] | Role | None = None,
+        names: Iterable[str] | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        neighbours: int = 1,
+        model: str | None = None,
+        counter: TokenCounter | Callable[[str], int] | str | None = None,
+    ) -> Recalled:
+        """Find what was said in any session of this tenant, and return the passages that answer a query best, as many
+        as `max_tokens` have room for.
+
+        It is `session.recall` over several sessions. An entry that branches share is found once. Sessions that nobody
+        has written to since the last search are not read. Raises ConfigError for what is not accepted; no error and no
+        log quotes the query.
+
+        Args:
+            query: what is looked for, at most 10,000 characters; words in quotes are a phrase.
+            sessions: ids of the sessions to look in; None: all.
+            user: an id: only sessions that are theirs. None: anybody's.
+            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
+            limit: the most entries that answer; 20 by default.
+            kinds: kinds of entries that may answer, such as "message"; None: all.
+            roles: roles that may have said it, such as "user"; None: all.
+            names: who may have said it, or which tools; None: anybody.
+            since: a datetime with a time zone: written then or later. None: at any time.
+            until: a datetime with a time zone: written before it. None: at any time.
+            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
+                left; 1 by default.
+            model: the model whose tokens are counted; None: not known.
+            counter: what counts tokens, as for a session; None: the model's.
+        """
+        return drive(
+            self._core.recall(
+                query,
+                sessions=sessions,
+                user=user,
+                max_tokens=max_tokens,
+                limit=limit,
+                kinds=kinds,
+                roles=roles,
+                names=names,
+                since=since,
+                until=until,
+                neighbours=neighbours,
+                model=model,
+                counter=counter,
+            )
+        )
+
+    def index_status(self) -> IndexStatus:
+        """Return where this tenant's search index is, how large, and how many sessions it is behind.
+
+        Nothing is indexed by it. An index that is damaged is found empty, and is filled by the next search.
+        """
+        return drive(self._core.index_status())
+
+    def rebuild_index(self, *, progress: Callable[[int, int], object] | None = None) -> IndexStatus:
+        """Make this tenant's search index anew from the logs, and return how it is then.
+
+        Searches meanwhile find what is in it so far, and complete it for themselves. Interrupted, the next search, or
+        the same again, goes on. `progress` is called with the number of sessions done, and of all. Raises ConfigError
+        in a memory that only reads.
+
+        Args:
+            progress: called with the sessions done and their total.
+        """
+        return drive(self._core.rebuild_index(progress=progress))
 
     def delete_session(self, session_id: str) -> bool:
         """Destroy the session with everything that belongs to it, its working memory too, and return whether there was
@@ -1350,8 +1562,8 @@ class Memory:
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
-        context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended. A handler may be a
-        coroutine function; one that raises is logged and breaks nothing.
+        context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended, config:changed. A
+        handler may be a coroutine function; one that raises is logged and breaks nothing.
 
         Args:
             event: the event's name.

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from palimpsest.runtime.runner import Inline, Runner, drive
+
+if TYPE_CHECKING:
+    from palimpsest.stores.tables import Tables
 
 T = TypeVar("T")
 
@@ -204,11 +207,14 @@ class Backend(ABC):
     """Whether a writer who is refused may be refused again and again; not where writers wait for each other's turn."""
     large_bytes: int | None = None
     """Bytes from which on a text, or the data of an image, is kept once a home; None: all is kept in its place."""
+    companion: str | None = None
+    """The path of a file beside it for what is made from its text; None: there is none, or what it keeps is sealed."""
+    tables: Tables | None = None
+    """Where what is made from its text may have tables beside its own; None: nowhere, or what it keeps is sealed."""
     lacking: Collection[Place] = ()
     """Places that were looked at of which rows have gone since, though their heads know of them: under an overlay."""
 
-    # --- where its verbs run: a driver of an event loop has nothing to do here
-
+    # where its verbs run: a driver of an event loop has nothing to do here
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         """Run a coroutine that waits for nothing but this store where its verbs run; with `reads` it only reads."""
         return await start()

@@ -16,6 +16,7 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
 from palimpsest.stores.backend import Backend
+from palimpsest.stores.tables import Tables
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -76,13 +77,18 @@ class BreakingBackend(Backend):
     def __init__(self, below: Backend, given: CircuitBreaker, clock: Callable[[], int]) -> None:
         self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
         self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
-        self.large_bytes = below.large_bytes
+        self.large_bytes, self.companion = below.large_bytes, below.companion
+        self.tables = BreakingTables(below.tables, self) if below.tables is not None else None
         self._seconds = values.microseconds("timeout", given.timeout) / 1_000_000
         pause = values.microseconds("reset_timeout", given.reset_timeout) / 1_000_000
         self._failures, self._breaker = given.max_failures, Breaker(given.max_failures, pause, lambda: clock() / 1e6)
 
     async def tried(self, name: str, *given: Any, **named: Any) -> Any:
         """Do a verb below, unless the store is to be left alone."""
+        return await self.let_through(lambda: getattr(self.below, name)(*given, **named), writes=name == "write")
+
+    async def let_through(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
+        """Do something below, unless the store is to be left alone."""
         try:
             probe = self._breaker.admit()
         except Paused as paused:
@@ -91,8 +97,8 @@ class BreakingBackend(Backend):
             raise StoreUnavailable(self.url, told) from None
         answered: bool | None = None
         try:
-            doing = getattr(self.below, name)(*given, **named)
-            done = await (doing if self.blocking else self._in_time(doing, name == "write"))
+            doing = start()
+            done = await (doing if self.blocking else self._in_time(doing, writes))
             answered = True
         except StoreUnavailable:
             answered = False
@@ -148,3 +154,13 @@ class BreakingBackend(Backend):
 
     async def close(self) -> None:
         await self.below.close()
+
+
+class BreakingTables:
+    """Tables beside those of a store that is behind a circuit breaker."""
+
+    def __init__(self, below: Tables, breaking: BreakingBackend) -> None:
+        self.schema, self._below, self._breaking = below.schema, below, breaking
+
+    async def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
+        return await self._breaking.let_through(lambda: self._below.do(work, writes=writes), writes=writes)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Backend
+from palimpsest.stores.tables import Tables
 
 T = TypeVar("T")
 
@@ -30,17 +31,21 @@ def _waited(verb: Callable[..., Awaitable[Any]]) -> Any:
 
     @wraps(verb, updated=())
     async def waited(self: BridgedBackend, *given: Any, **named: Any) -> Any:
-        call = _Call(lambda: getattr(self.below, name)(*given, **named))
-        try:
-            return await self.runner.wait(call.run())
-        except CancelledError:  # a closed runner says Closed
-            told, written = "its driver cancelled what was asked of it; try again", None if name == "write" else False
-            raise StoreUnavailable(self.url, told, written=written) from None
-        except BaseException:
-            call.desert()
-            raise
+        return await _waited_for(self, lambda: getattr(self.below, name)(*given, **named), name == "write")
 
     return waited
+
+
+async def _waited_for(self: BridgedBackend | BridgedTables, start: Callable[[], Awaitable[Any]], writes: bool) -> Any:
+    call = _Call(start)
+    try:
+        return await self.runner.wait(call.run())
+    except CancelledError:  # a closed runner says Closed
+        told, written = "its driver cancelled what was asked of it; try again", None if writes else False
+        raise StoreUnavailable(self.url, told, written=written) from None
+    except BaseException:
+        call.desert()
+        raise
 
 
 class BridgedBackend(Backend):
@@ -51,6 +56,8 @@ class BridgedBackend(Backend):
     def __init__(self, below: Backend, runner: Runner) -> None:
         self.below, self.runner, self.url, self.writable = below, runner, below.url, below.writable
         self.gathers, self.large_bytes, self.crowded = below.gathers, below.large_bytes, below.crowded
+        self.companion = below.companion
+        self.tables = BridgedTables(below.tables, runner, self.url) if below.tables is not None else None
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
@@ -66,6 +73,17 @@ class BridgedBackend(Backend):
     scrub = _waited(Backend.scrub)
     durability = _waited(Backend.durability)
     close = _waited(Backend.close)
+
+
+class BridgedTables:
+    """The same of tables beside a store's."""
+
+    def __init__(self, below: Tables, runner: Runner, url: str) -> None:
+        self.below, self.runner, self.url, self.schema = below, runner, url, below.schema
+
+    async def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
+        done: T = await _waited_for(self, lambda: self.below.do(work, writes=writes), writes)
+        return done
 
 
 class _Call:

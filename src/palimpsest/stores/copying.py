@@ -21,6 +21,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
+from palimpsest.stores.claims import OWNER as WORKERS
 from palimpsest.stores.common import discreet_address
 from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.leases import LEASES
@@ -144,7 +145,7 @@ async def _tenants(backend: Backend) -> AsyncIterator[str]:
     last: str | None = None
     while page := await backend.tenants(after=last):
         for last in page:
-            if last != MARK[0]:
+            if last not in (MARK[0], WORKERS):  # marks of workers are of this store alone
                 yield last
 
 

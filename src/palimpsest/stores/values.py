@@ -8,7 +8,7 @@ import msgspec
 
 from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry, moment
-from palimpsest.log.head import Head
+from palimpsest.log.head import Definition, Head
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -45,7 +45,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `entries` counts what is neither erased nor rewound, `interactions` how many there were; `forked_from` is the
     session that it branched off, and its revision then. `user` is whose it is, `title` what it is called, `metadata`
-    what else is said of it, as JSON values.
+    what else is said of it, as JSON values. `definition` is the one that its contexts are made by, where it is
+    declared.
     """
 
     session: str
@@ -60,6 +61,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     expires: int | None = None
     interactions: int = 0
+    definition: Definition | None = None
 
     @classmethod
     def of(cls, session: str, head: Head) -> SessionInfo:

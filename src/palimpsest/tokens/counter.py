@@ -158,6 +158,11 @@ class FunctionCounter:
         return tokens
 
 
+def failures_of(counter: TokenCounter) -> int:
+    """How often another one had to count in the place of this counter; 0 for one that cannot fail."""
+    return getattr(counter, "failures", 0)
+
+
 def encoding(name: str) -> Encoding:
     """Return the encoding of this name, one instance for the whole process.
 

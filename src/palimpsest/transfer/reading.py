@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,8 +11,8 @@ import msgspec
 from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, shorten
 from palimpsest.log import spans
 from palimpsest.log.change import Record
-from palimpsest.log.checks import MOST, check, check_json, check_names, checked_about, unfit
-from palimpsest.log.entry import LAST_MOMENT, Entry, microseconds_of
+from palimpsest.log.checks import MOST, check, check_json, check_names, checked_about
+from palimpsest.log.entry import Entry
 from palimpsest.log.head import About, Attempts, Cut, Head, Usage
 from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
@@ -21,11 +20,9 @@ from palimpsest.log.summary import Compaction, faults
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Dump
+from palimpsest.transfer.plain import check_plain, instant, list_of
 from palimpsest.transfer.relinking import head_of, relinked
 from palimpsest.transfer.writing import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
-
-DEEPEST = 32
-"""Levels of what we say of a session; what programs say, such as metadata, may be deeper."""
 
 MOST_PSEUDONYMS = 1024
 """More than `privacy.pseudonyms.NUMBERED`, for branches that were redacted together have the numbers of both."""
@@ -46,7 +43,7 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
     entries = [
         _read_entry(raw, f"{where}.{section}[{i}]")
         for section in ("entries", "tombstones")
-        for i, raw in enumerate(_list(data, section, where))
+        for i, raw in enumerate(list_of(data, section, where))
     ]
     entries.sort(key=lambda entry: entry.seq)
     _check_places(entries, outline, where)
@@ -70,8 +67,8 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
         erased=sum(entry.erased for entry in entries),
         hidden=sum(not entry.erased and spans.within(given.rewound, entry.seq) for entry in entries),
         usage=_converted(data.get("usage"), Usage | None, f"{where}.usage"),
-        created=_instant(outline.get("created_at"), f"{where}.head.created_at") or linked.created,
-        updated=_instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,
+        created=instant(outline.get("created_at"), f"{where}.head.created_at") or linked.created,
+        updated=instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,
     )
     return session, Dump(head=head, entries=tuple(entries), records=tuple(records))
 
@@ -79,7 +76,7 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
 def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> list[Access]:
     """Return which entries an export says were fetched. Raises ImportFailed for what cannot be."""
     found: list[Access] = []
-    for i, raw in enumerate(_list(data, "accesses", where) if "accesses" in data else ()):
+    for i, raw in enumerate(list_of(data, "accesses", where) if "accesses" in data else ()):
         place = f"{where}.accesses[{i}]"
         seq, stamp, fetches = access = _converted(raw, Access, place)
         if not dump.head.first_seq <= seq < dump.head.next_seq or not (0 < stamp < 2**63 and 0 < fetches <= MOST):
@@ -133,7 +130,7 @@ def _about(raw: object, where: str) -> About | None:
     if given is None:
         return None
     try:
-        return _converted(checked_about(given), About, where)  # type: ignore[no-any-return]
+        return _converted(checked_about(given), About, where).checked()  # type: ignore[no-any-return]
     except ConfigError as fault:
         raise ImportFailed(where, str(fault)) from None
 
@@ -150,32 +147,6 @@ def _unreadable(where: str, fault: Exception) -> ImportFailed:
     if isinstance(fault, UnicodeEncodeError):
         return ImportFailed(where, "cannot be read (a lone surrogate stands where one of the known names has to)")
     return ImportFailed(where, f"cannot be read ({fault})")
-
-
-def _check_plain(value: object, where: str, *, names: bool = False, depth: int = 0) -> None:
-    """Raise ImportFailed for a value that what we say of a session never has, however often its type fits.
-
-    Every number there counts something or is a time, so it is finite, not below 0 (-1: all of a text) and no later than
-    the last time. With `names` the texts are names, too: views, strategies, sessions.
-    """
-    if depth > DEEPEST:
-        raise ImportFailed(where, f"is more than {DEEPEST} levels deep")
-    if isinstance(value, int | float):
-        if not -1 <= value <= LAST_MOMENT:
-            raise ImportFailed(where, f"{shorten(value)} is no number that a session has")
-    elif isinstance(value, str):
-        if names and (reason := unfit(value)) is not None:
-            raise ImportFailed(where, reason)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            if not isinstance(key, str) or unfit(key) is not None:
-                raise ImportFailed(where, f"the key {shorten(key)} is no name")
-            _check_plain(inner, f"{where}.{key}", names=names, depth=depth + 1)
-    elif isinstance(value, Sequence):
-        for i, inner in enumerate(value):
-            _check_plain(inner, f"{where}[{i}]", names=names, depth=depth + 1)
-    elif value is not None:
-        raise ImportFailed(where, f"{shorten(value)} ({type(value).__name__}) is not plain JSON")
 
 
 def _check_pseudonyms(numbers: Mapping[str, int], where: str) -> None:
@@ -211,17 +182,17 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     if not isinstance(outline, Mapping):
         raise ImportFailed(f"{where}.head", "is missing")
     _check_outline(outline, f"{where}.head")
-    _check_plain({name: one for name, one in outline.items() if name != "about"}, f"{where}.head", names=True)
-    _check_plain(data.get("usage"), f"{where}.usage")
+    check_plain({name: one for name, one in outline.items() if name != "about"}, f"{where}.head", names=True)
+    check_plain(data.get("usage"), f"{where}.usage")
     return data, session, outline
 
 
 def _records(data: Mapping[str, Any], where: str) -> list[Record]:
     records: list[Record] = []
-    for i, raw in enumerate(_list(data, "records", where)):
+    for i, raw in enumerate(list_of(data, "records", where)):
         if isinstance(raw, Mapping):
             said = {name: value for name, value in raw.items() if name != "detail"}
-            _check_plain(said, f"{where}.records[{i}]")
+            check_plain(said, f"{where}.records[{i}]")
         record = _converted(raw, Record, f"{where}.records[{i}]")
         if record.revision > MOST:
             raise ImportFailed(f"{where}.records[{i}].revision", f"{record.revision} is too large")
@@ -306,7 +277,7 @@ def _read_entry(raw: object, where: str) -> Entry:
         value = links.get(name, _UNLINKED[name])
         if type(value) is not type(_UNLINKED[name]) or not 0 <= value <= MOST:
             raise ImportFailed(f"{where}.links.{name}", f"{shorten(value)} is no place in a log, or True or False")
-    at = _instant(fields.pop("created_at", None), f"{where}.created_at")
+    at = instant(fields.pop("created_at", None), f"{where}.created_at")
     unknown = set(fields) - set(FIELDS) - {"seq"}
     if unknown:
         raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
@@ -324,26 +295,3 @@ def _read_entry(raw: object, where: str) -> Entry:
 
 
 _UNLINKED = {name: getattr(Entry(), name) for name in LINKS}
-
-
-def _list(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
-    value = data.get(name) or ()
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not a list")
-    return value
-
-
-def _instant(text: object, where: str) -> int:
-    if text is None:
-        return 0
-    try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-        if moment is not None and moment.tzinfo is not None:
-            moment = moment.astimezone(UTC)
-    except (ValueError, OverflowError) as fault:
-        raise ImportFailed(where, f"{shorten(text)} is no time in ISO 8601") from fault
-    if moment is None or moment.tzinfo is None:
-        raise ImportFailed(where, f"{shorten(text)} is no time with a time zone in ISO 8601")
-    if moment.year < 1970:
-        raise ImportFailed(where, f"{shorten(text)} is before 1970, where the log's time begins")
-    return microseconds_of(moment)

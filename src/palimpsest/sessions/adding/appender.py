@@ -77,9 +77,11 @@ class Appender:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
+        if self._options.definition is not None:
+            await self.declare()
         if self._gate.redactor is None and self.turn.buffer is None:
             done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-            if self._options.long_term or scope.observers.handled:
+            if self._options.long_term or scope.observers.handled or self._options.definition is not None:
                 await self.follow_up(done)
             else:  # as a rule there is nothing to be done: a coroutine less
                 self.turn.added += done.added
@@ -90,6 +92,11 @@ class Appender:
         self.turn.buffer.slots.extend(slots)
         self.turn.buffer.given_ids |= given_ids
         return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
+
+    async def declare(self) -> None:
+        """See to it that the store knows what the session's definition says, before the session refers to it."""
+        if self._scope.definitions is not None:
+            await self._scope.definitions.keep()
 
     async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
         """Store one batch of which nothing is withheld."""
@@ -142,6 +149,8 @@ class Appender:
             for entry in done.entries:
                 if entry.revision == done.head.revision:  # the others were there already
                     await self._scope.tell("entry:added", entry=entry)
+        if done.added and self._scope.definitions is not None:
+            await self._scope.definitions.tell(done.head)
         if done.added and self._options.long_term:
             await (await self._auto.there()).appended(done, in_turn=self.turn.is_open)
 

@@ -12,7 +12,8 @@ from palimpsest.log.change import Change
 from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Usage
 from palimpsest.runtime.logs import warn_caller
-from palimpsest.sessions.scope import Sent, SessionScope
+from palimpsest.sessions.remembered import Sent
+from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -16,7 +15,6 @@ import msgspec
 from palimpsest.compaction import Strategy, TriggerDecision
 from palimpsest.compaction.decisions import Margin, decide, margin
 from palimpsest.compaction.rules import Activity
-from palimpsest.compaction.selecting import uncovered
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.groups import Meter, most, most_messages
 from palimpsest.formats import find_format
@@ -25,8 +23,10 @@ from palimpsest.log.head import Head
 from palimpsest.runtime.events import EventName
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.compacting.compactor import Compactor
+from palimpsest.sessions.compacting.dues import high_water, idle_before, overtaken
 from palimpsest.sessions.compacting.flushing import flush
-from palimpsest.sessions.compacting.snapshot import Loaded, is_complete
+from palimpsest.sessions.compacting.snapshot import Loaded
+from palimpsest.sessions.knowing import knowledge_of
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ if TYPE_CHECKING:
 
 
 class _Known(NamedTuple):
-    """What the last look left: how far every rule is from firing, at a revision that was written at `updated`."""
+    """What the last look left: how far every rule of these strategies is from firing, at a revision that was written at
+    `updated`."""
 
     revision: int
     updated: int
     margins: dict[str, Margin]
+    strategies: Sequence[Strategy]
 
 
 class _Due:
@@ -106,6 +108,28 @@ class AutoCompaction:
 
         await self._guarded(work)
 
+    async def due(self) -> list[CompactionResult]:
+        """Do what is due, whatever `auto_compact` says, and return what came of it: for a worker, who looks at sessions
+        that may not be touched again. What goes wrong with the store is raised.
+
+        What has failed before is tried again, unless the session is paused. Where no trigger holds, what a cut has
+        evicted is summarised, as a context would have it.
+        """
+        results: list[CompactionResult] = []
+        for strategy in self._options.long_term:
+            loaded = await Compactor.of(self._scope).load(strategy)
+            loaded = msgspec.structs.replace(loaded, snapshot=msgspec.structs.replace(loaded.snapshot, tried=0))
+            decision = await self.decision(strategy, loaded)
+            if not decision.fired and strategy.summarizes:
+                decision = high_water(loaded)
+            if decision.fired:
+                results.append(await self._run(strategy, decision, loaded))
+                if results[-1].done and not self._options.runs_all:
+                    break
+        if self._options.persistence == "flush" and not self._options.archive:
+            await self.flush()
+        return results
+
     def _is_quiet(self, done: Appended, completed: bool, asked: bool) -> bool:
         """Whether no trigger can hold after this append, by what is known since the last look.
 
@@ -121,10 +145,10 @@ class AutoCompaction:
         tokens = sum(most(entry, meter) for entry in entries)
         used = (tokens, len(entries), messages, human + completed)
         margins = {name: one.spent(*used) for name, one in known.margins.items()}
-        self._known = _Known(done.head.revision, done.head.updated, margins)
+        self._known = known._replace(revision=done.head.revision, updated=done.head.updated, margins=margins)
         idle = (done.head.updated - known.updated) / 1e6
         input_tokens = self._input_tokens(done.head)
-        for strategy in self._options.long_term:
+        for strategy in known.strategies:
             triggers = strategy.triggers
             if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
                 return False
@@ -183,7 +207,26 @@ class AutoCompaction:
         await job()
         return tuple(found)
 
+    async def _is_held(self, completed: bool, since: int) -> bool:
+        """Whether the session is under another definition, by which nothing is to be done yet."""
+        definitions = self._scope.definitions
+        if definitions is None:
+            return False
+        head, margins = await self._scope.head(), dict[str, Margin]()
+        if (held := await definitions.held_now(head)) is None:
+            return False
+        for strategy in held.long_term:
+            loaded = await Compactor.of(self._scope).load(strategy)
+            done = completed or overtaken(loaded, since)
+            if (await self.decision(strategy, loaded, completed=done, since=since)).fired:
+                return False
+            margins[strategy.name], head = margin(strategy.triggers, loaded.snapshot), loaded.head
+        self._known = _Known(head.revision, head.updated, margins, held.long_term)
+        return True
+
     async def _look(self, completed: bool, since: int) -> list[CompactionResult]:
+        if await self._is_held(completed, since):
+            return []
         results: list[CompactionResult] = []
         margins: dict[str, Margin] = {}
         head = Head()
@@ -191,7 +234,7 @@ class AutoCompaction:
             self._new_results = False
         for strategy in self._options.long_term:
             loaded = await Compactor.of(self._scope).load(strategy)
-            if not completed and _overtaken(loaded, since):
+            if not completed and overtaken(loaded, since):
                 completed, self._new_results = True, False
             decision = await self.decision(strategy, loaded, completed=completed, since=since)
             if decision.fired:
@@ -203,7 +246,7 @@ class AutoCompaction:
                 head = loaded.head
         self._new_results |= any(not result.done for result in results)  # what fired in vain is looked at again
         whole = len(margins) == len(self._options.long_term)
-        self._known = _Known(head.revision, head.updated, margins) if whole else None
+        self._known = _Known(head.revision, head.updated, margins, self._options.long_term) if whole else None
         return results
 
     async def _run(
@@ -243,7 +286,7 @@ class AutoCompaction:
             entries=head.entries,
             turns=head.turns,
             input_tokens=self._input_tokens(head),
-            idle=_idle(loaded, since) if since else max(self._scope.clock() - head.updated, 0) / 1e6,
+            idle=idle_before(loaded, since) if since else max(self._scope.clock() - head.updated, 0) / 1e6,
             completed=completed,
         )
         found = decide(triggers, activity, failures)
@@ -289,23 +332,11 @@ class AutoCompaction:
             await self._scope.tell("evicted", **facts, seqs=evicted, reason=result.strategy)
         if job.doomed:
             await self._scope.tell("erased", **facts, seqs=job.doomed, reason=result.strategy)
+        if self._options.knowledge:
+            await knowledge_of(self._scope).keep()
 
 
 def completes(head: Head, entries: Sequence[Entry]) -> bool:
     """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
     last = entries[-1]
     return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning or head.pauses)
-
-
-def _overtaken(loaded: Loaded, since: int) -> bool:
-    """Whether a human message at or after `since` (a `seq`; 0: none) has completed an interaction without an answer."""
-    if not since:
-        return False
-    told = [interaction for interaction in uncovered(loaded.snapshot) if interaction.turn]
-    return any(later.turn >= since and not is_complete(one.groups) for one, later in pairwise(told))
-
-
-def _idle(loaded: Loaded, since: int) -> float:
-    """Seconds that went by before the append at `since`, as far as what was read goes back."""
-    first, before = loaded.entries.get(since), [seq for seq in loaded.entries if seq < since]
-    return max(first.at - loaded.entries[max(before)].at, 0) / 1e6 if first is not None and before else 0.0

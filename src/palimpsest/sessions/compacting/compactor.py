@@ -31,6 +31,7 @@ from palimpsest.sessions.compacting.result import (
 from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader
 from palimpsest.sessions.compacting.summarise import SummaryMaker
 from palimpsest.sessions.history import kinds_since
+from palimpsest.sessions.knowing import knowledge_of
 from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.summaries import Rejected
@@ -139,13 +140,15 @@ class Compactor:
             if made is None or isinstance(made, CompactionResult):
                 return made
             summary = made
+            if self._options.knowledge:
+                await knowledge_of(self._scope).announce()
         result = await self._store.apart(partial(result_of, job, summary=summary))
         async with self._scope.drop_derived(job.doomed):
             after = await self._scope.store.together(lambda: self._commit(job, summary, result))
         if after is None:
             return None
         if job.doomed:
-            await self._store.scrub(whole=False)
+            await self._scope.memory.scrub(self._store)
         self.committed = job
         if summary is not None:
             result = msgspec.structs.replace(
@@ -155,8 +158,12 @@ class Compactor:
 
     async def _summarised(self, job: PlannedCompaction) -> Summary | CompactionResult | None:
         """Return the summary that the plan asks for, or why there is none; None where the plan must be made anew."""
-        if self._maker.pays and not await self._lease.take_at_once(self._scope.memory.compactions):
-            return nothing(job, "pending", "another compaction of this session is under way")
+        if self._maker.pays:
+            if not await self._lease.take_at_once(self._scope.memory.compactions):
+                return nothing(job, "pending", "another compaction of this session is under way")
+            head = await self._store.head(self._options.key)
+            if head is None or head.compaction != job.loaded.head.compaction:
+                return None  # somebody was done just before, and has paid for the same
         try:
             summary = await self._maker.fold(job.strategy, job.loaded, job.plan, self._lease.renew)
         except Rejected as fault:

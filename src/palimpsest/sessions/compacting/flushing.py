@@ -25,5 +25,5 @@ async def flush(scope: SessionScope) -> None:
                 await scope.store.commit(scope.key, change, expect_epoch=head.epoch)
         except Conflict:
             continue
-        await scope.store.scrub(whole=False)
+        await scope.memory.scrub(scope.store)
         return

@@ -23,6 +23,7 @@ from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.mentions import identifiers
 from palimpsest.summaries.models import Asked, Summarizer
 from palimpsest.summaries.models.callables import BoundSource
+from palimpsest.tokens.counter import failures_of
 
 IMPORTANT = 0.8
 """The importance from which on what an entry identifies may be in no summary left out."""
@@ -232,6 +233,7 @@ class SummaryMaker:
             msgspec.structs.replace(item, text=sendable(self.gate.text(item.text))) for item in (*draft.items, *kept)
         )
         counter = self._options.counter
+        failures = failures_of(counter)
         entries = loaded.within(plan.cover)
         times = [entry.at for entry in entries]
         asked = self._summarizer if draft.method != "heuristic" else None
@@ -258,7 +260,9 @@ class SummaryMaker:
             at=self._clock(),
             spent=self.spent,
         )
-        return msgspec.structs.replace(summary, shown_tokens=summary_entry_tokens(summary, counter.count))
+        summary = msgspec.structs.replace(summary, shown_tokens=summary_entry_tokens(summary, counter.count))
+        failed = failures_of(counter) != failures  # then whoever shows it counts it again
+        return msgspec.structs.replace(summary, counter="") if failed else summary
 
 
 def _stepped(step: Callable[[], Prompt]) -> Prompt | Draft:

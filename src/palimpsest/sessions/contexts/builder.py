@@ -8,14 +8,17 @@ Nothing but a view's configured budget commits a cut.
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from palimpsest.context.cold import cold_level
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Recollection
+from palimpsest.context.newest import NotRead, newest
 from palimpsest.context.result import Context
-from palimpsest.context.settle import COLD, Settled, newest
+from palimpsest.context.settle import COLD, Settled
+from palimpsest.context.terms import Terms
 from palimpsest.errors import Conflict, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head
@@ -25,9 +28,16 @@ from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import Recall, Remembered, Views
 from palimpsest.stores import Store, keep_counts
 
+if TYPE_CHECKING:
+    from palimpsest.sessions.definitions import Definitions
+
 TOGETHER = 32
 """Counts of a session that are remembered are stored when there are so many, or as its memory closes: a transaction for
 those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again."""
+
+
+PROVISIONAL = "the token counter failed, so another one counted for now"
+"""What is told of a context whose figures are not the counter's own."""
 
 
 class Overflow(msgspec.Struct, frozen=True):
@@ -54,9 +64,10 @@ class ContextBuilder:
         *,
         yields: bool = False,
         views: Views | None = None,
+        definitions: Definitions | None = None,
     ) -> None:
         self._store, self._options, self._call, self._now, self._yields = store, options, call, now, yields
-        self._views = views
+        self._views, self._definitions = views, definitions
         self.terms = terms_of(options, call)
         self._unstored = why_unstored(options, call, self.terms, store)
         if self._unstored is not None:  # each call would make a cut of its own
@@ -64,6 +75,8 @@ class ContextBuilder:
         self.changed: Change | None = None
         self.overflow: Overflow | None = None
         self.committed: Head | None = None
+        self.seen = Head()
+        """The session as it was shown."""
 
     async def context(self) -> Context:
         """Return the context, its cut committed where it needed one: under an event loop in one call of a worker."""
@@ -72,14 +85,21 @@ class ContextBuilder:
     async def _made(self) -> Context:
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
-            steps = partial(newest, self.terms, self._now, last_try=last_try)
+            before = self._before if self._definitions is not None else None
+            steps = partial(newest, self.terms, self._now, last_try=last_try, before=before)
             recall = self._views.of(key) if self._views is not None else None
-            settled, context = await answered(self._store, key, counter, steps, recall)
+            try:
+                settled, context = await answered(self._store, key, counter, steps, recall)
+            except NotRead as missing:
+                assert self._definitions is not None, "who is not asked for one misses none"
+                await self._definitions.read(missing.digest)
+                settled, context = await answered(self._store, key, counter, steps, recall)
+            self.seen = settled.layout.head
             stored, notes = await self._store_counts(settled.meter, recall)
             if context is None and settled.reason is not None:
                 context = await self._recut(settled, notes, last_try=last_try)
             elif context is not None:
-                for note in notes:
+                for note in (*notes, *[PROVISIONAL] * settled.meter.is_provisional):
                     context.noted(note)
             if context is not None:
                 if self._views is not None and recall is not None:
@@ -87,11 +107,37 @@ class ContextBuilder:
                 return context
         raise AssertionError("the second try returns")
 
+    def _before(self, head: Head) -> Terms | None:
+        """The terms of the definition that the session is under, where that is another one than its own."""
+        assert self._definitions is not None, "only a declared session has another definition"
+        held = self._definitions.held(head, self._options)
+        return None if held is None else terms_of(held, self._call)
+
+    @property
+    def _adopts(self) -> Definitions | None:
+        """The definition that a cut puts the session under, where this call may do so."""
+        call, own = self._call, self._options
+        asks = call.view in (None, own.view) and call.max_tokens is call.max_messages is None
+        return self._definitions if asks and not call.dry_run and not own.readonly and self._store.writable else None
+
+    async def _adopted(self, head: Head) -> None:
+        """Put the session under its own definition where no cut does it."""
+        if self._adopts is None or not self._adopts.differs(head):
+            return
+        try:
+            await self._adopts.keep()
+            await self._store.commit(self._options.key, self._adopts.adopted(head.created), expect_epoch=head.epoch)
+        except (Conflict, StoreUnavailable):
+            return  # the next call does it
+
     async def _recut(self, settled: Settled, notes: tuple[str, ...], *, last_try: bool) -> Context | None:
         """Return the context of a new cut, committed where that is due; None: others were first, once."""
         layout, plan, head = settled.layout, settled.plan, settled.layout.head
-        if self._unstored is not None:
-            return await self._given(settled, head, None, self._unstored)
+        for_now = f"{PROVISIONAL}, so the cut was not stored" if settled.meter.is_provisional else None
+        if (why := for_now or self._unstored) is not None:
+            if self._unstored is not None:
+                await self._adopted(head)
+            return await self._given(settled, head, None, why)
         if self._yields and plan is not None and plan.evicted and layout.budget is not None:
             cold = settled.reason == COLD
             level = layout.budget.down_to(cold_level(self.terms.low_water))[0] if cold else layout.budget.room
@@ -99,6 +145,10 @@ class ContextBuilder:
             return await self._given(settled, head, None, "what does not fit is summarised first")
         change = _change(self.terms.view, settled)
         try:
+            if self._adopts is not None and head.definition != self._adopts.own:
+                await self._adopts.keep()
+                about, said = self._adopts.said()
+                change = msgspec.structs.replace(change, about=about, said=said)
             after = await self._store.commit(
                 self._options.key, change, expect_revision=head.revision, expect_epoch=head.epoch
             )
@@ -115,7 +165,7 @@ class ContextBuilder:
     def _keep(self, views: Views, recall: Recall, settled: Settled, *, stored: bool) -> None:
         """Have it remembered what was read for a context, and how it was shown, if the next one may go on with it."""
         key, counter, mark = self._options.key, self._options.counter.name, recall.mark
-        if not self._is_kept:
+        if not self._is_kept or settled.meter.is_provisional:
             return  # what the session's own contexts need stays remembered
         start, before, view = 0, recall.before, settled.view
         if self.committed is not None:

@@ -16,7 +16,7 @@ from palimpsest.sessions.options import Options, check_id
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
-    from palimpsest.context.tail import Facts, Text
+    from palimpsest.context.tail import Facts, TailPart
 
 _LIMITS = ("max_tokens", "max_messages", "reserve")
 """What of its view's budget a call may give."""
@@ -39,7 +39,7 @@ class ContextRequest(msgspec.Struct, frozen=True):
     """Whether no cut is made for a cold cache: the next call would know nothing of it."""
     lead: Sequence[Facts] | None = None
     """Facts that stand before the log; None: none may."""
-    tail: Sequence[Text | Facts] = ()
+    tail: Sequence[TailPart] = ()
     """What stands behind it."""
 
     def check(self) -> None:

@@ -16,11 +16,12 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
 from palimpsest.sessions.options import AutoCompact, Options
-from palimpsest.sessions.scope import Sent, SessionScope
+from palimpsest.sessions.remembered import Sent
+from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.context.result import Context
-    from palimpsest.context.tail import Facts, Text
+    from palimpsest.context.tail import Facts, TailPart, Text
     from palimpsest.sessions.contexts.earlier import EarlierContext
     from palimpsest.sessions.contexts.facts import ScopedFacts
     from palimpsest.stores import Store
@@ -50,6 +51,7 @@ class Contexts:
         model: str | None,
         at: int | None,
         tail: str | Mapping[str, str] | None,
+        recall: str | None,
         *,
         dry_run: bool,
     ) -> Context:
@@ -67,13 +69,21 @@ class Contexts:
         )
         if tail is not None:
             self._check_tail(tail, at)
+        if recall is not None:
+            self._check_room("recall", at)
         if at is not None:
             from palimpsest.sessions.contexts.earlier import EarlierContext  # a millisecond, for who looks back
 
             earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
         facts = await self._read_facts() if self._options.facts else []
-        ending = [*(() if self._options.leads else facts), *_texts(tail)]
+        ending: list[TailPart] = [*(() if self._options.leads else facts), *_texts(tail)]
+        if self._options.knowledge:
+            from palimpsest.sessions.knowing import knowledge_of  # only for who has one
+
+            ending += await knowledge_of(self._scope).parts(keeps=not dry_run)
+        if recall is not None:
+            ending.append(await self._recollection(recall))
         if ending or self._options.leads:
             call = msgspec.structs.replace(call, lead=facts if self._options.leads else None, tail=ending)
         mode = self._mode(call)
@@ -99,10 +109,18 @@ class Contexts:
                 raise ConfigError("tail", name, "names that are text, such as 'clock'")
             if not isinstance(text, str):
                 raise ConfigError(f"tail[{name!r}]", type(text).__name__, "a text")
+        self._check_room("tail", at)
+
+    def _check_room(self, name: str, at: int | None) -> None:
         if at is not None:
-            raise ConfigError("tail", "with `at`", "none: what was behind the log then is not known")
+            raise ConfigError(name, "with `at`", "none: what was behind the log then is not known")
         if not self._options.tail_share:
-            raise ConfigError("tail", "without room", "a session with `tail_share`, such as 0.1 of the log's room")
+            raise ConfigError(name, "without room", "a session with `tail_share`, such as 0.1 of the log's room")
+
+    async def _recollection(self, query: str) -> TailPart:
+        from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds, for who recalls
+
+        return await Recalling(self._scope.memory, self._scope).recollection(query)
 
     async def _read_facts(self) -> list[Facts]:
         """The facts of the session's scopes, as they are."""
@@ -160,8 +178,13 @@ class Contexts:
         """Return a context and what has built it."""
         options = self._options_for(call.model)
         views = self._scope.memory.views if store is self._scope.memory.store else None
-        builder = ContextBuilder(store, options, call, self._scope.clock(), yields=yields, views=views)
+        known = self._scope.definitions
+        builder = ContextBuilder(
+            store, options, call, self._scope.clock(), yields=yields, views=views, definitions=known
+        )
         context = await builder.context()
+        if known is not None:
+            await known.tell(builder.seen)
         if self._is_own(call) and call.max_tokens is call.max_messages is None and context.budget is not None:
             self._scope.room = context.budget.room
         return builder, context

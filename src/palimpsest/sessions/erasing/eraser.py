@@ -193,7 +193,7 @@ class Eraser:
     async def finished(self, done: Erased, lost: Lost, mentions: Mentions | None) -> Erased:
         """Make anew what was lost, and see what remains; return the whole report."""
         done += Erased(rebuilt=await self.rebuild(lost, mentions))
-        return done + Erased(remains=(await self._store.scrub(whole=False)).remains)
+        return done + Erased(remains=await self._scope.memory.scrub(self._store))
 
     async def rebuild(self, lost: Lost, mentions: Mentions | None) -> int:
         """Make lost summaries anew from what is left of what they covered; return how many came of it.
@@ -211,6 +211,7 @@ class Eraser:
                 result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
                 await AutoCompaction(scope).tell(compactor, result)
                 rebuilt += result.done
+            await self._scope.memory.derivations.summarised(name)
         return rebuilt
 
 

@@ -20,6 +20,7 @@ from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
+from palimpsest.sessions.erasing.knowledge import forget_knowledge
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_those_over
@@ -83,6 +84,8 @@ async def forget(
     else:
         done = await forgetting.everything()
     done += Erased(items=await _facts(scope, user, query, dry_run=dry_run))
+    if session is None:
+        done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
     if user is not None and not done:
         done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
     elif session is not None and not done:
@@ -90,7 +93,7 @@ async def forget(
     if dry_run:
         return done + Erased(dry_run=True)
     await end_those_over(scope)  # in which nobody finds anything
-    return done + Erased(remains=(await scope.store.scrub(whole=False)).remains)
+    return done + Erased(remains=await scope.scrub(scope.store))
 
 
 async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> dict[str, int]:
@@ -326,6 +329,11 @@ class Forgetting:
             done += self._busy()
         unread = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
         return done + Erased(remains=tuple(told for each in unread for told in each))
+
+    async def elsewhere(self, tenant: str, query: Query) -> Erased:
+        """Forget what meets a query in what is kept under another tenant's name."""
+        within = Forgetting(self._scope.sharing(tenant), self._reason, _nobody, dry_run=self._dry_run)
+        return await within.matching(query, None)
 
     def _busy(self) -> Erased:
         """What remains after so many passes; a dry run is one."""

@@ -110,7 +110,7 @@ async def scan(
         await scanner.items("session", session)
     if apply:
         await end_those_over(scope)  # in which nobody finds anything
-    return scanner.result(len(done), busy + ((await scope.store.scrub(whole=False)).remains if apply else ()))
+    return scanner.result(len(done), busy + (await scope.scrub(scope.store) if apply else ()))
 
 
 def _check_writable(store: Store) -> None:

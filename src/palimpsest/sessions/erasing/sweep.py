@@ -54,7 +54,7 @@ async def _expired(scope: MemoryScope) -> int:
         swept = await scope.store.sweep(scope.tenant, now)
     for eraser, before in standing:
         await eraser.rebuild(await eraser.lost(before), None)
-    await scope.store.scrub(whole=False)
+    await scope.scrub(scope.store)
     return swept + ended
 
 
@@ -116,4 +116,4 @@ async def vacuum(scope: MemoryScope, progress: Callable[[int, int], object] | No
     if not scope.store.writable:
         raise ConfigError("readonly", True, "False, for a memory whose store is written anew")
     done = await scope.store.scrub(progress=progress or (lambda _, __: None))
-    return Vacuumed(freed=done.freed, remains=done.remains)
+    return Vacuumed(freed=done.freed, remains=done.remains + await scope.derivations.scrub(whole=True))

@@ -62,7 +62,7 @@ class Erasing:
         told = await self._scope.store.records(self._scope.key, after=after.revision - 1, before=after.revision + 1)
         entries = int(told[0].detail["entries"]) if told else head.entries  # else it was cleared again
         self._scope.sent = None
-        await self._scope.store.scrub(whole=False)
+        await self._scope.memory.scrub(self._scope.store)
         await self._scope.tell("session:cleared", entries=entries)
         return entries
 

@@ -39,7 +39,7 @@ async def import_session(
             await scope.store.load(key, dump, replace=on_conflict == "replace")
         await restore_accesses(scope.store, key, accesses)
         scope.let_go(key)
-        await scope.store.scrub(whole=False)
+        await scope.scrub(scope.store)
     await load_facts(scope.store, *key, facts, replace=on_conflict == "replace", merge=on_conflict == "merge")
     await scope.tell("session:imported", key.session, entries=len(dump.entries))
     return key.session

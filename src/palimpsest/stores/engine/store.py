@@ -258,6 +258,10 @@ class Store(SideData):
         """
         return await self._look(lambda: self._seldom.listing.by_use(tenant, mark, after, limit, newest_first))
 
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
+        """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""
+        return await self._look(lambda: self.backend.tenants(after=after, limit=limit))
+
     # --- expiry, rewriting, the end
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:

@@ -56,19 +56,20 @@ class PostgresBackend(ServerBackend[Pool]):
 
     def __init__(self, address: str, options: PostgresOptions) -> None:
         super().__init__(address, options)
-        self._schema, self._size = options.schema_name, options.pool_size
+        self.schema, self._size = options.schema_name, options.pool_size
         self._dsn, self._driver = driver_options(address)
         self._sql = Statements(options.schema_name)
         self._writing = Writing(self._sql)
+        self.tables = self  # its schema has room for what is made from its text
 
     async def connect(self) -> Pool:
         pool = Pool(self._connection, self._size)
         db = await pool.take()
         try:
-            await prepare(db, self.url, self._schema, self.writable)
-            if await db.fetchval(apart.FOREIGN, f"{self._schema}.places", f"{self._schema}.rows"):
+            await prepare(db, self.url, self.schema, self.writable)
+            if await db.fetchval(apart.FOREIGN, f"{self.schema}.places", f"{self.schema}.rows"):
                 await db.execute(apart.PLANS)
-                self._sql = Statements(self._schema, foreign=True)
+                self._sql = Statements(self.schema, foreign=True)
                 self._writing = Writing(self._sql)
         except BaseException:
             db.terminate()
@@ -107,6 +108,10 @@ class PostgresBackend(ServerBackend[Pool]):
             return await once(pool, do)
 
         return await self.asked(twice, writes=writes)
+
+    async def do(self, work: Do[T], *, writes: bool = False) -> T:
+        """As `Tables.do` says."""
+        return await self._with(work, writes=writes)
 
     # --- the verbs
 

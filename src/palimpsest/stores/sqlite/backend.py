@@ -35,6 +35,7 @@ class SQLiteBackend(BlockingBackend):
         self.url, self.path, self.writable = url, path, not options.readonly
         self.large_bytes = options.large_bytes
         self._database, self._scrubbing = Database(url, path, options), Scrubbing(url)
+        self.companion = f"{self._database.path}.recall"
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:

@@ -1,0 +1,51 @@
+"""`palimpsest index`: the search index of a tenant, how it is, and making it anew."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from palimpsest.cli.app import examples, json_option, store_options
+from palimpsest.cli.opening import open_memory
+from palimpsest.cli.output import clean, console, counted, note, print_json, session_progress, table
+from palimpsest.types import IndexStatus
+
+
+@click.command(
+    "index", epilog=examples("palimpsest index status", "palimpsest index rebuild --store chats.db --tenant acme")
+)
+@click.argument("action", type=click.Choice(["status", "rebuild"]), metavar="[status|rebuild]", default="status")
+@json_option
+@store_options
+def index_command(store: str | None, tenant: str | None, as_json: bool, action: str) -> None:
+    """Say where the search index of a tenant is, how large, and how far behind; or make it anew from the logs.
+
+    Searches keep an index up to date by themselves. Rebuild it to take out at once what is stale, or to index a large
+    store before somebody searches. Interrupted, the same again, or the next search, goes on.
+    """
+    rebuilds = action == "rebuild"
+    with open_memory(store, tenant, write=rebuilds) as memory:
+        status = memory.index_status()
+        kept = status.is_kept or not rebuilds
+        if rebuilds and kept:
+            with session_progress() as progress:
+                status = memory.rebuild_index(progress=progress)
+    if as_json:
+        print_json(msgspec.structs.asdict(status))
+    else:
+        _print(status)
+    if not kept:
+        note("Nothing was rebuilt: this store's index is in the memory of each process that searches.")
+    elif not status.sessions and status.behind:
+        note("Nothing is indexed yet: the first search does that, and so does `palimpsest index rebuild`.")
+
+
+def _print(status: IndexStatus) -> None:
+    rows = table("", "")
+    rows.show_header = False
+    rows.add_row("where", clean(status.where))
+    for name in ("sessions", "entries", "parts", "bytes"):
+        rows.add_row(name, f"{getattr(status, name):,}")
+    rows.add_row("behind", counted(status.behind, "session"))
+    rows.add_row("stale", counted(status.stale, "part"))
+    console().print(rows)

@@ -1,0 +1,194 @@
+"""`palimpsest worker`: does what is due in stores, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from palimpsest import AsyncMemory, Keys
+from palimpsest.cli.app import PRIVACY, examples, json_option
+from palimpsest.cli.failing import InputRefused, Missing, OperationFailed
+from palimpsest.cli.opening import expect_store, resolve, shown
+from palimpsest.cli.output import counted, line, moment, note, told_json, warn
+from palimpsest.cli.privacy import redactor
+from palimpsest.resources import AsyncResources, Worked, Worker, WorkReport
+from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
+
+IN_MEMORY = "memory:"
+
+
+@click.command(
+    "worker",
+    epilog=examples(
+        "palimpsest worker --config memory/",
+        "palimpsest worker postgresql://db.internal/agents --config memory/ --all-tenants",
+        "palimpsest worker --config memory/ --once --json",
+        "palimpsest worker sqlite:///palimpsest.db",
+    ),
+)
+@click.argument("url", required=False, metavar="[URL]")
+@click.option(
+    "--config",
+    metavar="FILE|FOLDER",
+    envvar="PALIMPSEST_CONFIG",
+    show_envvar=True,
+    help="Where memories are declared. Without it nothing is compacted.",
+)
+@click.option("--once", is_flag=True, help="Do what is due now, and end.")
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="NAME", help="The tenant whose sessions are meant; may be repeated."
+)
+@click.option("--all-tenants", is_flag=True, help="The sessions of all tenants that there are.")
+@click.option("--duty", "duties", multiple=True, metavar="NAME", help="Only this: compact or sweep; may be repeated.")
+@click.option("--every", default="5s", metavar="LENGTH", show_default=True, help="How long to wait between two rounds.")
+@click.option(
+    "--lease",
+    default="60s",
+    metavar="LENGTH",
+    show_default=True,
+    help="How long what a killed worker had taken is not taken by others.",
+)
+@click.option(
+    "--grace",
+    default="8s",
+    metavar="LENGTH",
+    show_default=True,
+    help="How long what is under way may take after a signal to stop.",
+)
+@json_option
+def worker_command(
+    url: str | None,
+    config: str | None,
+    once: bool,
+    tenants: tuple[str, ...],
+    all_tenants: bool,
+    duties: tuple[str, ...],
+    every: str,
+    lease: str,
+    grace: str,
+    as_json: bool,
+) -> None:
+    """Compact sessions of declared memories when that is due, and destroy what has expired, until it is stopped.
+
+    Works in the stores that --config names, or in that at URL in their place. Without --config it only sweeps.
+    Any number of workers may run at once. SIGTERM and Ctrl-C end it when the session that is under way is done.
+    A line tells of each session that it worked on.
+    """
+    if tenants and all_tenants:
+        raise click.UsageError("give --tenant or --all-tenants, one of the two")
+    options: dict[str, Any] = {"duties": duties or None, "lease": lease, "told": _printer(as_json=as_json)}
+    options["tenants"] = None if all_tenants else tenants or (resolve(None, None)[1],)
+    lengths = {"every": every, "grace": grace}
+    report = asyncio.run(_worked(url, config, options, lengths, once=once, as_json=as_json))
+    if as_json:
+        click.echo(told_json({"done": msgspec.structs.asdict(report)}))
+    else:
+        note(_figures(report))
+    if once and report.failed:
+        raise OperationFailed(f"{counted(report.failed, 'compaction')} failed")
+
+
+async def _worked(
+    url: str | None, config: str | None, options: dict[str, Any], lengths: dict[str, str], *, once: bool, as_json: bool
+) -> WorkReport:
+    async with _opened(url, config, options) as (worker, where):
+        if once:
+            return await worker.once()
+        if not as_json:
+            note(f"Working in {where}. SIGTERM or Ctrl-C ends it.")
+        with _stopped_by_signals(worker.stop):
+            return await worker.run(**lengths)
+
+
+@asynccontextmanager
+async def _opened(url: str | None, config: str | None, options: dict[str, Any]) -> AsyncIterator[tuple[Worker, str]]:
+    """The worker, and where it works. Raises Unavailable for a file that is not there."""
+    url = url or (click.get_current_context().find_root().obj or (None,))[0]
+    where, _ = resolve(url, None)
+    if url is not None or config is None:
+        expect_store(where)
+    if config is None:
+        note("Nothing is compacted: without --config nothing says when that is due.")
+        keys = Keys.from_env() if KEYS in os.environ else None
+        async with AsyncMemory.open(where, encryption=keys, privacy=redactor()) as memory:
+            yield Worker([(memory, ())], **options), shown(where)
+        return
+    if PRIVACY in click.get_current_context().find_root().meta:
+        raise click.UsageError("--privacy has no place beside --config: the memories declare what may not be kept")
+    given: dict[str, Any] = {"where": where} if url is not None else {}
+    async with AsyncResources.load(config, **given) as resources:
+        _expect_kept(resources, config, url)
+        tenants = options.pop("tenants")
+        yield (
+            resources.worker(tenants=tenants, all_tenants=tenants is None, **options),
+            shown(where) if url is not None else f"the stores of {', '.join(map(line, resources))}",
+        )
+
+
+def _expect_kept(resources: AsyncResources, config: str, url: str | None) -> None:
+    """Raise where nothing is declared that a worker could reach; warn of what is gone with the program that has it."""
+    if not len(resources):
+        raise Missing(f"nothing in {config} declares a memory: a file that does says `resource: memory`")
+    if url is not None:
+        return
+    gone = [id for id in resources if (resources[id].place.address or "").startswith(IN_MEMORY)]
+    told = "kept in the memory of the program that uses it, where no worker reaches it"
+    if len(gone) == len(resources):
+        raise InputRefused(f"each memory in {config} is {told}: give it a store, or a URL here")
+    for id in gone:
+        warn(f"memory {line(id)} is {told}")
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT stop the worker while the block lasts."""
+    loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop)) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _printer(*, as_json: bool) -> Callable[[Worked], None]:
+    """Prints a line for each thing that was done."""
+
+    def told(done: Worked) -> None:
+        if as_json:
+            click.echo(told_json({**msgspec.structs.asdict(done), "at": done.at.isoformat()}))
+        else:
+            click.echo(f"{moment(done.at)}  {_line(done)}")
+
+    return told
+
+
+def _line(done: Worked) -> str:
+    tenant = "" if done.tenant == "default" else f"{line(done.tenant)}: "
+    if done.duty == "index":
+        return f"{tenant}indexed what is new in {counted(done.indexed, 'session')}"
+    if done.session is None:
+        return f"{tenant}swept {done.swept:,} of what has expired"
+    name = f"{tenant}{line(done.session)}"
+    if done.reason is not None:
+        return f"{name}  {done.reason}: {line(done.why)}"
+    by = f" by {line(done.model)}" if done.model else ""
+    left = done.covered + done.evicted + done.erased
+    tokens = f"{done.tokens_before:,} → {done.tokens_after:,} tokens"
+    return f"{name}  {line(done.strategy or '')}{by}: {tokens}, {counted(left, 'entry')} out"
+
+
+def _figures(report: WorkReport) -> str:
+    waits = f", {counted(report.waiting, 'session')} to be looked at again" if report.waiting else ""
+    indexed = f"{report.indexed:,} indexed, " if report.indexed else ""
+    done = (
+        f"{counted(report.compacted, 'compaction')}, {report.swept:,} swept, {indexed}{report.failed:,} failed{waits}"
+    )
+    return f"Done in {counted(report.rounds, 'round')}: {done}."

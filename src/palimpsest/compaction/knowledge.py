@@ -1,0 +1,221 @@
+"""What a summarizer says of its knowledge base, and of how texts are split for it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from palimpsest.context.conditions import parse
+from palimpsest.errors import ConfigError
+from palimpsest.log import values
+from palimpsest.log.checks import is_id
+
+SearchType: TypeAlias = Literal["similarity", "mmr", "keyword", "hybrid"]
+"""How a knowledge base is searched: by meaning, by meaning or words with variety, by words, by both."""
+SEARCH_TYPES: tuple[SearchType, ...] = ("similarity", "mmr", "keyword", "hybrid")
+
+MODES = ("always", "on_demand", "never")
+"""When contexts are given what a knowledge base holds; any other text is a condition."""
+
+Embed: TypeAlias = "str | Callable[[list[str]], Any] | object"
+"""What makes a vector of each text: a model's name, such as "wordllama", a function or coroutine function of a list of
+texts, or an object with `embed_documents` or `encode`."""
+
+EMBEDS = ("embed_documents", "encode")
+EMBEDDER = 'a model\'s name such as "wordllama", a function from a list of texts to vectors, or an object with encode'
+SIZE, OVERLAP, TOP_K, LAMBDA = 512, 64, 4, 0.5
+MOST_SEPARATORS = 64
+KINDS = ("recursive", "sentence", "markdown", "none")
+_NAMED = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDERS = ("session_id", "user_id")
+
+
+class TextSplitter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How texts are split into the chunks that a knowledge base holds.
+
+    Args:
+        type: where a text is cut: "recursive" (default) at paragraphs, else lines, sentences, words; "sentence";
+            "markdown" before headings; "none": not at all.
+        chunk_size: what a chunk holds at most; 512 by default.
+        chunk_overlap: what a chunk repeats of the one before it, at most, less than `chunk_size`; 64 by default.
+        unit: of both: "tokens" (default) or "chars".
+        separators: texts behind which is cut, the best first, in the place of those of the type; None: these.
+        keep_separator: whether a chunk keeps the separators that it begins and ends with; True by default.
+        min_chunk: the last chunk repeats so much of the one before it that it has this size; 0 by default.
+        add_start_index: whether the metadata of a chunk says at which character it begins; False by default.
+    """
+
+    type: Literal["recursive", "sentence", "markdown", "none"] = "recursive"
+    chunk_size: int = SIZE
+    chunk_overlap: int = OVERLAP
+    unit: Literal["tokens", "chars"] = "tokens"
+    separators: tuple[str, ...] | None = None
+    keep_separator: bool = True
+    min_chunk: int = 0
+    add_start_index: bool = False
+
+    def __post_init__(self) -> None:
+        values.choice("type", self.type, KINDS)
+        values.choice("unit", self.unit, ("tokens", "chars"))
+        values.whole("chunk_size", self.chunk_size, 1)
+        values.whole("chunk_overlap", self.chunk_overlap)
+        values.whole("min_chunk", self.min_chunk)
+        if self.chunk_overlap >= self.chunk_size:
+            told = f"less than chunk_size, which is {self.chunk_size}"
+            raise ConfigError("chunk_overlap", self.chunk_overlap, told)
+        if self.min_chunk > self.chunk_size:
+            raise ConfigError("min_chunk", self.min_chunk, f"at most chunk_size, which is {self.chunk_size}")
+        given = self.separators
+        if given is not None:
+            texts = isinstance(given, tuple) and all(isinstance(one, str) for one in given)
+            if not texts or len(given) > MOST_SEPARATORS:
+                raise ConfigError("separators", given, f"a list of at most {MOST_SEPARATORS} texts, or None")
+        for name in ("keep_separator", "add_start_index"):
+            values.switch(name, getattr(self, name))
+
+
+class KnowledgeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The collection that a summarizer's summaries go into, and what contexts are given from it.
+
+    Args:
+        collection_id: its name, in which `{session_id}` and `{user_id}` stand for those of the session.
+        search_mode: when contexts are given what answers the newest human message: "always" (default), "never", only
+            "on_demand", when somebody searches, or where a condition holds, such as "session.message_count > 20".
+        top_k: the most chunks that a search finds; 4 by default.
+        search_type: "keyword", "similarity", "hybrid" (both) or "mmr" (with variety); None: "hybrid" with an embedder,
+            else "keyword".
+        score_threshold: the least score of a chunk that is found, from 0 to 1; None: any.
+        fetch_k: how many chunks "mmr" and "hybrid" choose from; None: 20, or four times `top_k` where that is more.
+        lambda_mult: what counts for "mmr", from 0, variety alone, to 1, the question alone; 0.5 by default.
+        max_tokens: tokens that a context is given from it, at most; None: as many as the tail has room for.
+        write: whether summaries go into it; True by default. False: it is only searched.
+        embedder: what makes a vector of each text: a model's name such as "wordllama", a function or coroutine function
+            of a list of texts, or an object with `embed_documents` or `encode`. None: words are compared.
+    """
+
+    collection_id: str
+    search_mode: str = "always"
+    top_k: int = TOP_K
+    search_type: SearchType | None = None
+    score_threshold: float | None = None
+    fetch_k: int | None = None
+    lambda_mult: float = LAMBDA
+    max_tokens: int | None = None
+    write: bool = True
+    embedder: Any = None
+
+    def __post_init__(self) -> None:
+        check_collection(self.collection_id, "collection_id")
+        if self.search_mode not in MODES:
+            values.text("search_mode", self.search_mode, none=False)
+            parse(self.search_mode, "search_mode")
+        check_search(self.search_type, self.top_k, self.score_threshold, self.fetch_k, self.lambda_mult, self.embedder)
+        values.whole("max_tokens", self.max_tokens, 1, none=True)
+        values.switch("write", self.write)
+
+    @property
+    def reads(self) -> bool:
+        """Whether contexts are given anything from it without being asked."""
+        return self.search_mode not in ("on_demand", "never")
+
+    def collection(self, session: str, user: str | None) -> str:
+        """Return the collection of a session. Raises ConfigError where it names a user, and there is none.
+
+        Args:
+            session: the session's id.
+            user: whose it is; None: nobody's.
+        """
+        if user is None and "{user_id}" in self.collection_id:
+            allowed = "a session with a user, for a collection of each user: memory.session(…, user=…)"
+            raise ConfigError("knowledge_base.collection_id", self.collection_id, allowed)
+        known = {"session_id": session, "user_id": user or ""}
+        named = _NAMED.sub(lambda found: known[found[1]], self.collection_id)
+        check_collection(named, "knowledge_base.collection_id", named=True)
+        return named
+
+
+def check_collection(given: object, where: str, *, named: bool = False) -> None:
+    """Raise ConfigError for what is no collection's name; one that is `named` has no placeholders any more."""
+    if not isinstance(given, str) or not given.strip() or not (named or is_id(given)):
+        raise ConfigError(where, given, "the name of a collection: 1 to 256 characters, no control characters")
+    for found in () if named else _NAMED.finditer(given):
+        if found[1] not in _PLACEHOLDERS:
+            raise ConfigError(where, given, "no placeholder but {session_id} and {user_id}")
+
+
+def check_search(
+    search_type: object, top_k: object, score_threshold: object, fetch_k: object, lambda_mult: object, embedder: object
+) -> None:
+    """Raise ConfigError, naming it, for how nothing can be searched."""
+    if search_type is not None:
+        values.choice("search_type", search_type, SEARCH_TYPES)
+    values.whole("top_k", top_k, 1)
+    values.whole("fetch_k", fetch_k, 1, none=True)
+    for name, given in (("score_threshold", score_threshold), ("lambda_mult", lambda_mult)):
+        if not (values.is_number(given) and 0 <= given <= 1) and not (given is None and name == "score_threshold"):
+            raise ConfigError(name, given, "a number from 0 to 1")
+    if embedder is not None and not callable(embedder):
+        raise ConfigError("embedder", embedder, "a function that makes a vector of each text of a list, or None")
+    if search_type == "similarity" and embedder is None:
+        allowed = (
+            "keyword, hybrid or mmr; similarity compares vectors: give an embedder, a function from texts to these"
+        )
+        raise ConfigError("search_type", search_type, allowed)
+
+
+BLOCKS: dict[str, type[KnowledgeBase | TextSplitter]] = {
+    "knowledge_base": KnowledgeBase,
+    "text_splitter": TextSplitter,
+}
+"""Keys of a summarizer, and what a mapping under each says."""
+
+
+def loaded(key: str, given: object, where: str) -> Any:
+    """Return what a summarizer was given under one of these keys. Raises ConfigError naming the place.
+
+    Args:
+        key: one of `BLOCKS`.
+        given: a mapping, whose None is what is not given; the object itself, or None.
+        where: where it stands.
+    """
+    kind = BLOCKS[key]
+    if given is None or isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(where, type(given).__name__, f"a mapping of {', '.join(kind.__struct_fields__)}")
+    values.known(where, given, kind.__struct_fields__, inside=True)
+    options = {str(name): value for name, value in given.items() if value is not None}
+    if isinstance(options.get("separators"), list):
+        options["separators"] = tuple(options["separators"])
+    if kind is KnowledgeBase and "collection_id" not in options:
+        raise ConfigError(f"{where}.collection_id", None, "the name of a collection")
+    try:
+        return kind(**options)
+    except ConfigError as fault:
+        raise ConfigError(f"{where}.{fault.where}", fault.found, fault.allowed, nearest=fault.nearest) from None
+
+
+Linked: TypeAlias = tuple[KnowledgeBase, TextSplitter]
+"""A knowledge base, and how summaries are split for it."""
+
+
+def linked(strategies: Sequence[object], persistence: str) -> list[Linked]:
+    """Return the knowledge bases that strategies name, each with its splitter. Raises ConfigError for one that writes
+    in a session of which nothing is stored.
+
+    Args:
+        strategies: the session's.
+        persistence: when what is added to it is stored.
+    """
+    found = list[Linked]()
+    for strategy in strategies:
+        base = getattr(strategy, "knowledge_base", None)
+        if base is not None:
+            found.append((base, getattr(strategy, "text_splitter", None) or TextSplitter()))
+            if base.write and persistence == "ephemeral":
+                told = "write=False in a session that is ephemeral: nothing of it is stored"
+                raise ConfigError("knowledge_base.write", True, told)
+    return found

@@ -1,0 +1,304 @@
+"""Tools with which a model looks into its memory: `MemoryTools(memory, session="trip", facts="user/ann")`.
+
+What a model may see is said here by whoever makes the tools, and by no argument of a call: the tenant is the memory's,
+and sessions, user and scope are fixed. A call with arguments that do not fit is answered by words for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypedDict, Unpack, get_args
+
+import msgspec
+
+from palimpsest import AsyncMemory, ConfigError, Memory
+from palimpsest.errors import PrivacyRefused, WrongUser, nearest, shorten
+from palimpsest.integrations.streams import ready
+from palimpsest.integrations.tool_schemas import (
+    SESSION,
+    TOOLS,
+    Refused,
+    Tool,
+    ToolFormat,
+    ToolName,
+    checked,
+    definition,
+)
+from palimpsest.log import values
+from palimpsest.log.checks import is_id
+from palimpsest.runtime.runner import drive
+from palimpsest.types import Recalled
+
+FOUND = 5
+"""Answers of a search, unless the model asks for more or fewer."""
+
+LEAST, NOTES = 200, 100
+"""Tokens that a result may have at least, and those of them that are kept for what is said beside the passages."""
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a tool comes to: the `text` for the model, and whether it `is_error`: then the text says what to
+    do about it."""
+
+    text: str
+    is_error: bool = False
+
+
+class ToolOptions(TypedDict, total=False):
+    """The options of `MemoryTools`, for type checkers."""
+
+    session: str | None
+    sessions: Iterable[str] | None
+    user: str | None
+    whole_tenant: bool
+    facts: str | None
+    offer: Collection[ToolName] | None
+    max_tokens: int
+    max_facts: int
+    model: str | None
+    counter: Callable[[str], int] | str | None
+
+
+class _Tools:
+    """What both faces share. `memory` is of either kind."""
+
+    def __init__(
+        self,
+        memory: Memory | AsyncMemory,
+        *,
+        session: str | None = None,
+        sessions: Iterable[str] | None = None,
+        user: str | None = None,
+        whole_tenant: bool = False,
+        facts: str | None = None,
+        offer: Collection[ToolName] | None = None,
+        max_tokens: int = 2000,
+        max_facts: int = 200,
+        model: str | None = None,
+        counter: Callable[[str], int] | str | None = None,
+    ) -> None:
+        values.whole("max_tokens", max_tokens, LEAST)
+        values.whole("max_facts", max_facts, 1)
+        self._memory: Any = memory
+        self._user, self._most, self._most_facts = user, max_tokens - NOTES, max_facts
+        self._counting: dict[str, Any] = {"model": model, "counter": counter}
+        self._sessions = _seen(session, sessions, user, whole_tenant)
+        self._session = session
+        for one in self._sessions or ("any",):
+            memory.session(one, user=user, **self._counting)  # which refuses what is not accepted
+        self._facts: Any = None if facts is None else memory.working(facts)
+        self._tools = self._offered(offer)
+
+    def _offered(self, offer: Collection[ToolName] | None) -> dict[str, Tool]:
+        known = get_args(ToolName)
+        if isinstance(offer, str):
+            raise ConfigError("offer", offer, "a list of names of tools")
+        for name in offer or ():
+            if name not in known:
+                raise ConfigError("offer", name, ", ".join(known), nearest=nearest(name, known))
+            if self._facts is None and name.endswith("fact"):
+                raise ConfigError("offer", name, "a tool for facts only with facts=…, the scope that they are kept in")
+        wanted = known if offer is None else offer
+        there = [tool for tool in TOOLS if tool.name in wanted and not (tool.writes and self._facts is None)]
+        if self._session is None:
+            there = [tool if tool.writes else _with_session(tool) for tool in there]
+        return {tool.name: tool for tool in there}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools that are offered."""
+        return tuple(self._tools)
+
+    def definitions(self, format: ToolFormat = "openai") -> list[dict[str, Any]]:
+        """Return the tools in the shape of a provider, for `tools=` of its client.
+
+        For "gemini" that is one tool with all declarations, for "mcp" what a server lists. Raises ConfigError for a
+        format that is unknown.
+
+        Args:
+            format: "openai" (chat completions, default), "openai-responses", "anthropic", "gemini" or "mcp".
+        """
+        found = [definition(tool, format) for tool in self._tools.values()]
+        return [{"function_declarations": found}] if format == "gemini" else found
+
+    async def _called(self, name: object, arguments: object) -> ToolResult:
+        try:
+            tool = self._named(name)
+            verb: Callable[..., Any] = getattr(self, f"_{tool.name}")
+            return ToolResult(text=await verb(**checked(tool, arguments)))
+        except Refused as refused:
+            return ToolResult(text=f"Error: {refused}.", is_error=True)
+
+    def _named(self, name: object) -> Tool:
+        tool = self._tools.get(name) if isinstance(name, str) else None
+        if tool is None:
+            raise Refused(f"there is no tool {shorten(name)}; there are {', '.join(self._tools)}")
+        return tool
+
+    # --- reading
+
+    async def _search_memory(
+        self, query: str, limit: int = FOUND, since: Any = None, until: Any = None, session: str | None = None
+    ) -> str:
+        sessions = self._sessions
+        if session is not None:
+            self._check_seen(session)
+            sessions = [session]
+        try:
+            found = await ready(
+                self._memory.recall(
+                    query,
+                    sessions=sessions,
+                    user=self._user,
+                    max_tokens=self._most,
+                    limit=limit,
+                    since=since,
+                    until=until,
+                    **self._counting,
+                )
+            )
+        except ConfigError as fault:
+            raise Refused(f"the query is not accepted: {fault.where}") from fault
+        if not found.found:
+            return "Nothing was found. Try other words, or fewer."
+        lines = [found.text] if found else []
+        named = {one.session for one in found.passages}
+        if self._session is None and len(named) == 1:  # of several, each is named among the passages
+            lines.append(f"All of it is of the conversation {named.pop()}.")
+        if found.left_out:
+            lines.append(f"{found.left_out} more had no room: ask for something narrower.")
+        return "\n".join(lines)
+
+    async def _read_entries(self, entries: list[int | str], start: int = 0, session: str | None = None) -> str:
+        name = session or self._session
+        if name is None:
+            raise Refused("read_entries needs the argument session: the id of the conversation that they are in")
+        self._check_seen(name)
+        options = {**self._counting, **({"user": self._user} if self._user is not None else {})}
+        chat: Any = self._memory.session(name, **options)
+        try:
+            found: Recalled = await ready(chat.passages(entries, max_tokens=self._most, start=start))
+        except WrongUser:  # that there is such a session is not the model's to know
+            found = Recalled()
+        there = {one.seq for one in found.passages} | {one.id for one in found.passages}
+        if not found.found:
+            raise Refused("there are no such entries, or what was in them is gone")
+        lines = [found.text] if found else []
+        last = found.passages[-1] if found else None
+        if last is not None and last.end < last.chars:
+            lines.append(f"Entry {last.seq} goes on at character {last.end} of {last.chars}: give start.")
+        if found.left_out:
+            lines.append(f"{found.left_out} of them had no room: read them by themselves.")
+        elif absent := [one for one in entries if one not in there]:
+            lines.append(f"Not there: {', '.join(shorten(one, 24) for one in absent[:5])}.")
+        return "\n".join(lines)
+
+    def _check_seen(self, session: str) -> None:
+        if not is_id(session) or (self._sessions is not None and session not in self._sessions):
+            there = "search_memory names those that there are"
+            raise Refused(f"there is no conversation {shorten(session)}; {there}")
+
+    # --- facts
+
+    async def _remember_fact(self, key: str, value: str, importance: float = 0.5) -> str:
+        keys = await ready(self._facts.keys())
+        if key not in keys and len(keys) >= self._most_facts:
+            raise Refused(f"there are {self._most_facts} facts, and no room for more: forget one, or replace one")
+        try:
+            await ready(self._facts.set(key, value, importance=importance))
+        except (PrivacyRefused, ConfigError):  # of a key with control characters, or with something private
+            raise Refused("it was not kept, for it holds what may not be stored") from None
+        return f"Remembered under {shorten(key)}."
+
+    async def _forget_fact(self, key: str) -> str:
+        keys = await ready(self._facts.keys())
+        if key not in keys or not await ready(self._facts.delete(key)):
+            near = nearest(key, keys)
+            hint = f"; did you mean {shorten(near)}?" if near else ""
+            raise Refused(f"there is no fact {shorten(key)}{hint}")
+        return f"Forgot {shorten(key)}."
+
+
+class MemoryTools(_Tools):
+    """Tools for a model over a `Memory`: to search what was said, to read entries whole, to keep and forget facts.
+
+    What the model may see is one `session`, some `sessions`, those of a `user`, or what both say; the `whole_tenant`
+    only where that is said. Facts are kept in one scope; without it the tools for facts are not offered. Results are
+    fenced as data, and have at most `max_tokens`. Raises ConfigError for what is not accepted.
+
+    Args:
+        memory: an open memory. Its tenant is the only one that is ever seen.
+        session: the id of the session that may be searched and read.
+        sessions: ids of several, in the place of one.
+        user: an id: only sessions that are theirs.
+        whole_tenant: whether all sessions of the tenant may be seen, of all users; False by default.
+        facts: the scope that facts are kept in, such as "user/ann".
+        offer: names of the tools that are offered; None: all that can be.
+        max_tokens: tokens that a result may have, at least 200; 2,000 by default.
+        max_facts: the most facts that the scope may have; 200 by default.
+        model: the model whose tokens are counted; None: not known.
+        counter: what counts tokens, as for a session; None: the model's.
+    """
+
+    def __init__(self, memory: Memory, **options: Unpack[ToolOptions]) -> None:
+        if not isinstance(memory, Memory):
+            raise ConfigError("memory", type(memory).__name__, "a Memory; for an AsyncMemory there is AsyncMemoryTools")
+        super().__init__(memory, **options)
+
+    def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> ToolResult:
+        """Do what a model has called, and return the result for it.
+
+        What the model got wrong is a result that `is_error`, and never an exception. Raises StoreError where the store
+        fails.
+
+        Args:
+            name: the tool's name, as the model gave it.
+            arguments: its arguments, as JSON or as a mapping; None: none.
+        """
+        return drive(self._called(name, arguments))
+
+
+class AsyncMemoryTools(_Tools):
+    """The same over an `AsyncMemory`: `await tools.call(name, arguments)`.
+
+    Args:
+        memory: an open memory, of which everything is as for `MemoryTools`.
+    """
+
+    def __init__(self, memory: AsyncMemory, **options: Unpack[ToolOptions]) -> None:
+        if not isinstance(memory, AsyncMemory):
+            raise ConfigError("memory", type(memory).__name__, "an AsyncMemory; for a Memory there is MemoryTools")
+        super().__init__(memory, **options)
+
+    async def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> ToolResult:
+        """Do what a model has called, and return the result for it, as `MemoryTools.call` does.
+
+        Args:
+            name: the tool's name, as the model gave it.
+            arguments: its arguments, as JSON or as a mapping; None: none.
+        """
+        return await self._called(name, arguments)
+
+
+def _seen(
+    session: str | None, sessions: Iterable[str] | None, user: str | None, whole_tenant: object
+) -> list[str] | None:
+    """The sessions that may be seen, None for all of the user's, or of the tenant."""
+    values.switch("whole_tenant", whole_tenant)
+    if (session is not None) + (sessions is not None) + bool(whole_tenant) > 1:
+        raise ConfigError("session", session, "one of session, sessions and whole_tenant")
+    if isinstance(sessions, str):
+        raise ConfigError("sessions", sessions, "a list of ids; one alone is `session`")
+    if session is not None:
+        return [session]
+    if sessions is not None:
+        return list(sessions)
+    if user is None and not whole_tenant:
+        told = "session, sessions or user, which say what the model may see; whole_tenant=True is for everything"
+        raise ConfigError("session", None, told)
+    return None
+
+
+def _with_session(tool: Tool) -> Tool:
+    """The tool where there are several sessions: reading needs one, and a search may name one."""
+    return tool._replace(params=(*tool.params, SESSION._replace(required=tool.name == "read_entries")))

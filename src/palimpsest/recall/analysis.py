@@ -1,0 +1,151 @@
+"""What a text is found by: its terms in order. Pure.
+
+A term is what an index stores and a question asks: letters and digits without blanks, quotes or ASCII punctuation but
+`_`, ASCII in lower case. Whoever feeds an index joins terms by spaces, so that a tokenizer that splits at blanks alone
+gives the same terms back.
+
+| text | terms |
+|---|---|
+| plain English words | their stems (`palimpsest.recall.porter`), irregular forms as the word they are forms of |
+| the, of, is and few others | none |
+| `max_retry_count`, `src/app.py`, `2.10.3`, `ERR-42` | their pieces; a question asks for them as a phrase |
+| `parseHttpResponse`, `GitHub` | pieces and the whole |
+| `HAT170`, `10am` | the whole and pieces |
+| 1,299 | 1299 |
+| Han, kana, Thai and others written without blanks | overlapping pairs of letters; Han each letter, too |
+| Hangul | overlapping pairs of the syllables of each word |
+| letters with accents | those letters without, in Latin, Greek and Cyrillic |
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from palimpsest.recall.english import FORMS, NOT_INDEXED
+from palimpsest.recall.porter import stem
+
+LONGEST = 40
+"""Letters of a term. What is longer without a break is no word: its beginning is what it is found by."""
+
+_WORD = re.compile(r"[0-9A-Za-z\x80-\U0010ffff]+")
+_ASCII = re.compile(r"[\x00-\x7f]*+").fullmatch
+# `'s`, `n't` and the like are no words, and the digits of 1,299 are one number.
+_CONTRACTED = re.compile(
+    r"(?<=[a-zA-Z])(?:'(?:[sS]|ll|LL|re|RE|ve|VE|[dmDM])|n't|N'T)(?![a-zA-Z'])|(?<=\d),(?=\d{3}(?!\d))"
+)
+_BETWEEN_PIECES = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}")
+_MIXED = re.compile(r"([a-z]+)([0-9]+)|([0-9]+)([a-z]+)")
+
+# Runs of what is written without blanks between words, as ranges of code points.
+_HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_KANA = "\u3041-\u309f\u30a0-\u30ff\u3105-\u312f\u31f0-\u31ff"
+_THAI_AND_OTHERS = (
+    "\u0e00-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17dd\u1950-\u19df\u1a20-\u1aad\ua9e0-\ua9ff\uaa60-\uaa7f"
+)
+_HANGUL = "\u1100-\u11ff\u3131-\u318e\uac00-\ud7af"
+_UNSPACED = re.compile(f"([{_HAN}{_KANA}]+|[{_THAI_AND_OTHERS}]+|[{_HANGUL}]+)")
+_IS_HAN = re.compile(f"[{_HAN}]").match
+
+
+def terms(text: str) -> list[str]:
+    """Return the terms of a text, in its order; the time is linear in its length.
+
+    Args:
+        text: Any text, however hostile. Lone surrogates count as blanks.
+    """
+    found: list[str] = []
+    for word in words(text):
+        found += terms_of_word(word)
+    return found
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as they are written, folded where they are not ASCII."""
+    text = _folded(text)
+    if "'" in text or "," in text:
+        text = _CONTRACTED.sub("", text)
+    return _WORD.findall(text)
+
+
+def terms_of_word(word: str) -> tuple[str, ...]:
+    """Return the terms that one of `words` gives: one for most, none for `NOT_INDEXED`."""
+    if len(word) <= LONGEST:
+        return _terms_of_short(word)
+    return _terms_of_short(word[:LONGEST]) if word.isascii() else tuple(_terms_of_scripts(word))
+
+
+@lru_cache(maxsize=1 << 15)
+def _terms_of_short(word: str) -> tuple[str, ...]:
+    if not word.isascii():
+        return tuple(_terms_of_scripts(word))
+    lower = word.lower()
+    if lower in NOT_INDEXED:
+        return ()
+    whole = term_of(lower)
+    if _CAMEL.search(word):
+        pieces = _BETWEEN_PIECES.split(word)
+        return (*(term_of(piece.lower()) for piece in pieces if len(piece) > 1), whole)
+    mixed = _MIXED.fullmatch(lower)
+    if mixed is not None:
+        return (whole, *(term_of(piece) for piece in mixed.groups() if piece and (len(piece) > 1 or piece.isdigit())))
+    return (whole,)
+
+
+def term_of(word: str) -> str:
+    """Return the stem of a word in lower case, or of the word that it is an irregular form of."""
+    return stem(FORMS.get(word, word)) if word.isalpha() else word
+
+
+def _terms_of_scripts(word: str) -> list[str]:
+    """The terms of a word with letters beyond ASCII, folded already."""
+    found: list[str] = []
+    for run in _UNSPACED.split(word.lower()):
+        if not run:
+            continue
+        if _UNSPACED.match(run) is None:
+            found += terms_of_word(run) if run.isascii() else (run[:LONGEST],)
+            continue
+        for at, letter in enumerate(run):
+            if _IS_HAN(letter) or len(run) == 1:
+                found.append(letter)
+            if at + 1 < len(run):
+                found.append(run[at : at + 2])
+    return found
+
+
+def _folded(text: str) -> str:
+    """The text with compatible forms made one, accents taken off, and blanks for what is no letter beyond ASCII."""
+    if _ASCII(text):
+        return text
+    return unicodedata.normalize("NFKC", text).translate(_FOLDED)
+
+
+class _Folding(dict[int, str]):
+    """How each letter is folded, found when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = folded = _folded_letter(chr(code))
+        return folded
+
+
+def _folded_letter(letter: str) -> str:
+    code, category = ord(letter), unicodedata.category(letter)
+    if code < 0x80:
+        return letter
+    if letter in "\u2018\u2019\u02bc":
+        return "'"
+    if 0x300 <= code < 0x370 or letter in "\u00ad\u200b\u200c\u200d\ufeff" or category == "Cf":
+        return ""  # an accent on its own, or a mark that nobody sees
+    if category[0] not in "LNM":
+        return " "
+    lower = letter.casefold()
+    if code < 0x530 or 0x1E00 <= code < 0x2000:
+        bare = "".join(each for each in unicodedata.normalize("NFD", lower) if not 0x300 <= ord(each) < 0x370)
+        return bare if all(each.isalnum() for each in bare) else " "
+    return lower
+
+
+_FOLDED = _Folding()

@@ -1,0 +1,123 @@
+"""Keeping vectors of what an index has: what is new gets one when somebody searches, and a backlog beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby, islice
+
+from palimpsest.errors import EmbedderFailed, PalimpsestError
+from palimpsest.log.head import SessionKey
+from palimpsest.recall.fusion import NEAREST
+from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index, key_of, place_of
+from palimpsest.recall.parts import parts_of
+from palimpsest.recall.vectors import State, Vectors
+from palimpsest.runtime.logs import log_failure, warn
+from palimpsest.runtime.runner import Runner
+from palimpsest.stores import Store
+
+AT_ONCE = 256
+"""Parts that a search waits for. Where more have no vector yet, they get one beside it, and are found by words."""
+
+TOGETHER = 64
+"""Entries that are read together, to be embedded."""
+
+
+class Embedding:
+    """The vectors of one tenant's index."""
+
+    def __init__(self, store: Store, tenant: str, index: Index, vectors: Vectors, runner: Runner) -> None:
+        self._store, self._tenant, self._index, self._vectors, self._runner = store, tenant, index, vectors, runner
+        self._state: State | None = None
+        self._seen: tuple[State, int, int, int] | None = None
+        self._done = dict[int, Cursor]()
+        self._busy = False
+        self._failed = ""
+
+    async def nearest(
+        self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None = None
+    ) -> Mapping[int, float]:
+        """Return the cosines of the parts nearest to a query, by key: nothing where the embedder gives no vectors.
+
+        Args:
+            query: what is asked.
+            numbers: of the sessions that are looked in; None: all.
+            sessions: their names; None: all.
+        """
+        try:
+            if await self.catch_up(AT_ONCE, sessions):
+                self._go_on()
+            found: Mapping[int, float] = (await self._vectors.search(query, numbers, limit=NEAREST))[1]
+        except EmbedderFailed as fault:
+            if self._failed != fault.kind:  # the same is said once
+                warn("what is recalled is found by its words alone: %s", fault)
+            self._failed = fault.kind
+            return {}
+        self._failed = ""
+        return found
+
+    async def catch_up(self, most: int | None = None, sessions: Sequence[str] | None = None) -> bool:
+        """Embed what the index has and what has no vector yet, at most so many parts; return whether more is left.
+
+        Args:
+            most: parts; None: all.
+            sessions: of which; None: of all.
+        """
+        state, generation = await self._vectors.state(), await self._index.generation()
+        seen = state, generation, (await self._index.size()).entries, await self._index.mark()
+        if sessions is None and self._seen == seen:
+            return False
+        if state != self._state:  # some are gone, of whatever session, or all of them
+            self._done.clear()
+            self._state = state
+        for session, cursor in (await self._index.cursors(sessions)).items():
+            if self._done.get(cursor.number) != cursor:
+                left = await self._embed(session, cursor.number, most)
+                if left is None:
+                    return True
+                most = None if most is None else left
+                self._done[cursor.number] = cursor
+        now = await self._vectors.state()
+        if now.generation == state.generation:
+            self._state = now
+            if sessions is None:
+                self._seen = now, *seen[1:]
+        return False
+
+    async def _embed(self, session: str, number: int, most: int | None) -> int | None:
+        """Embed what is new of a session; return how many parts may still be, None where some are left."""
+        generation = (await self._vectors.state()).generation  # first: of what goes from now on nothing is kept
+        missing = await self._vectors.missing(await self._index.parts(number))
+        left = len(missing) if most is None else most
+        places = ((place, list(keys)) for place, keys in groupby(missing, place_of))
+        while some := dict(islice(places, TOGETHER)):
+            if left <= 0:
+                return None
+            wanted = {key for keys in some.values() for key in keys}
+            entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in some])
+            texts = dict[int, str]()
+            for entry in entries:
+                for i, part in enumerate(parts_of(entry)):
+                    key = key_of(number, entry.seq, i)
+                    if i <= LAST_PART and key in wanted:
+                        texts[key] = entry.text[part.start : part.end]
+            if texts and not await self._vectors.put(texts, generation):
+                return None  # something was removed meanwhile, perhaps this: it is looked at again
+            left -= len(texts)
+        return left
+
+    def _go_on(self) -> None:
+        """Embed the rest beside whatever else is done."""
+
+        async def rest() -> None:
+            try:
+                for _ in range(TOGETHER):
+                    if not await self.catch_up():
+                        break
+            except PalimpsestError as fault:  # the next search tries again, and says so
+                log_failure(self._runner.redact, fault, "what is recalled was not embedded")
+            finally:
+                self._busy = False
+
+        if not self._busy:
+            self._busy = True
+            self._runner.background(rest)

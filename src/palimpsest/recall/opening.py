@@ -1,0 +1,156 @@
+"""Where the index of a store is: beside it, inside it, in a file elsewhere, or in this process's memory."""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from palimpsest.errors import StoreUnavailable
+from palimpsest.recall.follower import Follower
+from palimpsest.recall.fts import File, FtsIndex, has_fts5
+from palimpsest.recall.identity import recognise
+from palimpsest.recall.index import Index, Size
+from palimpsest.recall.plain import PlainIndex
+from palimpsest.runtime.logs import warn
+from palimpsest.runtime.runner import Runner
+from palimpsest.stores import Store
+
+if TYPE_CHECKING:
+    from palimpsest.recall.embedders import Embedder
+    from palimpsest.recall.embedding import Embedding
+
+NAME = "palimpsest.recall"
+"""Under which a store knows that it has an index: whoever erases takes what goes out of it. One in a file that others
+may not have stands there under this name, and its own behind a colon."""
+
+ALONE = "the search index is kept in memory, and made anew by each process: %s"
+
+
+class Recall:
+    """One tenant's index with who follows the logs for it: `Derived`, as erasures know it."""
+
+    def __init__(self, index: Index, follower: Follower, name: str = NAME, embedding: Embedding | None = None) -> None:
+        self.index, self.follower, self.name, self.embedding = index, follower, name, embedding
+
+    async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
+        """Take these entries out, before they go, and take none of them back."""
+        return await self.follower.remove(session, list(entries))
+
+    async def gone(self, tenant: str, session: str) -> int:
+        """Take a session out, before it goes, and nothing of it back."""
+        return await self.follower.remove_all(session)
+
+    async def settled(self, tenant: str, session: str, entries: Mapping[int, str] | None) -> None:
+        """Take back what is still there, after what was to go has gone."""
+        await self.follower.settle(session, [0] if entries is None else list(entries))
+
+    async def scrub(self, *, whole: bool) -> tuple[str, ...]:
+        """See that no byte of what was taken out is left; return in plain sentences what remains."""
+        return await self.index.scrub(whole=whole)
+
+    async def size(self) -> tuple[Size, int]:
+        """Return how large the index is, and how many sessions have had something that is not in it yet."""
+        return await self.index.size(), len(await self.follower.behind())
+
+
+class Indexes:
+    """The indexes of a store's tenants, as far as this process has them open."""
+
+    def __init__(
+        self,
+        store: Store,
+        runner: Runner,
+        clock: Callable[[], int],
+        path: str | None = None,
+        embedder: Embedder | None = None,
+    ) -> None:
+        self._store, self._runner, self._clock, self._path, self._embedder = store, runner, clock, path, embedder
+        self._lock, self._file = allocate_lock(), list[File]()
+        self._known = dict[str, Recall]()
+        self._plain = False
+
+    async def of(self, tenant: str) -> Recall:
+        """Return what a tenant's logs are searched with."""
+        known = self._known.get(tenant)
+        if known is None:
+            index = await self._in_tables(tenant) or await self._in_file(tenant)
+            elsewhere = self._store.backend.companion or self._store.backend.tables
+            name = index.name or (f"{NAME} in memory" if elsewhere else NAME)
+            follower = Follower(self._store, tenant, index, self._clock)
+            recall = Recall(index, follower, name, await self._embedding(tenant, index))
+            known = self._known.setdefault(tenant, recall)
+        return known
+
+    async def _embedding(self, tenant: str, index: Index) -> Embedding | None:
+        if self._embedder is None:
+            return None
+        from palimpsest.recall.embedding import Embedding  # an extra
+        from palimpsest.recall.vectors import Vectors  # likewise
+
+        rows = await index.vectors()
+        if rows is None:
+            warn("the search index %s keeps no vectors: what is recalled is found by its words", index.where)
+            return None
+        return Embedding(self._store, tenant, index, Vectors(rows, self._embedder), self._runner)
+
+    async def _in_tables(self, tenant: str) -> Index | None:
+        """The index in the store's own database, where it has one that may be written."""
+        backend = self._store.backend
+        if backend.tables is None or self._path is not None or not self._store.writable:
+            return None
+        from palimpsest.recall.postgres.index import PostgresIndex  # only over PostgreSQL
+
+        index = PostgresIndex(backend.tables, tenant, NAME, backend.url)
+        try:
+            await index.open(vectors=self._embedder is not None)
+        except StoreUnavailable as fault:
+            warn(ALONE, fault)
+            return None
+        return index
+
+    async def _in_file(self, tenant: str) -> Index:
+        """The index in a file, or in memory."""
+        file = await self._runner.read(self._opened)
+        if file is None:
+            return PlainIndex(self._runner)
+        path = file.path or file.copied
+        name = f"{NAME}:{await self._runner.read(file.id)}" if self._path is not None and path else NAME
+        index = FtsIndex(file, tenant, self._runner, name if file.path else "")
+        if path:
+            await recognise(self._store, tenant, index, name)
+        return index
+
+    def _opened(self) -> File | None:
+        with self._lock:
+            if not self._file and not self._plain:
+                self._plain = not has_fts5()
+                if self._plain:
+                    warn(ALONE, "this Python's SQLite was built without FTS5")
+                else:
+                    self._file.append(_file_of(self._store, self._path or self._store.backend.companion))
+        return self._file[0] if self._file else None
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        for file in self._file:
+            file.close()
+
+
+def _file_of(store: Store, path: str | None) -> File:
+    """The file at a path that others share, or one in memory where there is none, or none may be written.
+
+    Of a store that is only read, an index that is there already is copied, and followed from there.
+    """
+    if path is None:
+        return File()
+    if not store.writable:
+        return File(copied=path if os.path.exists(path) else "")
+    file = File(path)
+    try:
+        file.open()
+    except StoreUnavailable as fault:
+        warn(ALONE, fault)
+        return File()
+    return file

@@ -1,0 +1,126 @@
+"""The parts that an entry is found by: pieces of its text of some 600 characters, with what else is known of it. Pure.
+
+The same entry gives the same parts whenever it is asked, so that an index can take out what it put in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+
+import msgspec
+
+from palimpsest.log.entry import Entry, moment
+from palimpsest.recall.analysis import terms
+
+LENGTH = 600
+"""Characters of a part: long texts are scored by their best piece, so that their length does not drown it."""
+
+MOST = 255
+"""Parts of one entry; those of longer texts get longer."""
+
+_LINE_END = re.compile(r"\n\s*")
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]?\s+|[\u3002\uff01\uff1f]|\n\s*|[;,]\s+")
+_LETTER = re.compile(r"[^\W_]")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """A piece of an entry: its `terms` in order, and which characters of the entry's text it is of."""
+
+    terms: list[str]
+    start: int
+    end: int
+
+
+def parts_of(entry: Entry) -> list[Part]:
+    """Return the parts of an entry, in order; none where nothing of it can be found.
+
+    The first one also holds the terms of `name` (who speaks, or which tool), unless the text begins with it, and of the
+    day and the month of `at` (`date_terms`).
+
+    Args:
+        entry: Any entry. One that is erased, or that holds reasoning alone, has no parts.
+    """
+    if entry.erased or entry.is_reasoning:
+        return []
+    text = entry.text
+    escaped = text.lstrip()[:1] in {"{", "["}
+    found: list[Part] = []
+    for start, end in pieces(text):
+        piece = text[start:end]
+        own = terms(_unescaped(piece) if escaped else piece)
+        if own or (entry.name and not found):
+            found.append(Part([*_beside(entry, own), *own] if not found else own, start, end))
+    return found
+
+
+def date_terms(day: date) -> tuple[str, str]:
+    """Return the terms of a month and of a day, which entries of these have.
+
+    Args:
+        day: The day, of UTC.
+    """
+    month = f"_{day.year:04}_{day.month:02}"
+    return month, f"{month}_{day.day:02}"
+
+
+def pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each piece of a text, cut behind a line, a sentence or a word, best first.
+
+    Args:
+        text: Any text. An empty one is one empty piece.
+    """
+    length = max(LENGTH, 2 * len(text) // (MOST - 1) + 1)
+    start = 0
+    while len(text) - start > length + length // 4:
+        end = _cut(text, start + length // 2, start + length)
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def span_of(text: str, part: int) -> tuple[int, int]:
+    """Return where the part of this number begins and ends in its entry's text.
+
+    Args:
+        text: The text of the entry.
+        part: Which of its parts, from 0. One that is not there is the last.
+    """
+    found, place = -1, (0, len(text))
+    for start, end in pieces(text):
+        if _LETTER.search(text, start, end):
+            found, place = found + 1, (start, end)
+            if found == part:
+                break
+    return place
+
+
+def _cut(text: str, low: int, high: int) -> int:
+    """Where to cut between two places: behind the last line's end there, else a sentence's, else a blank."""
+    for end in (_LINE_END, _SENTENCE_END):
+        last = 0
+        for found in end.finditer(text, low, high):
+            last = found.end()
+        if last:
+            return last
+    blank = text.rfind(" ", low, high)
+    return blank + 1 if blank >= 0 else high
+
+
+def _beside(entry: Entry, own: list[str]) -> list[str]:
+    """What a part begins with that is not in its text."""
+    name = terms(entry.name) if entry.name else []
+    if own[: len(name)] == name:
+        name = []
+    return [*(date_terms(moment(entry.at)) if entry.at else ()), *name]
+
+
+def _unescaped(text: str) -> str:
+    """A piece of JSON text without its escapes, which would hide the word behind them."""
+    return _ESCAPE.sub(_letter, text) if "\\" in text else text
+
+
+def _letter(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else " "

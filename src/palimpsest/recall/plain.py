@@ -1,0 +1,258 @@
+"""An index in this process's memory without SQLite's FTS5, for a Python whose SQLite was built without it."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import nlargest
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from palimpsest.log import spans
+from palimpsest.log.spans import Span
+from palimpsest.recall.index import (
+    COMMON,
+    LAST_SEQ,
+    RANGES,
+    Cursor,
+    Document,
+    Size,
+    Update,
+    inverse_frequency,
+    key_of,
+    place_of,
+)
+from palimpsest.recall.postings import SEQ_BITS, Postings
+from palimpsest.recall.ranking import Facts
+from palimpsest.runtime.runner import Runner
+
+if TYPE_CHECKING:
+    from palimpsest.recall.plain_vectors import PlainVectors
+    from palimpsest.recall.vectors import VectorRows
+
+T = TypeVar("T")
+
+BYTES = 2
+"""Bytes that a character of a text takes here, about: a term takes 12."""
+
+
+class _There(NamedTuple):
+    """An entry that is in the index, with the number of its parts."""
+
+    facts: Facts
+    parts: int
+
+
+class PlainIndex:
+    """The index of one tenant. Its verbs are those of `palimpsest.recall.index.Index`."""
+
+    name, where = "", "in memory, without FTS5"
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._lock = runner, allocate_lock()
+        self._mark = self._generation = self._numbers = 0
+        self._vectors: PlainVectors | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._postings, self._cursors = Postings(), dict[str, Cursor]()
+        self._names, self._there = dict[int, str](), dict[int, dict[int, _There]]()
+        self._blocked = dict[str, dict[int, int]]()
+
+    async def _do(self, body: Callable[[], T]) -> T:
+        def locked() -> T:
+            with self._lock:
+                return body()
+
+        return await self._runner.read(locked)
+
+    # --- cursors
+
+    async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
+        if sessions is None:
+            return await self._do(self._cursors.copy)
+        return await self._do(lambda: {one: self._cursors[one] for one in sessions if one in self._cursors})
+
+    async def parts(self, number: int) -> list[int]:
+        ends = key_of(number, 0), key_of(number + 1, 0)
+        return await self._do(lambda: sorted(self._postings.keys(*ends)))
+
+    async def vectors(self) -> VectorRows | None:
+        from palimpsest.recall.plain_vectors import PlainVectors  # an extra
+
+        self._vectors = self._vectors or PlainVectors()
+        return self._vectors
+
+    async def sessions(self, numbers: Collection[int]) -> dict[int, str]:
+        return await self._do(lambda: {one: self._names[one] for one in numbers if one in self._names})
+
+    async def mark(self) -> int:
+        return self._mark
+
+    async def set_mark(self, mark: int, generation: int) -> None:
+        def body() -> None:
+            if self._generation == generation:
+                self._mark = max(self._mark, mark)
+
+        await self._do(body)
+
+    async def generation(self) -> int:
+        return self._generation
+
+    # --- writing
+
+    async def update(self, session: str, update: Update) -> bool:
+        def body() -> bool:
+            there, blocked = self._cursors.get(session), self._blocked.get(session, {})
+            if _bare(there) != _bare(update.expect) or self._generation != update.generation or 0 in blocked:
+                return False
+            if there is None:
+                self._numbers += 1
+            number = there.number if there is not None else self._numbers
+            self._names[number] = session
+            self._drop(number, spans.union(spans.of(one.seq for one in update.drop), update.lost))
+            self._put(number, [one for one in update.add if one.seq not in blocked])
+            self._cursors[session] = msgspec.structs.replace(update.cursor, number=number)
+            return True
+
+        return await self._do(body)
+
+    async def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
+        def body() -> int:
+            if seqs:
+                self._blocked.setdefault(session, {}).update(dict.fromkeys(seqs, now))
+            self._generation += 1
+            there = self._cursors.get(session)
+            gone = spans.of({*seqs, *(one.seq for one in drop)})
+            return self._drop(there.number, gone) if there is not None else 0
+
+        return await self._do(body)
+
+    async def blocked(self, before: int) -> dict[str, list[int]]:
+        def body() -> dict[str, list[int]]:
+            old = {
+                session: [seq for seq, since in sorted(places.items()) if since < before]
+                for session, places in self._blocked.items()
+            }
+            return {session: seqs for session, seqs in old.items() if seqs}
+
+        return await self._do(body)
+
+    async def unblock(self, session: str, seqs: Collection[int], generation: int, add: Sequence[Document] = ()) -> bool:
+        def body() -> bool:
+            if self._generation != generation:
+                return False
+            blocked = self._blocked.get(session, {})
+            for seq in seqs:
+                blocked.pop(seq, None)
+            there = self._cursors.get(session)
+            if there is not None:
+                self._drop(there.number, spans.of({*seqs}.difference([0])))
+                self._put(there.number, [one for one in add if one.seq < there.next_seq])
+            self._generation += 1
+            return True
+
+        return await self._do(body)
+
+    async def end(self, session: str) -> int:
+        def body() -> int:
+            there, gone = self._cursors.pop(session, None), 0
+            if there is not None:
+                gone = self._drop(there.number, [(0, LAST_SEQ)])
+                del self._names[there.number]
+            self._generation += 1
+            return gone
+
+        return await self._do(body)
+
+    def _put(self, number: int, documents: Sequence[Document]) -> None:
+        self._drop(number, spans.of(one.seq for one in documents if one.seq in self._there.get(number, ())))
+        for one in documents:
+            self._there.setdefault(number, {})[one.seq] = _There(one.facts, len(one.parts))
+            for part, terms in enumerate(one.parts):
+                self._postings.put(key_of(number, one.seq, part), terms)
+
+    def _drop(self, number: int, where: Iterable[Span]) -> int:
+        """Drop what there is of these entries; return how many parts that was."""
+        there, parts, where = self._there.get(number, {}), 0, list(where)
+        if self._vectors is not None and where:
+            self._vectors.let_go([(key_of(number, low), key_of(number, high + 1)) for low, high in where])
+        for low, high in where:
+            few = range(low, high + 1) if high - low < len(there) else [seq for seq in there if low <= seq <= high]
+            for seq in few:
+                one = there.pop(seq, None)
+                for part in range(one.parts if one is not None else 0):
+                    parts += self._postings.drop(key_of(number, seq, part))
+        if not there:
+            self._there.pop(number, None)
+        return parts
+
+    # --- searching
+
+    async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
+        def body() -> list[Mapping[int, float]]:
+            whole = [*terms, *{word for term in terms for word in term.split()}]
+            every = dict(zip(whole, self._postings.matches(whole, newest=len(self._postings) + 1), strict=True))
+            return [self._in_scope(every[term], self._weight(term, every), numbers) for term in terms]
+
+        return await self._do(body)
+
+    def _weight(self, term: str, every: Mapping[str, Mapping[int, float]]) -> float | None:
+        """What a phrase or a common word adds to each part that holds it; None for a word that adds more to some."""
+        if " " not in term and len(every[term]) <= COMMON:
+            return None
+        parts = len(self._postings)
+        return max((inverse_frequency(len(every[word]), parts) for word in term.split()), default=0.0)
+
+    def _in_scope(
+        self, found: Mapping[int, float], weight: float | None, numbers: Collection[int] | None
+    ) -> Mapping[int, float]:
+        if numbers is None or len(numbers) > RANGES:
+            keys = nlargest(COMMON, found)
+            wanted = None if numbers is None else set(numbers)
+            keys = keys if wanted is None else [key for key in keys if _number_of(key) in wanted]
+        else:
+            some = (nlargest(COMMON, (key for key in found if _number_of(key) == number)) for number in numbers)
+            keys = [key for of in some for key in of]
+        return {key: found[key] if weight is None else weight for key in keys}
+
+    async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
+        def body() -> dict[int, Facts]:
+            asked = ((place, place >> SEQ_BITS, place & LAST_SEQ) for place in places)
+            return {place: self._there[n][seq].facts for place, n, seq in asked if seq in self._there.get(n, ())}
+
+        return await self._do(body)
+
+    # --- the whole
+
+    async def size(self) -> Size:
+        def body() -> Size:
+            every = [one for there in self._there.values() for one in there.values()]
+            taken, parts = BYTES * sum(one.facts.chars for one in every), len(self._postings)
+            return Size(sessions=len(self._cursors), entries=len(every), parts=parts, bytes=taken, stale=0)
+
+        return await self._do(body)
+
+    async def empty(self) -> None:
+        def body() -> None:
+            blocked = self._blocked
+            self._clear()
+            self._blocked, self._mark = blocked, 0
+            if self._vectors is not None:
+                self._vectors.let_go([(0, 1 << 63)])
+            self._generation += 1
+
+        await self._do(body)
+
+    async def scrub(self, *, whole: bool) -> tuple[str, ...]:
+        return ()
+
+
+def _number_of(key: int) -> int:
+    return place_of(key) >> SEQ_BITS
+
+
+def _bare(cursor: Cursor | None) -> Cursor | None:
+    """A cursor without its number, which who expects it may not know."""
+    return None if cursor is None else msgspec.structs.replace(cursor, number=0)

@@ -1,0 +1,256 @@
+"""The index of a PostgreSQL store, in its own database: whoever opens the store, on whatever machine, has the same."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from palimpsest.errors import StoreCorrupt, StoreUnavailable
+from palimpsest.log import spans
+from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Size, Update, key_of
+from palimpsest.recall.postgres.layout import NAMES, prepare
+from palimpsest.recall.postgres.matching import Matching
+from palimpsest.recall.postgres.writing import Locked, with_number
+from palimpsest.recall.ranking import Facts
+from palimpsest.runtime.logs import warn
+from palimpsest.stores.postgres.names import name_of, text_of
+from palimpsest.stores.tables import Tables
+
+if TYPE_CHECKING:
+    from palimpsest.recall.vectors import VectorRows
+
+T = TypeVar("T")
+
+KEPT = (
+    "PostgreSQL keeps terms of what was erased in the files of the search index, schema {schema}, until {tables} are "
+    "written anew by VACUUM FULL, and in its write-ahead log, archives and backups"
+)
+"""What is so after each erasure, as of the tables of the store."""
+
+_OF = "(SELECT number FROM {s}.recall_tenants WHERE name = $1)"
+CURSORS = (
+    f"SELECT name, number, cursor FROM {{s}}.recall_sessions WHERE tenant = {_OF} "
+    "AND ($2::text[] IS NULL OR name = ANY($2::text[]))"
+)
+SESSIONS = f"SELECT number, name FROM {{s}}.recall_sessions WHERE tenant = {_OF} AND number = ANY($2::bigint[])"
+FACTS = f"""SELECT place, at, turn, kind, role, chars, name FROM {{s}}.recall_entries
+WHERE tenant = {_OF} AND place = ANY($2::bigint[])"""
+PARTS = f"SELECT key FROM {{s}}.recall_parts WHERE tenant = {_OF} AND key >= $2 AND key < $3 ORDER BY key"
+BLOCK = """INSERT INTO {s}.recall_blocked(tenant, session, seq, since) SELECT $1, $2, seq, $4
+FROM unnest($3::bigint[]) AS seq ON CONFLICT (tenant, session, seq) DO UPDATE SET since = excluded.since"""
+BLOCKED = f"SELECT session, seq FROM {{s}}.recall_blocked WHERE tenant = {_OF} AND since < $2"
+UNBLOCK = "DELETE FROM {s}.recall_blocked WHERE tenant = $1 AND session = $2 AND seq = ANY($3::bigint[])"
+END = "DELETE FROM {s}.recall_sessions WHERE tenant = $1 AND number = $2"
+TOLD = "SELECT mark, generation, entries, parts FROM {s}.recall_tenants WHERE name = $1"
+MARK = """WITH risen AS (UPDATE {s}.recall_tenants SET mark = $2 WHERE name = $1 AND mark < $2 AND generation = $3)
+INSERT INTO {s}.recall_tenants(name, mark) SELECT $1, $2
+WHERE $3 = 0 AND NOT EXISTS (SELECT FROM {s}.recall_tenants WHERE name = $1) ON CONFLICT (name) DO NOTHING"""
+SIZE = "SELECT count(*) FROM {s}.recall_sessions WHERE tenant = " + _OF
+NONE = """UPDATE {s}.recall_tenants SET mark = 0, generation = generation + 1, entries = 0, parts = 0, terms = 0
+WHERE number = $1"""
+
+
+class PostgresIndex:
+    """The index of one tenant in tables beside a store's. Its verbs are those of `palimpsest.recall.index.Index`."""
+
+    def __init__(self, tables: Tables, tenant: str, name: str, where: str) -> None:
+        self.name, self.where = name, f"{where}, schema {tables.schema}"
+        self._tables, self._schema, self._tenant = tables, tables.schema, text_of(tenant)
+        self._matching = Matching(self._schema, self._tenant)
+        self._vectors: VectorRows | None = None
+
+    async def open(self, *, vectors: bool = False) -> None:
+        """See that there are tables, also for `vectors`. Raises StoreUnavailable where none may be made."""
+        await self._tables.do(lambda db: prepare(db, self._schema), writes=True)
+        if vectors:
+            from palimpsest.recall.pgvectors import opened  # an extra
+
+            self._vectors = await opened(self._step, self._schema, self._tenant)
+
+            async def nothing(_: Locked) -> int | None:
+                return None
+
+            await self._change(nothing, 0)  # whoever removes something, and did not see these tables, has ended then
+
+    async def _do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
+        try:
+            return await self._tables.do(work, writes=writes)
+        except StoreCorrupt as fault:
+            warn("the search index in %s is damaged; it is made anew: %s", self.where, fault.reason)
+        self._matching.forget()
+        await self._tables.do(lambda db: prepare(db, self._schema, anew=True), writes=True)
+        return await self._tables.do(work, writes=writes)
+
+    async def _step(self, body: Callable[[Any], Awaitable[T]], *, writes: bool) -> T:
+        """Return what this returns, in a transaction."""
+
+        async def work(db: Any) -> T:
+            await db.execute("BEGIN")
+            done = await body(db)
+            await db.execute("COMMIT")
+            return done
+
+        return await self._tables.do(work, writes=writes)
+
+    async def _fetch(self, sql: str, *given: object) -> list[Any]:
+        rows: list[Any] = await self._do(lambda db: db.fetch(sql.replace("{s}", self._schema), self._tenant, *given))
+        return rows
+
+    async def _told(self, what: str) -> int:
+        rows = await self._fetch(TOLD)
+        return int(rows[0][what]) if rows else 0
+
+    async def _change(self, change: Callable[[Locked], Awaitable[T | None]], nothing: T) -> T:
+        """Return what this does in a transaction; where that is None, nothing has happened."""
+
+        async def work(db: Any) -> T:
+            locked = await Locked.of(db, self._schema, self._tenant)
+            done = await change(locked)
+            await (locked.undone() if done is None else locked.done())
+            return nothing if done is None else done
+
+        return await self._do(work, writes=True)
+
+    # --- cursors
+
+    async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
+        wanted = None if sessions is None else [text_of(one) for one in sessions]
+        rows = await self._fetch(CURSORS, wanted)
+        return {name_of(name): with_number(cursor, number) for name, number, cursor in rows}
+
+    async def parts(self, number: int) -> list[int]:
+        ends = key_of(number, 0), key_of(number + 1, 0)
+        return [key for (key,) in await self._fetch(PARTS, *ends)]
+
+    async def vectors(self) -> VectorRows | None:
+        return self._vectors
+
+    async def sessions(self, numbers: Collection[int]) -> dict[int, str]:
+        return {number: name_of(name) for number, name in await self._fetch(SESSIONS, list(numbers))}
+
+    async def mark(self) -> int:
+        return await self._told("mark")
+
+    async def set_mark(self, mark: int, generation: int) -> None:
+        given = self._tenant, mark, generation
+        await self._do(lambda db: db.execute(MARK.replace("{s}", self._schema), *given), writes=True)
+
+    async def generation(self) -> int:
+        return await self._told("generation")
+
+    # --- writing
+
+    async def update(self, session: str, update: Update) -> bool:
+        async def change(locked: Locked) -> bool | None:
+            there = await locked.cursor(session)
+            if _bare(there) != _bare(update.expect) or locked.generation != update.generation:
+                return None
+            blocked = await locked.blocked(session)
+            if 0 in blocked:
+                return None
+            number = there.number if there is not None else await locked.new_number()
+            gone = spans.union(spans.of(one.seq for one in update.drop), update.lost)
+            await locked.drop(number, gone)
+            await locked.put(number, [one for one in update.add if one.seq not in blocked])
+            await locked.move(session, update.cursor, number)
+            return True
+
+        return await self._change(change, False)
+
+    async def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
+        async def change(locked: Locked) -> int:
+            await locked.db.execute(locked.over(BLOCK), locked.number, text_of(session), list(seqs), now)
+            there = await locked.cursor(session)
+            gone = 0
+            if there is not None:
+                gone = await locked.drop(there.number, spans.of({*seqs, *(one.seq for one in drop)}))
+            await locked.move_on()
+            return gone
+
+        return await self._change(change, 0)
+
+    async def blocked(self, before: int) -> dict[str, list[int]]:
+        found = dict[str, list[int]]()
+        for session, seq in await self._fetch(BLOCKED, before):
+            found.setdefault(name_of(session), []).append(seq)
+        return found
+
+    async def unblock(self, session: str, seqs: Collection[int], generation: int, add: Sequence[Document] = ()) -> bool:
+        async def change(locked: Locked) -> bool | None:
+            if locked.generation != generation:
+                return None
+            await locked.db.execute(locked.over(UNBLOCK), locked.number, text_of(session), list(seqs))
+            there = await locked.cursor(session)
+            if there is not None:
+                await locked.drop(there.number, spans.of({*seqs}.difference([0])))
+                await locked.put(there.number, [one for one in add if one.seq < there.next_seq])
+            await locked.move_on()
+            return True
+
+        return await self._change(change, False)
+
+    async def end(self, session: str) -> int:
+        async def change(locked: Locked) -> int:
+            there = await locked.cursor(session)
+            gone = 0
+            if there is not None:
+                gone = await locked.drop(there.number, [(0, LAST_SEQ)])
+                await locked.db.execute(locked.over(END), locked.number, there.number)
+            await locked.move_on()
+            return gone
+
+        return await self._change(change, 0)
+
+    # --- searching
+
+    async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
+        return await self._do(lambda db: self._matching.matches(db, terms, numbers))
+
+    async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
+        return {
+            place: Facts(at, turn, kind, role, chars, None if name is None else name_of(name))
+            for place, at, turn, kind, role, chars, name in await self._fetch(FACTS, list(places))
+        }
+
+    # --- the whole
+
+    async def size(self) -> Size:
+        rows, (sessions,) = await self._fetch(TOLD), (await self._fetch(SIZE))[0]
+        sizes = " + ".join(f"pg_total_relation_size('{self._schema}.{name}')" for name in NAMES)
+        taken: int = await self._do(lambda db: db.fetchval(f"SELECT {sizes}"))
+        entries, parts = (rows[0]["entries"], rows[0]["parts"]) if rows else (0, 0)
+        return Size(sessions=sessions, entries=entries, parts=parts, bytes=taken, stale=0)
+
+    async def empty(self) -> None:
+        async def change(locked: Locked) -> int:
+            for name in ("sessions", "entries", "parts"):
+                await locked.db.execute(f"DELETE FROM {self._schema}.recall_{name} WHERE tenant = $1", locked.number)
+            await locked.db.execute(locked.over(NONE), locked.number)
+            await locked.drop_vectors([0], [2**63 - 1])
+            return 1
+
+        await self._change(change, 0)
+        self._matching.forget()
+
+    async def scrub(self, *, whole: bool) -> tuple[str, ...]:
+        tables = ", ".join(f"{self._schema}.{name}" for name in NAMES)
+        remains = (KEPT.format(schema=self._schema, tables=tables),)
+        if not whole:
+            return remains
+
+        async def work(db: Any) -> None:
+            await db.execute(f"VACUUM {tables}")
+            await db.execute(f"REINDEX INDEX {self._schema}.recall_terms")  # which keeps terms that nothing holds
+
+        try:
+            await self._tables.do(work, writes=True)
+        except StoreUnavailable as fault:
+            return (*remains, f"VACUUM of the search index was not over ({fault.reason}); the server does it later")
+        return remains
+
+
+def _bare(cursor: Cursor | None) -> Cursor | None:
+    """A cursor without its number, which who expects it may not know."""
+    return None if cursor is None else msgspec.structs.replace(cursor, number=0)

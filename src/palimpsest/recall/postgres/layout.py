@@ -1,0 +1,73 @@
+"""The tables of a search index in PostgreSQL. All are keys of a tenant's number and something of its own.
+
+    recall_tenants    a row a tenant: its mark, its generation, and what its parts come to
+    recall_sessions   a row a session: its number in keys, its cursor
+    recall_entries    a row an entry: what is known of it beside its words
+    recall_parts      a row a part: its terms in order, and how many
+    recall_blocked    a row a place that nothing is taken of for now
+
+The terms of a part are one text, each with a blank before and behind it, so that how often one stands there, or several
+side by side, is found by one call of C; a `tsvector` takes twice the room and ten times as long, and counts no more
+than 255. They are found by a GIN index of the terms with the tenant's number before each: so no search meets another
+tenant's. PostgreSQL's own parser and dictionaries have no part in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palimpsest.recall.index import FORMAT
+
+LAYOUT = 1
+"""How the tables are laid out: of another layout, or an index of another `FORMAT`, they are made anew."""
+
+OURS = f"Palimpsest's search index, {FORMAT}.{LAYOUT}"
+"""The comment on the first of them."""
+
+NAMES = ("recall_tenants", "recall_sessions", "recall_entries", "recall_parts", "recall_blocked")
+
+
+def found_by(words: str, tenant: str) -> str:
+    """The expression for what terms are found by, of expressions for their text and the tenant's number."""
+    return f"string_to_array(btrim(replace({words}, '  ', ' ' || ({tenant})::text || '.')), ' ')"
+
+
+MADE = (
+    "CREATE TABLE {s}.recall_tenants(number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+    'name text COLLATE "C" NOT NULL UNIQUE, mark bigint NOT NULL DEFAULT 0, generation bigint NOT NULL DEFAULT 0, '
+    "sessions bigint NOT NULL DEFAULT 0, entries bigint NOT NULL DEFAULT 0, parts bigint NOT NULL DEFAULT 0, "
+    "terms bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)",
+    f"COMMENT ON TABLE {{s}}.recall_tenants IS '{OURS.replace(chr(39), chr(39) * 2)}'",
+    "CREATE TABLE {s}.recall_sessions(tenant bigint NOT NULL, number bigint NOT NULL, "
+    'name text COLLATE "C" NOT NULL, cursor bytea NOT NULL, PRIMARY KEY(tenant, number), UNIQUE(tenant, name)) '
+    "WITH (fillfactor = 80)",
+    "CREATE TABLE {s}.recall_entries(tenant bigint NOT NULL, place bigint NOT NULL, at bigint NOT NULL, "
+    'turn bigint NOT NULL, kind text COLLATE "C" NOT NULL, role text COLLATE "C" NOT NULL, '
+    'chars bigint NOT NULL, name text COLLATE "C", PRIMARY KEY(tenant, place))',
+    "CREATE TABLE {s}.recall_parts(tenant bigint NOT NULL, key bigint NOT NULL, length integer NOT NULL, "
+    'words text COLLATE "C" NOT NULL, PRIMARY KEY(tenant, key))',
+    # What waits to be put in order is looked through by every search, so that is not to be much.
+    f"CREATE INDEX recall_terms ON {{s}}.recall_parts USING gin(({found_by('words', 'tenant')})) "
+    "WITH (gin_pending_list_limit = 256)",
+    'CREATE TABLE {s}.recall_blocked(tenant bigint NOT NULL, session text COLLATE "C" NOT NULL, '
+    "seq bigint NOT NULL, since bigint NOT NULL, PRIMARY KEY(tenant, session, seq))",
+)
+
+
+async def prepare(db: Any, schema: str, *, anew: bool = False) -> None:
+    """Make the tables where they are not there, or of another layout, or are to be made `anew`; beside others, too."""
+    if not anew and await _is_there(db, schema):
+        return
+    await db.execute(f"BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('{schema}', 1346456907))")
+    if anew or not await _is_there(db, schema):  # another process may have been first
+        gone = ", ".join(f"{schema}.{name}" for name in NAMES)
+        made = "; ".join(statement.replace("{s}", schema) for statement in MADE)
+        await db.execute(f"DROP TABLE IF EXISTS {gone}; {made}")
+        if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.vector"):  # of parts that have gone
+            await db.execute(f"UPDATE {schema}.vectors SET generation = generation + 1; DELETE FROM {schema}.vector")
+    await db.execute("COMMIT")
+
+
+async def _is_there(db: Any, schema: str) -> bool:
+    comment = "SELECT obj_description(to_regclass($1)::oid, 'pg_class')"
+    return bool(await db.fetchval(comment, f"{schema}.recall_tenants") == OURS)

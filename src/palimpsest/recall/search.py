@@ -1,0 +1,88 @@
+"""From a query to the places of entries: what an index answers, ranked. And which words of a text a query asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from palimpsest.recall.analysis import terms as terms_of
+from palimpsest.recall.fusion import Meaning
+from palimpsest.recall.index import COMMON, Index, spoken
+from palimpsest.recall.questions import PAIR, Question
+from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking
+
+NARROW = 10
+"""Times as many candidates are looked at where a filter leaves some out."""
+
+
+class Hit(NamedTuple):
+    """An entry that answers, by its session's number and its `seq`; its best part; and how well: 1 for the best."""
+
+    number: int
+    seq: int
+    score: float
+    part: int
+
+
+async def search(
+    index: Index,
+    question: Question,
+    numbers: Sequence[int] | None,
+    takes: Callable[[Facts], bool] | None,
+    limit: int,
+    meaning: Meaning | None = None,
+) -> list[Hit]:
+    """Return which entries answer a question best, at most `limit`, of these sessions (None: of all).
+
+    Args:
+        index: the tenant's.
+        question: what is asked.
+        numbers: of the sessions that are looked in; None: all.
+        takes: which entries may answer; None: all.
+        limit: the most entries.
+        meaning: what is near to it in meaning; None: only words count.
+    """
+    matches = await _matches(index, question, numbers)
+    ranking = Ranking(question, matches, candidates=max(CANDIDATES, limit) * (NARROW if takes is not None else 1))
+    if meaning is None:
+        ranked = ranking.ranked(await index.facts(ranking.wanted), limit=limit, only=takes)
+    else:
+        facts = await index.facts(sorted({*ranking.wanted, *meaning.wanted}))
+        ranked = meaning.joined(ranking.ranked(facts, limit=2 * limit, only=takes), facts, limit=limit, only=takes)
+    top = max((one.score for one in ranked), default=1.0)
+    return [Hit(one.session_number, one.seq, one.score / top, one.part) for one in ranked]
+
+
+async def _matches(index: Index, question: Question, numbers: Sequence[int] | None) -> list[Mapping[int, float]]:
+    """What the index has of each term. Two common words side by side are not looked for in all sessions: that takes
+    long, and tells little."""
+    terms = [spoken(term) for term in question.terms]
+    weights = zip(terms, question.weights, strict=True)
+    pairs = {term for term, weight in weights if " " in term and weight <= PAIR} if numbers is None else set[str]()
+    first = list(dict.fromkeys(term for term in terms if term and term not in pairs))
+    found = dict(zip(first, await index.matches(first, numbers), strict=True))
+    rest = [pair for pair in pairs if any(len(found.get(word, ())) < COMMON for word in pair.split())]
+    found |= dict(zip(rest, await index.matches(rest, numbers), strict=True)) if rest else {}
+    whole = (" " in term or " " not in asked for term, asked in zip(terms, question.terms, strict=True))
+    return [found.get(term, {}) if same else {} for term, same in zip(terms, whole, strict=True)]
+
+
+def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Return which words of a text a query asked for: first character and end of each.
+
+    Args:
+        text: a passage.
+        terms: the query's.
+    """
+    wanted = {piece for term in terms for piece in term.split()}
+    return tuple(found.span() for found in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(found[0])))
+
+
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)?")
+
+
+@lru_cache(10_000)
+def _terms_of(word: str) -> frozenset[str]:
+    return frozenset(terms_of(word))

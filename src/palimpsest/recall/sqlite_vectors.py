@@ -1,0 +1,134 @@
+"""Vectors in tables of an SQLite database: the companion file of an index, or this process's memory."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from palimpsest.recall.vectors import Changes, Row, State
+
+T = TypeVar("T")
+
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS vectors(number INTEGER PRIMARY KEY, model TEXT NOT NULL DEFAULT '',
+        dimension INTEGER NOT NULL DEFAULT 0, generation INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE TABLE IF NOT EXISTS vector_N(position INTEGER PRIMARY KEY AUTOINCREMENT, key INTEGER NOT NULL UNIQUE,
+        digest BLOB NOT NULL, value BLOB NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS vector_digest_N ON vector_N(digest)",
+)
+"""`position` is never used twice, so whoever knows all up to one learns what came after it."""
+
+
+class SqliteVectors:
+    """The vectors of one tenant. Each method is called in a transaction of the connection; the first makes the tables.
+
+    What is dropped is overwritten in the file (`secure_delete`), and by the checkpoint that follows in its log.
+    """
+
+    def __init__(self, db: sqlite3.Connection, number: int = 0) -> None:
+        """Take a connection.
+
+        Args:
+            db: one whose transactions the caller begins and ends.
+            number: which tenant of the database.
+        """
+        self._db, self._number = db, int(number)
+        db.execute("PRAGMA secure_delete=ON")
+        for statement in TABLES:
+            self._run(statement)
+        self._run("INSERT OR IGNORE INTO vectors(number) VALUES(?)", (self._number,))
+
+    def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
+
+    def state(self) -> State:
+        """As `VectorRows.state` says; so do the others."""
+        sql = "SELECT model, dimension, generation FROM vectors WHERE number = ?"
+        return State(*self._run(sql, (self._number,)).fetchone())
+
+    def claim(self, model: str, dimension: int) -> State:
+        state = self.state()
+        if (state.model, state.dimension) != (model, dimension):
+            self._run("DELETE FROM vector_N")
+            sql = "UPDATE vectors SET model = ?, dimension = ? WHERE number = ?"
+            self._run(sql, (model, dimension, self._number))
+        return self.state()
+
+    def changes(self, state: State, last: int, limit: int) -> Changes:
+        now = self.state()
+        same = now[:2] == state[:2]
+        keys = None
+        if same and now.generation != state.generation:
+            keys = np.array([key for (key,) in self._run("SELECT key FROM vector_N")], np.int64)
+        sql = "SELECT position, key, value FROM vector_N WHERE position > ? ORDER BY position LIMIT ?"
+        found = self._run(sql, (last if same else 0, limit)).fetchall()
+        end = found[-1][0] if found else last if same else 0
+        return Changes(now, end, keys, [(key, value) for _, key, value in found])
+
+    def known(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        found = {}
+        for digest in digests:
+            row = self._run("SELECT value FROM vector_N WHERE digest = ? LIMIT 1", (digest,)).fetchone()
+            if row is not None:
+                found[digest] = row[0]
+        return found
+
+    def missing(self, keys: Collection[int]) -> list[int]:
+        sql = "SELECT key FROM vector_N WHERE key IN (SELECT value FROM json_each(?))"
+        there = {key for (key,) in self._run(sql, (json.dumps(list(keys)),))}
+        return [key for key in keys if key not in there]
+
+    def put(self, rows: Sequence[Row], expect: State) -> bool:
+        if self.state() != expect:
+            return False
+        sql = "INSERT OR REPLACE INTO vector_N(key, digest, value) VALUES(?, ?, ?)"
+        self._db.executemany(sql.replace("_N", f"_{self._number}"), rows)
+        return True
+
+    def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for low, high in ranges:
+            self._run("DELETE FROM vector_N WHERE key >= ? AND key < ?", (low, high))
+        self._run("UPDATE vectors SET generation = generation + 1 WHERE number = ?", (self._number,))
+
+
+class Do(Protocol):
+    """Runs a function of the tenant's vectors in one transaction, which `writes` or only reads."""
+
+    def __call__(self, body: Callable[[SqliteVectors], T], *, writes: bool) -> Awaitable[T]: ...
+
+
+class FileVectors:
+    """The same verbs for whoever awaits them, by what runs a function of them in a transaction."""
+
+    def __init__(self, do: Do) -> None:
+        """Take what runs them.
+
+        Args:
+            do: of a function, and whether it writes.
+        """
+        self._do = do
+
+    async def state(self) -> State:
+        return await self._do(SqliteVectors.state, writes=False)
+
+    async def claim(self, model: str, dimension: int) -> State:
+        return await self._do(lambda rows: rows.claim(model, dimension), writes=True)
+
+    async def changes(self, state: State, last: int, limit: int) -> Changes:
+        return await self._do(lambda rows: rows.changes(state, last, limit), writes=False)
+
+    async def known(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        return await self._do(lambda rows: rows.known(digests), writes=False)
+
+    async def missing(self, keys: Collection[int]) -> list[int]:
+        return await self._do(lambda rows: rows.missing(keys), writes=False)
+
+    async def put(self, rows: Sequence[Row], expect: State) -> bool:
+        return await self._do(lambda own: own.put(rows, expect), writes=True)
+
+    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
+        await self._do(lambda rows: rows.drop(ranges), writes=True)

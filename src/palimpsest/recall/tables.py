@@ -1,0 +1,88 @@
+"""The tables of an index in SQLite: what all tenants share in a file, and what each has of its own."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+
+from palimpsest.recall.index import FORMAT
+
+APPLICATION_ID = 0x50616C72
+"""By which a file is known for an index: another number than a store's."""
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tenant(number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+  mark INTEGER NOT NULL DEFAULT 0, generation INTEGER NOT NULL DEFAULT 0, entries INTEGER NOT NULL DEFAULT 0,
+  parts INTEGER NOT NULL DEFAULT 0, stale INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS met(tenant INTEGER PRIMARY KEY, words TEXT NOT NULL);
+"""
+"""What all tenants share."""
+
+OF_TENANT = """
+CREATE TABLE session_N(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, cursor BLOB NOT NULL);
+CREATE TABLE entry_N(place INTEGER PRIMARY KEY, at INTEGER NOT NULL, turn INTEGER NOT NULL, kind INTEGER NOT NULL,
+  role INTEGER NOT NULL, chars INTEGER NOT NULL, name TEXT, parts INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE blocked_N(session TEXT NOT NULL, seq INTEGER NOT NULL, since INTEGER NOT NULL,
+  PRIMARY KEY(session, seq)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words_N USING fts5(terms, content='', tokenize="ascii tokenchars '_'");
+"""
+"""What a tenant has of its own: so nobody's words weigh in another's search."""
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """Make the tables that all tenants share; where they are of another format, all is made anew."""
+    for statement in TABLES.split(";\n")[:-1]:
+        db.execute(statement)
+    found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    if found is not None and found[0] != FORMAT:
+        for (number,) in db.execute("SELECT number FROM tenant").fetchall():
+            drop(db, number)
+        db.execute("DROP TABLE IF EXISTS vectors")
+        db.execute("DELETE FROM tenant")
+        db.execute("DELETE FROM met")
+    db.execute("INSERT OR REPLACE INTO meta VALUES('format', ?)", (FORMAT,))
+    db.execute("INSERT OR IGNORE INTO meta VALUES('id', ?)", (secrets.randbits(62),))
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def has_vectors(db: sqlite3.Connection, number: int) -> bool:
+    """Whether somebody has kept vectors of a tenant's parts here."""
+    found = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"vector_{number}",))
+    return found.fetchone() is not None
+
+
+def drop(db: sqlite3.Connection, number: int) -> None:
+    """Drop the tables of the tenant of this number, as far as they are there."""
+    for table in ("session", "entry", "blocked", "words", "vector"):
+        db.execute(f"DROP TABLE IF EXISTS {table}_{number}")
+
+
+def of_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
+    """Make the tables of a tenant, where there are none; return his number."""
+    found = db.execute("SELECT number FROM tenant WHERE name = ?", (tenant,)).fetchone()
+    if found is None:
+        number = int(db.execute("INSERT INTO tenant(name) VALUES(?)", (tenant,)).lastrowid or 0)
+        drop(db, number)  # what nobody knows whose it is
+        for statement in OF_TENANT.replace("_N", f"_{number}").split(";\n")[:-1]:
+            db.execute(statement)
+        if secure and sqlite3.sqlite_version_info >= (3, 42):
+            db.execute(f"INSERT INTO words_{number}(words_{number}, rank) VALUES('secure-delete', 1)")
+    else:
+        number = int(found[0])
+    for name, kind in (("count", "row"), ("stand", "instance")):
+        table = f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{name}_{number} USING fts5vocab(main, words_{number}, "
+        db.execute(f"{table}{kind})")
+    return number
+
+
+def who_was_met(db: sqlite3.Connection, number: int) -> list[str]:
+    """The words of stores that a tenant's index is of."""
+    found = db.execute("SELECT words FROM met WHERE tenant = ?", (number,)).fetchone()
+    return found[0].split() if found is not None else []
+
+
+def met(db: sqlite3.Connection, number: int, words: Sequence[str]) -> None:
+    """Have a tenant's index be of a store that says one of these words."""
+    db.execute("INSERT OR REPLACE INTO met VALUES(?, ?)", (number, " ".join(words)))

@@ -1,0 +1,130 @@
+"""What a worker does in one place, for one tenant. A duty is a coroutine function of a `Workplace`, named in `DUTIES`.
+
+One that acts on sessions which have changed goes through `Workplace.changed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from palimpsest.log.head import SessionKey
+from palimpsest.resources.definition import Resource
+from palimpsest.resources.workplace import Workplace
+from palimpsest.sessions.compacting.result import CompactionResult
+from palimpsest.sessions.derived import INDEX
+from palimpsest.stores.claims import Claims
+
+SWEEP_SECONDS, INDEX_SECONDS = 60, 5
+"""How often a tenant is swept, and its index brought up to date, however many workers there are."""
+
+
+async def compact(at: Workplace) -> None:
+    """Compact the sessions of declared memories whose strategies say that it is time."""
+    idle = {resource.id: _idle(at, resource) for resource in at.resources if _compacts(at, resource)}
+    if not idle:
+        return
+
+    def wanted(session: str) -> bool:
+        resource = at.resource_of(session)
+        return resource is not None and resource.id in idle
+
+    async def look(session: str) -> int:
+        resource = at.resource_of(session)
+        assert resource is not None, "it is wanted"
+        return await _compacted(at, resource, session)
+
+    await at.changed("compact", look, wanted=wanted)
+    for seconds in sorted(set().union(*idle.values())):
+
+        def rests(session: str, seconds: float = seconds) -> bool:
+            resource = at.resource_of(session)
+            return resource is not None and seconds in idle.get(resource.id, ())
+
+        await at.changed("compact", look, wanted=rests, name=f"idle {seconds:g}", delay=seconds)
+
+
+async def _compacted(at: Workplace, resource: Resource, id: str) -> int:
+    """Compact a session where that is due; when to look again."""
+    session = at.memory.session(id, **at.options(resource))
+    auto = await session._auto.there()  # noqa: SLF001 (what watches a session has no verb of its own)
+    again = 0
+    for result in await auto.due():
+        _tell(at, id, result)
+        if result.reason in ("pending", "conflict"):
+            again = max(again, at.soon())
+        elif result.reason in ("failed", "paused"):
+            again = max(again, await _paused_until(at, id, failed=result.reason == "failed"))
+    return again
+
+
+def _tell(at: Workplace, id: str, result: CompactionResult) -> None:
+    """Tell what came of a compaction, but for one that had nothing to do, or has to wait."""
+    if result.reason not in (None, "failed", "empty", "no_gain"):
+        return
+    at.report.compacted += result.done
+    summary = result.summary
+    at.tell(
+        "compact",
+        id,
+        reason=result.reason,
+        why=result.why,
+        strategy=result.strategy,
+        tokens_before=result.tokens_before,
+        tokens_after=result.tokens_after,
+        covered=result.covered,
+        evicted=result.evicted,
+        erased=result.erased,
+        model=summary.model if summary is not None else None,
+    )
+
+
+async def _paused_until(at: Workplace, id: str, *, failed: bool) -> int:
+    """When a session may be tried again that has failed; 0: when something is new."""
+    head = await at.memory.store.head(SessionKey(at.memory.tenant, id))
+    until = head.attempts.paused_until if head is not None and head.attempts is not None else 0
+    return max(until, at.soon()) if failed or until > at.now() else 0
+
+
+def _compacts(at: Workplace, resource: Resource) -> bool:
+    options = at.options(resource)
+    is_kept = options.get("persistence") != "ephemeral" and not options.get("readonly")
+    return bool(options.get("long_term")) and is_kept
+
+
+def _idle(at: Workplace, resource: Resource) -> set[float]:
+    """After how many seconds without a write a strategy of its sessions runs."""
+    strategies = at.memory.session("x", **at.options(resource)).options.long_term
+    return {float(idle) for one in strategies if (idle := one.triggers.idle_seconds or 0) > 0}
+
+
+async def sweep(at: Workplace) -> None:
+    """Destroy what has expired of the tenant's, once in a while, whichever worker does it."""
+    turn = Claims(at.memory.store, at.memory.tenant, "sweep").turn
+    if not await turn("last", at.pace(SWEEP_SECONDS), at.now()):
+        return
+    swept = await at.memory.sweep()
+    at.report.swept += swept
+    if swept:
+        at.tell("sweep", None, swept=swept)
+
+
+async def index(at: Workplace) -> None:
+    """Take into a tenant's search index what its sessions have had since, where somebody searches, and the index lasts.
+
+    Searches do that, too, and wait for it: so they have less to wait for.
+    """
+    if INDEX not in {name.partition(":")[0] for name in await at.memory.derivers()}:
+        return
+    if not await Claims(at.memory.store, at.memory.tenant, "index").turn("last", at.pace(INDEX_SECONDS), at.now()):
+        return
+    indexed = await (await at.memory._recalling()).index()  # noqa: SLF001 (searches do it by themselves: no verb)
+    at.report.indexed += indexed
+    if indexed:
+        at.tell("index", None, indexed=indexed)
+
+
+Duty = Callable[[Workplace], Awaitable[None]]
+"""What a worker does in one place for one tenant, as far as it is due."""
+
+DUTIES: dict[str, Duty] = {"compact": compact, "sweep": sweep, "index": index}
+"""The duties by name, in their order."""

@@ -1,0 +1,67 @@
+"""What forgetting takes out of knowledge bases: whose documents they are, or what a query means.
+
+What is made of summaries goes with these, whichever way they go: here it is looked for once more by its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from palimpsest.privacy.mentions import finder
+from palimpsest.sessions.bases.records import Record, tenant_of
+from palimpsest.sessions.bases.shelves import Shelf, shelves
+from palimpsest.sessions.erased import Erased
+from palimpsest.sessions.erasing.query import Query
+from palimpsest.sessions.scope import MemoryScope
+
+Elsewhere = Callable[[str, Query], Awaitable[Erased]]
+"""Forgets what meets a query in what is kept under this name of a tenant."""
+
+
+async def forget_knowledge(
+    scope: MemoryScope, user: str | None, query: Query | None, elsewhere: Elsewhere, *, dry_run: bool
+) -> Erased:
+    """Forget in knowledge bases what is a user's; without one, what meets a query; without that, all."""
+    if user is not None or query is None:
+        return await _forget_shelves(scope, user, dry_run=dry_run)
+    done = Erased()
+    for shelf in await shelves(scope):
+        done += await elsewhere(shelf.tenant, query)
+        done += await _forget_documents(shelf, query, dry_run=dry_run)
+        done += Erased(remains=() if dry_run else await shelf.scope.scrub(scope.store))
+    return done
+
+
+async def _forget_shelves(scope: MemoryScope, user: str | None, *, dry_run: bool) -> Erased:
+    """Destroy the knowledge bases of a user; without one, all of the tenant."""
+    gone, remains = dict[str, int](), tuple[str, ...]()
+    for shelf in await shelves(scope):
+        if user is None or shelf.place.user == user:
+            name = f"knowledge/{shelf.place.collection}"
+            gone[name] = gone.get(name, 0) + len(await shelf.records())
+            if not dry_run:
+                await shelf.empty()
+                remains += await shelf.scope.scrub(scope.store)
+    if user is None and not dry_run:
+        await scope.store.clear_items(tenant_of(scope.tenant))
+    return Erased(items={name: many for name, many in gone.items() if many}, remains=remains)
+
+
+async def _forget_documents(shelf: Shelf, query: Query, *, dry_run: bool) -> Erased:
+    """Destroy the documents of which what is said beside their text holds that of a query."""
+    if query.text is None or query.given != ("text",):
+        return Erased()
+    mentions, gone = finder(query.text), 0
+    for record in await shelf.records():
+        if mentions(_said(record)):
+            gone += 1
+            if not dry_run:
+                await shelf.remove(record.kind, record.id)
+    return Erased(items={f"knowledge/{shelf.place.collection}": gone} if gone else {})
+
+
+def _said(record: Record) -> str:
+    """What is said of a document beside its text."""
+    return "\n".join([record.id, record.title or "", msgspec.json.encode(record.metadata).decode()])

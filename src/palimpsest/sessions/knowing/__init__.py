@@ -1,0 +1,16 @@
+"""Knowledge bases, as memories and sessions have them: documents, summaries and searches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from palimpsest.sessions.knowing.linking import SessionKnowledge
+    from palimpsest.sessions.scope import SessionScope
+
+
+def knowledge_of(scope: SessionScope) -> SessionKnowledge:
+    """Return the knowledge bases of a session."""
+    from palimpsest.sessions.knowing.linking import SessionKnowledge  # only for who has one
+
+    return SessionKnowledge(scope)

@@ -1,0 +1,162 @@
+"""The knowledge bases of a session: its summaries go into them, and its contexts are given what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.compaction.knowledge import MODES, KnowledgeBase, Linked, TextSplitter
+from palimpsest.context.conditions import parse
+from palimpsest.context.groups import Meter, by_group
+from palimpsest.context.short_term import interaction_values
+from palimpsest.context.window import message_values
+from palimpsest.errors import ConditionFailed, ConfigError
+from palimpsest.formats import find_format
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head
+from palimpsest.runtime.logs import log_failure
+from palimpsest.sessions.bases.records import Link, Place, places_of
+from palimpsest.sessions.knowing.searching import Searcher
+from palimpsest.sessions.knowing.shown import Known
+from palimpsest.sessions.scope import SessionScope
+from palimpsest.tokens.counter import Encoding
+
+
+class SessionKnowledge:
+    """The knowledge bases that the strategies of one open session name."""
+
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope, self._brought = scope, scope.brought
+
+    @property
+    def _bases(self) -> list[Linked]:
+        return self._scope.options.knowledge
+
+    async def user(self) -> str | None:
+        """Whose session it is."""
+        about, head = self._scope.about, await self._scope.memory.store.head(self._scope.key)
+        if head is not None and head.about is not None:
+            return head.user
+        return about.user if about is not None else None
+
+    # --- summaries into them
+
+    async def announce(self) -> None:
+        """Remember where the summaries of this session go, before there is another one: then others can take it there,
+        should this process end."""
+        for base, splitter in self._bases:
+            if base.write:
+                await self._guarded(self._linked, base, splitter)
+
+    async def keep(self) -> None:
+        """Bring the session's summaries to where they are to be found again. What fails is told, and done later."""
+        scope = self._scope
+        if scope.options.readonly or scope.is_ephemeral or not scope.memory.store.writable:
+            return
+        for base, splitter in self._bases:
+            if base.write:
+                await self._guarded(self._kept, base, splitter)
+
+    async def _guarded(self, work: Any, base: KnowledgeBase, splitter: TextSplitter) -> None:
+        try:
+            await work(base, splitter)
+        except Exception as fault:  # noqa: BLE001 (the boundary: a summary stays, whatever becomes of its chunks)
+            scope = self._scope
+            log_failure(scope.runner.redact, fault, "the knowledge base of session %s lags behind", scope.key.session)
+            why = scope.gate.redact(f"{type(fault).__name__}: {fault}")
+            await scope.tell("knowledge:deferred", collection=base.collection_id, why=why)
+
+    async def _linked(self, base: KnowledgeBase, splitter: TextSplitter) -> Link:
+        scope = self._scope
+        user, counter = await self.user(), scope.options.counter
+        collection = base.collection(scope.key.session, user)
+        scope.gate.refuse([collection], "knowledge_base.collection_id")
+        link = Link(
+            place=Place.of(collection, user, "summary"),
+            splitter=splitter,
+            counter=counter.name if isinstance(counter, Encoding) else "",
+        )
+        await (await scope.memory.keeper()).link(scope.key.session, link)
+        return link
+
+    async def _kept(self, base: KnowledgeBase, splitter: TextSplitter) -> None:
+        scope = self._scope
+        head = await scope.memory.store.head(scope.key)
+        here = (head.epoch, head.created) if head is not None else (0, 0)
+        if head is None or self._brought.get(base.collection_id) == here:
+            return
+        if not head.compaction and not self._brought:
+            keeper = await scope.memory.keeper(joins=False)
+            if not await keeper.links(scope.key.session):
+                return  # there never was a summary
+        link = await self._linked(base, splitter)
+        keeper = await scope.memory.keeper()
+        await keeper.moved(scope.key.session, link)
+        await keeper.bring(scope.key.session, link, base.embedder, scope.options.counter.count)
+        self._brought[base.collection_id] = here
+
+    # --- contexts from them
+
+    async def parts(self, *, keeps: bool) -> list[Known]:
+        """What the next context is given, of each knowledge base. One that `keeps` may write to these first."""
+        if keeps:
+            await self.keep()
+        bases = [base for base, _ in self._bases if base.reads]
+        if not bases or not self._scope.options.tail_share:
+            return []
+        newest, head = await self._newest(), await self._scope.head()
+        if newest is None or not newest.text.strip():
+            return []
+        found = list[Known]()
+        for base in bases:
+            if base.search_mode not in MODES and not await self._holds(base.search_mode, newest, head):
+                continue
+            user = await self.user()
+            places = places_of(base.collection(self._scope.key.session, user), user)
+            keeper = await self._scope.memory.keeper(joins=False)
+            searcher = Searcher(self._scope.memory, keeper, base, without=self._scope.key.session)
+            if hits := await searcher.hits(newest.text, places):
+                found.append(Known(hits, base.max_tokens))
+        return found
+
+    async def _newest(self) -> Entry | None:
+        """The newest human message; one that is withheld is none."""
+        head = await self._scope.head()
+        if not head.turn:
+            return None
+        found = await self._scope.store.fetch(self._scope.key, [head.turn])
+        return next((one for one in self._scope.gate.shown(found) if one.is_human and not one.erased), None)
+
+    async def _holds(self, condition: str, newest: Entry, head: Head) -> bool:
+        """Whether a condition holds of the newest message, its interaction and its session; one that has no answer
+        does."""
+        scope, options = self._scope, self._scope.options
+        meter = Meter(options.counter, find_format(options.format), options.model)
+        meter.exact = True
+        entries = await scope.store.read(scope.key, after=newest.seq - 1)
+        values: Mapping[str, Mapping[str, object]] = {
+            "message": message_values(newest, meter, False, newest.seq - 1, 0),
+            "interaction": interaction_values(by_group(entries), head.turns - 1, 0),
+            "session": {
+                "id": scope.key.session,
+                "message_count": head.entries,
+                "interaction_count": head.turns,
+                "tokens": scope.sent.counted if scope.sent is not None else 0,
+                "metadata": head.metadata,
+            },
+        }
+        try:
+            return parse(condition, "search_mode").holds(values)
+        except ConditionFailed as fault:
+            if scope.observers.first_failure(scope.key.session, condition):
+                told = scope.gate.redact
+                await scope.tell("condition:error", condition=told(condition), error=told(str(fault)))
+            return True
+
+    def chosen(self, collection: str | None) -> Linked:
+        """The knowledge base of this collection, as it was named; None: the only one. Raises ConfigError."""
+        there = [one for one in self._bases if collection in (None, one[0].collection_id)]
+        if len(there) == 1:
+            return there[0]
+        names = ", ".join(base.collection_id for base, _ in self._bases) or "none: give a strategy a knowledge_base"
+        raise ConfigError("collection", collection, f"the collection of a knowledge base of this session: {names}")

@@ -1,0 +1,63 @@
+"""Making knowledge bases, of memories and of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from palimpsest.compaction.knowledge import KnowledgeBase, TextSplitter, check_collection, loaded
+from palimpsest.errors import ConfigError
+from palimpsest.sessions.bases.records import KnowledgeHit, Place
+from palimpsest.sessions.knowing.knowledge import Asking, AsyncKnowledge
+from palimpsest.sessions.knowing.linking import SessionKnowledge
+from palimpsest.sessions.knowing.searching import Searcher
+from palimpsest.sessions.options import check_id
+from palimpsest.sessions.scope import MemoryScope, SessionScope
+
+if TYPE_CHECKING:
+    from palimpsest.tokens.counter import TokenCounter
+
+
+def of_memory(
+    scope: MemoryScope,
+    collection: str,
+    user: str | None,
+    embedder: object,
+    text_splitter: TextSplitter | Mapping[str, Any] | None,
+    counter: TokenCounter,
+) -> AsyncKnowledge:
+    """The knowledge base of a memory, as `AsyncMemory.knowledge` says."""
+    check_collection(collection, "collection")
+    if "{" in collection:
+        raise ConfigError("collection", collection, "a name without braces: placeholders are for sessions")
+    if user is not None:
+        check_id(user, "user")
+    splitter = loaded("text_splitter", text_splitter, "text_splitter") or TextSplitter()
+
+    async def whose() -> str | None:
+        return user
+
+    base = KnowledgeBase(collection_id=collection, embedder=embedder)
+    search = partial(_search, scope)
+    return AsyncKnowledge(scope, Asking(base=base, splitter=splitter, counter=counter, whose=whose, search=search))
+
+
+def of_session(scope: SessionScope, collection: str | None) -> AsyncKnowledge:
+    """The knowledge base of a session, as `AsyncSession.knowledge` says."""
+    own = SessionKnowledge(scope)
+    base, splitter = own.chosen(collection)
+    asking = Asking(
+        base=base,
+        splitter=splitter,
+        counter=scope.options.counter,
+        whose=own.user,
+        search=partial(_search, scope.memory),
+        session=scope.key.session,
+        keep=own.keep,
+    )
+    return AsyncKnowledge(scope.memory, asking)
+
+
+async def _search(scope: MemoryScope, base: KnowledgeBase, query: str, places: Sequence[Place]) -> list[KnowledgeHit]:
+    return await Searcher(scope, await scope.keeper(joins=False), base).hits(query, places)

@@ -1,0 +1,114 @@
+"""What is looked for, checked: a query, and which entries may answer it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.log import values
+from palimpsest.log.checks import unfit
+from palimpsest.log.entry import KINDS, ROLES
+from palimpsest.recall.ranking import Facts
+
+LIMIT = 20
+"""Hits of one search, unless asked otherwise."""
+
+LONGEST = 10_000
+"""Characters of a query."""
+
+MOST = 1000
+"""Hits of one search, at most."""
+
+BESIDE = 10
+"""Entries on each side of a hit, at most."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A query with the entries that may answer it: of these `kinds` and `roles`, from these `names` (who said it, or
+    which tool), written `since` a time and `until` another (microseconds). Empty, or None, is any."""
+
+    query: str
+    kinds: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    since: int | None = None
+    until: int | None = None
+    limit: int = LIMIT
+    max_tokens: int | None = None
+    neighbours: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        query: object,
+        max_tokens: object,
+        limit: object,
+        kinds: object,
+        roles: object,
+        names: object,
+        since: object,
+        until: object,
+        neighbours: object,
+    ) -> Asked:
+        """What a verb was given. Raises ConfigError; the query stands in none."""
+        if not isinstance(query, str) or not query.strip() or unfit(query) is not None:
+            raise ConfigError("query", type(query).__name__, "text that is not blank, without lone surrogates")
+        if len(query) > LONGEST:
+            raise ConfigError("query", f"{len(query):,} characters", f"at most {LONGEST:,}")
+        values.whole("limit", limit, 1)
+        values.whole("max_tokens", max_tokens, 1, none=True)
+        values.whole("neighbours", neighbours, 0)
+        return cls(
+            query=query,
+            kinds=_some("kinds", kinds, KINDS),
+            roles=_some("roles", roles, ROLES),
+            names=_some("names", names, None),
+            since=_time("since", since),
+            until=_time("until", until),
+            limit=min(cast("int", limit), MOST),
+            max_tokens=cast("int | None", max_tokens),
+            neighbours=min(cast("int", neighbours), BESIDE),
+        )
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether not every entry may answer."""
+        return bool(self.kinds or self.roles or self.names or self.since is not None or self.until is not None)
+
+    def takes(self, facts: Facts) -> bool:
+        """Whether an entry may answer.
+
+        Args:
+            facts: what the index knows of it.
+        """
+        return (
+            (not self.kinds or facts.kind in self.kinds)
+            and (not self.roles or facts.role in self.roles)
+            and (not self.names or facts.name in self.names)
+            and (self.since is None or facts.at >= self.since)
+            and (self.until is None or facts.at < self.until)
+        )
+
+
+def _some(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str]:
+    if given is None:
+        return frozenset()
+    found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(one, str) for one in found):
+        raise ConfigError(name, given, "a text, a list of texts, or None")
+    for one in found:
+        if allowed is not None and one not in allowed:
+            raise ConfigError(name, one, ", ".join(allowed), nearest=nearest(one, allowed))
+    return frozenset(found)
+
+
+def _time(name: str, given: Any) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, datetime) or given.tzinfo is None:
+        raise ConfigError(name, given, "a datetime with a time zone, such as UTC")
+    return round(given.timestamp() * 1_000_000)

@@ -1,0 +1,228 @@
+"""What the verbs for recall do, of a session and of a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from palimpsest.errors import ConfigError
+from palimpsest.log.checks import check_progress
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.recall.follower import Progress
+from palimpsest.recall.opening import Indexes, Recall
+from palimpsest.recall.parts import span_of
+from palimpsest.recall.questions import question
+from palimpsest.recall.search import highlighted
+from palimpsest.sessions.accesses import accessed
+from palimpsest.sessions.counting import counter_of, model_of
+from palimpsest.sessions.options import check_id
+from palimpsest.sessions.recalling.asked import Asked
+from palimpsest.sessions.recalling.finding import Finder, Found, living
+from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
+from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed
+from palimpsest.sessions.recalling.recollection import Recollection
+from palimpsest.sessions.scope import MemoryScope, SessionScope
+
+if TYPE_CHECKING:
+    from palimpsest.stores import Store
+    from palimpsest.tokens.counter import TokenCounter
+
+WHOLE = 1200
+"""Characters up to which an entry is a passage whole; of a longer one the part that answers is."""
+
+RECALLED = 100
+"""Hits that a context chooses from."""
+
+
+class Recalling:
+    """Recall in a memory, or in one of its sessions."""
+
+    asked = staticmethod(Asked.of)
+
+    def __init__(self, memory: MemoryScope, session: SessionScope | None = None) -> None:
+        self._memory, self._session = memory, session
+        self._own: Recall | None = None
+
+    async def in_session(self, asked: Asked) -> Recalled:
+        """Find entries of the session that answer, within the budget."""
+        finder, found, scope = await self._found(asked)
+        return await self._noted(await passages(finder, asked, found, scope.options.counter), scope.store)
+
+    async def passages(self, entries: object, max_tokens: int | None, start: int) -> Recalled:
+        """These entries of the session, as passages, within the budget."""
+        scope = self._session
+        assert scope is not None, "it is asked of a session"
+        check_bounds(max_tokens, start)
+        seqs, ids = names_of(entries)
+        scope.check_user(await scope.store.head(scope.key))
+        found = await living(self._memory, scope.store, scope.key.session, seqs, ids)
+        result = read(scope.key.session, found, start, max_tokens, scope.options.counter.count)
+        if scope.store.writable and not scope.options.readonly:
+            await accessed(scope.store, scope.key, [one.seq for one in result.passages])
+        return result
+
+    async def recollection(self, query: object) -> Recollection:
+        """What the session's next context recalls: as many passages as it will have room for."""
+        asked = Asked.of(query, None, RECALLED, None, None, None, None, None, 0)
+        _, found, _ = await self._found(asked)
+        terms = question(asked.query).terms
+        return Recollection([_passage(one.session, one.entry, one.score, one.part, terms) for one in found])
+
+    async def _found(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
+        scope = self._session
+        assert scope is not None, "it is asked of a session"
+        scope.check_user(await scope.store.head(scope.key))
+        if scope.is_ephemeral:  # what is nowhere stored is in no index that others see
+            given = self._memory.embedder
+            recall = self._own or await Indexes(scope.store, scope.runner, scope.clock, None, given).of(scope.tenant)
+            self._own = None if given is None else recall  # nothing is embedded twice
+        else:
+            recall = await self._memory.recall()
+        finder = Finder(self._memory, scope.store, recall)
+        return finder, await finder.find(asked, [scope.key.session]), scope
+
+    async def everywhere(
+        self,
+        asked: Asked,
+        sessions: Iterable[str] | str | None,
+        user: str | None,
+        model: str | None,
+        counter: TokenCounter | Callable[[str], int] | str | None,
+    ) -> Recalled:
+        """Find entries of the tenant's sessions that answer, within the budget."""
+        scope, counting = self._memory, counter_of(counter, model_of(model))
+        meant = await _meant(scope, sessions, user)
+        finder = Finder(scope, scope.store, await scope.recall())
+        found = await finder.find(asked, meant)
+        return await self._noted(await passages(finder, asked, found, counting), scope.store)
+
+    async def status(self) -> IndexStatus:
+        """Say how the tenant's index is."""
+        recall = await self._memory.recall()
+        size, behind = await recall.size()
+        return IndexStatus(
+            where=recall.index.where,
+            is_kept=not recall.index.where.startswith("in memory"),
+            sessions=size.sessions,
+            entries=size.entries,
+            parts=size.parts,
+            stale=size.stale,
+            bytes=size.bytes,
+            behind=behind,
+        )
+
+    async def index(self) -> int:
+        """Take into the tenant's index what sessions have had since, if it lasts; return how many those were."""
+        recall = await self._memory.recall()
+        if not recall.index.name:
+            return 0
+        behind = await recall.follower.catch_up()
+        if recall.embedding is not None:
+            await recall.embedding.catch_up()
+        return behind
+
+    async def rebuild(self, progress: Progress | None) -> IndexStatus:
+        """Make the tenant's index anew."""
+        check_progress(progress)
+        if not self._memory.store.writable:
+            raise ConfigError("readonly", True, "False, for a memory that rebuilds its index")
+        await (await self._memory.recall()).follower.rebuild(progress)
+        return await self.status()
+
+    async def _noted(self, result: Recalled, store: Store) -> Recalled:
+        """Remember that what was found was fetched."""
+        if store.writable and not (self._session is not None and self._session.options.readonly):
+            for session in dict.fromkeys(one.session for one in result.hits):
+                seqs = [one.seq for one in result.hits if one.session == session]
+                await accessed(store, SessionKey(self._memory.tenant, session), seqs)
+        return result
+
+
+async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user: str | None) -> list[str] | None:
+    """The sessions that a search goes through; None: all."""
+    given: list[str] | None = None
+    if sessions is not None:
+        given = [sessions] if isinstance(sessions, str) else list(sessions)
+        for one in given:
+            check_id(one, "sessions")
+    if user is None:
+        return given
+    check_id(user, "user")
+    owned, after = list[str](), ""
+    while page := await scope.store.sessions(scope.tenant, after=after, user=user):
+        owned += [info.session for info in page]
+        after = page[-1].session
+    return owned if given is None else [one for one in given if one in set(owned)]
+
+
+async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter: TokenCounter) -> Recalled:
+    """Make passages of what was found, and pack them into the budget."""
+    terms, count = question(asked.query).terms, lru_cache(maxsize=None)(counter.count)  # of this search alone
+    ranked = [_passage(one.session, one.entry, one.score, one.part, terms) for one in found]
+    wanted = asked.neighbours and has_room(ranked, asked.max_tokens, count)
+    beside = await _beside(finder, asked, found) if wanted else []
+    order, tokens = packed(ranked, beside, asked.max_tokens, count)
+    order = [_marked(one, terms) if one.is_hit else one for one in order]
+    hits = sum(one.is_hit for one in order)
+    return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=len(found) - hits)
+
+
+def _passage(session: str, entry: Entry, score: float, part: int | None, terms: Sequence[str]) -> Passage:
+    """The passage of an entry: all of its text, or of a long one the part that answers (None: its beginning)."""
+    whole, start = entry.text, 0
+    end = len(whole)
+    if end > WHOLE:
+        start, end = span_of(whole, part or 0)
+    if end - start > WHOLE:  # a part of a very long text: what is around the first word that was asked for
+        matched = highlighted(whole[start:end], terms) if part is not None else ()
+        first = matched[0][0] if matched else 0
+        start += max(0, min(first - WHOLE // 4, end - start - WHOLE))
+        end = start + WHOLE
+    text = whole[start:end]
+    return Passage(
+        session=session,
+        id=entry.id,
+        seq=entry.seq,
+        kind=entry.kind,
+        role=entry.role,
+        name=entry.name,
+        at=entry.at,
+        text=text,
+        start=start,
+        end=end,
+        chars=len(whole),
+        score=score,
+        is_hit=part is not None,
+    )
+
+
+def _marked(one: Passage, terms: Sequence[str]) -> Passage:
+    """The passage with the words that were asked for: only what is shown is looked through for them."""
+    return msgspec.structs.replace(one, matched=highlighted(one.text, terms))
+
+
+async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[Passage]:
+    """What stands beside hits, in the same interactions, the nearest of the best first."""
+    there = {(one.session, one.entry.seq) for one in found}
+    wanted = dict[tuple[str, int], set[int]]()
+    for one in found:
+        for far in range(1, asked.neighbours + 1):
+            for seq in (one.entry.seq - far, one.entry.seq + far):
+                if seq > 0 and (one.session, seq) not in there:
+                    wanted.setdefault((one.session, seq), set()).add(one.entry.turn)
+    entries = dict[tuple[str, int], Entry]()
+    for session in dict.fromkeys(session for session, _ in wanted):
+        seqs = [seq for name, seq in wanted if name == session]
+        entries |= {(session, entry.seq): entry for entry in await finder.living(session, seqs)}
+    said = {(one.entry.role, one.entry.text) for one in found}
+    beside = list[Passage]()
+    for place, turns in wanted.items():
+        entry = entries.get(place)
+        if entry is not None and entry.turn in turns and entry.text and (entry.role, entry.text) not in said:
+            said.add((entry.role, entry.text))
+            beside.append(_passage(place[0], entry, 0.0, None, ()))
+    return beside

@@ -1,0 +1,142 @@
+"""A program of its own that searches, adds or erases: `python indexer.py MODE STORE [ARGUMENT ...]`.
+
+It speaks as `writer.py` does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+from pathlib import Path
+
+from palimpsest import Memory
+from palimpsest.recall.fts import FtsIndex
+from palimpsest.recall.index import Update
+from recalls import finds, marks
+from writer import meet, say
+
+SCRIPT = Path(__file__)
+
+
+def pause(place: str, *words: str) -> None:
+    """Read a page, say so, and write it when told; say which words are found then."""
+    update, waited = FtsIndex.update, list[bool]()
+
+    async def later(index: FtsIndex, session: str, what: Update) -> bool:
+        if not waited:
+            waited.append(True)
+            say("read")
+            sys.stdin.readline()
+        return await update(index, session, what)
+
+    FtsIndex.update = later  # type: ignore[method-assign, assignment]
+    with Memory.open(place) as memory:
+        say([finds(memory, word) for word in words])
+
+
+def add(place: str) -> None:
+    """Add for ever."""
+    with Memory.open(place, synchronous="NORMAL") as memory:
+        session = memory.session("busy")
+        for number in itertools.count():
+            session.add_user_message(f"albatross {number} and so on " * 5)
+            if number == 50:
+                say("ready")
+
+
+def erase(place: str, seed: str) -> None:
+    """Add and erase, and say which words are gone, and which are there."""
+    dice, words = random.Random(seed), iter(marks(seed, 400))
+    there, gone = list[str](), list[str]()
+    with Memory.open(place, synchronous="NORMAL") as memory:
+        meet()
+        for _ in range(60):
+            for word in itertools.islice(words, 3):
+                memory.session(f"s{dice.randrange(3)}").add_user_message(f"said {word}")
+                there.append(word)
+            word = there.pop(dice.randrange(len(there)))
+            memory.forget(matches=word)
+            gone.append(word)
+    say([gone, there])
+
+
+def search(place: str, seed: str) -> None:
+    """Search for what others add until told to end: what was gone once is never found again."""
+    ended = threading.Event()
+    with Memory.open(place, synchronous="NORMAL") as memory:
+        meet()
+
+        def wait() -> None:
+            sys.stdin.readline()
+            ended.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        gone, last = set[str](), set[str]()
+        while not ended.is_set():
+            hits = memory.recall("said", limit=1000, max_tokens=None, neighbours=0).hits
+            found = {passage.text.split()[1] for passage in hits}
+            if back := found & gone:
+                say(["came back", *back])
+                return
+            gone |= last - found
+            last = found
+    say("never found what was gone")
+
+
+def index(place: str) -> None:
+    """Index, saying each page, until killed."""
+    update = FtsIndex.update
+
+    async def told(one: FtsIndex, session: str, what: Update) -> bool:
+        done = await update(one, session, what)
+        say(["page", session, what.cursor.next_seq])
+        return done
+
+    FtsIndex.update = told  # type: ignore[method-assign, assignment]
+    with Memory.open(place) as memory:
+        memory.recall("anything")
+    say("done")
+
+
+def rebuild(place: str) -> None:
+    """Make the index anew, again and again, saying each session, until killed."""
+    from palimpsest.runtime.runner import drive
+
+    with Memory.open(place) as memory:
+        recall = drive(memory._core._scope.recall())
+        while True:
+            drive(recall.follower.rebuild(lambda done, of: say([done, of])))
+
+
+def erase_until(place: str, where: str, ids: str) -> None:
+    """Erase entries, and stand still at a step: before the commit, or after it."""
+    with Memory.open(place) as memory:
+        commit = memory.store.commit
+
+        async def stop(*args: object, **options: object) -> object:
+            if where == "before":
+                say("now")
+                sys.stdin.readline()
+            done = await commit(*args, **options)  # type: ignore[arg-type]
+            say("now")
+            sys.stdin.readline()
+            return done
+
+        memory.store.commit = stop  # type: ignore[method-assign, assignment]
+        memory.session("one").erase([int(seq) for seq in ids.split(",")])
+
+
+MODES = {
+    "pause": pause,
+    "add": add,
+    "erase": erase,
+    "search": search,
+    "index": index,
+    "rebuild": rebuild,
+    "erase_until": erase_until,
+}
+
+if __name__ == "__main__":
+    MODES[sys.argv[1]](*sys.argv[2:])  # type: ignore[operator]

@@ -1,0 +1,432 @@
+"""Definitions of declared sessions: kept with them, noticed where they change, and applied at the next cut."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest import Keys, Memory, Session
+from palimpsest.errors import ImportFailed
+from palimpsest.log.codec import encode
+from palimpsest.resources import AsyncResources, Resources
+from palimpsest.resources.opening import session_options
+from palimpsest.stores.copying import copy_store
+from palimpsest.testing import FakeClock
+from writer import quarters
+
+DECLARED: dict[str, Any] = {
+    "resource": "memory",
+    "id": "chat",
+    "version": "1.0.0",
+    "max_tokens": 400,
+    "low_water": 0.5,
+}
+
+
+def declared(path: Path, **more: Any) -> Resources:
+    """The memory `chat` in a file of SQLite, with these keys besides, or in the place of those that it has."""
+    return Resources.load({**DECLARED, "store": f"sqlite:///{path}", **more})
+
+
+def chat(resources: Resources, **options: Any) -> Session:
+    """The session of the key `ann`."""
+    return resources.session({"id": "chat", "key": "ann"}, counter=quarters, **options)
+
+
+def say(session: Session, numbers: range, size: int = 60) -> None:
+    """Interactions of a human message of so many characters, and an answer."""
+    for number in numbers:
+        session.add_user_message(f"{number}: " + "q" * size)
+        session.add_assistant_message(f"answer {number}")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the store is."""
+    return tmp_path / "chat.db"
+
+
+# --- what is kept
+
+
+def test_a_session_keeps_which_definition_it_is_under(path: Path) -> None:
+    """Name, version and digest, from its first entry on; what that says is kept once in the store."""
+    with declared(path) as resources:
+        say(chat(resources), range(2))
+        resources.session({"id": "chat", "key": "bob"}, counter=quarters).add_user_message("Hello.")
+        infos = resources.memory("chat").sessions()
+        digest = resources["chat"].digest
+
+    assert [info.definition and info.definition.memory for info in infos] == ["default/chat"] * 2
+    assert {(info.definition.version, info.definition.digest) for info in infos if info.definition} == {
+        ("1.0.0", digest[:32])
+    }
+    with Memory.open(path) as memory:
+        (info,) = memory.definitions()
+    assert (info.sessions, info.definition.digest) == (2, digest[:32])
+    assert info.settings is not None
+
+
+def test_it_is_small_and_never_grows(path: Path) -> None:
+    """However often the definition changes, a session keeps one name of it."""
+    sizes = list[int]()
+    for number in range(6):
+        with declared(
+            path, version=f"1.0.{number}", max_tokens=200 + number, conditions=["message.tokens < 900"]
+        ) as one:
+            session = chat(one)
+            say(session, range(20))
+            session.context()
+            definition = session.info().definition
+            assert definition is not None
+            assert definition.version == f"1.0.{number}"
+            sizes.append(len(encode(definition)))
+
+    assert max(sizes) == min(sizes) <= 128
+
+
+def test_it_goes_where_the_session_goes(path: Path, tmp_path: Path) -> None:
+    """Through a fork, a clearing, a rewinding, an export with its import, a copy of the store, and encryption."""
+    keys = Keys({"one": bytes(range(32))})
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(3))
+        of = session.info().definition
+        say(session, range(3, 4))
+        session.rewind(session.entries()[1].seq)
+        assert of is not None
+        assert session.info().definition == of
+        assert session.fork("branch").info().definition == of
+        data = session.export()
+        session.clear()
+        assert session.info().definition == of
+    copy_store(path, tmp_path / "copy.db")
+    with Memory.open(tmp_path / "copy.db") as copied:
+        assert copied.info("default/chat/ann").definition == of
+        assert [one.settings is not None for one in copied.definitions()] == [True]
+    with Memory.open(tmp_path / "sealed.db", encryption=keys) as sealed:
+        sealed.import_session(data)
+        assert sealed.info("default/chat/ann").definition == of
+        assert [one.settings for one in sealed.definitions()] == [None]
+    assert of.digest.encode() not in (tmp_path / "sealed.db").read_bytes()
+
+
+@pytest.mark.parametrize("wrong", [7, {"memory": "x"}, {"memory": "x", "digest": 5}, {"memory": "\x00", "digest": "y"}])
+def test_an_export_that_says_something_else_there_is_refused(path: Path, wrong: Any) -> None:
+    """An import checks it like everything else."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(2))
+        data = session.export()
+    data["head"]["about"]["definition"] = wrong
+
+    with Memory.open("memory://") as memory, pytest.raises(ImportFailed, match="definition"):
+        memory.import_session(data)
+
+
+def test_no_secret_is_kept_or_digested(path: Path) -> None:
+    """Another key or password is no other definition."""
+    provider = {"model": "gpt-4o", "api_key": "sk-one"}
+    with declared(path, token_provider=provider) as resources:
+        say(chat(resources), range(2))
+        first = resources["chat"].digest
+    second = Resources.load({**DECLARED, "store": f"sqlite:///{path}", "token_provider": {**provider, "api_key": "x"}})
+
+    assert b"sk-one" not in b"".join(file.read_bytes() for file in path.parent.iterdir())
+    assert second["chat"].digest == first
+    addresses = [f"postgres://ann:{word}@localhost/x" for word in ("one", "two")]
+    assert len({Resources.load({**DECLARED, "store": one})["chat"].digest for one in addresses}) == 1
+
+
+# --- what is noticed
+
+
+def test_a_changed_definition_is_noticed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An observer of each session hears it once, the log of each change once; figures say which is in force."""
+    with declared(path) as resources:
+        for key in ("ann", "bob"):
+            resources.session({"id": "chat", "key": key}, counter=quarters).add_user_message("Hello.")
+    heard = list[tuple[str, dict[str, Any]]]()
+    with declared(path, version="2.0.0", max_tokens=300) as resources, caplog.at_level(logging.WARNING, "palimpsest"):
+        resources.memory("chat").on("config:changed", lambda id, facts: heard.append((id, facts)))
+        for key in ("ann", "bob"):
+            session = resources.session({"id": "chat", "key": key}, counter=quarters)
+            session.context()
+            session.context()
+            session.add_user_message("Again.")
+            in_force = session.stats().definition
+            assert in_force is not None
+            assert in_force.version == "1.0.0"
+
+    assert [id for id, _ in heard] == ["default/chat/ann", "default/chat/bob"]
+    facts = heard[0][1]
+    assert (facts["memory"], facts["before"]["version"], facts["now"]["version"]) == ("default/chat", "1.0.0", "2.0.0")
+    (record,) = [one for one in caplog.records if "definition" in one.message]
+    assert "default/chat changed, from version 1.0.0" in record.message
+
+
+def test_an_append_alone_notices_it(path: Path) -> None:
+    """Also in a process that asks for no context."""
+    with declared(path) as resources:
+        say(chat(resources), range(1))
+    heard = list[str]()
+    with declared(path, max_tokens=300) as resources:
+        resources.memory("chat").on("config:changed", lambda id, _: heard.append(id))
+        say(chat(resources), range(2))
+
+    assert heard == ["default/chat/ann"]
+
+
+# --- when it is applied
+
+
+def test_a_limit_acts_at_the_next_cut(path: Path) -> None:
+    """Until then every context begins with the one before; then the new limit holds."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(12))
+        before = session.context()
+    with declared(path, max_tokens=200) as resources:
+        session = chat(resources)
+        same = session.context()
+        assert (same.messages, same.epoch) == (before.messages, before.epoch)
+        assert same.budget is not None
+        assert same.budget.share == 400
+        number = 12
+        while (context := session.context()).epoch == before.epoch:
+            assert context.messages[: len(before.messages)] == before.messages
+            say(session, range(number, number + 1))
+            number += 1
+        assert context.report.epoch_reason == "changed definition"
+        assert context.parts.log <= 200
+        assert session.info().definition == chat(resources).options.definition.definition
+        say(session, range(number, number + 1))
+        assert session.context().budget.share == 200
+
+
+def test_a_larger_limit_leaves_nothing_out(path: Path) -> None:
+    """The cut that the smaller one makes due keeps all that the larger one has room for."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(15))
+        shown = session.context().messages
+    with declared(path, max_tokens=4000) as resources:
+        session = chat(resources)
+        for number in range(15, 40):
+            say(session, range(number, number + 1))
+            context = session.context()
+            assert context.messages[: len(shown)] == shown
+        assert context.parts.log > 400
+
+
+def test_what_a_program_gives_itself_holds_at_once(path: Path) -> None:
+    """No definition changes an option that the program gives, nor what a call asks for."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(12))
+        session.context()
+    with declared(path, max_tokens=300) as resources:
+        assert chat(resources, max_log_tokens=100).context(dry_run=True).parts.log <= 100
+        assert chat(resources).context(max_tokens=120).tokens <= 120
+
+
+def test_conditions_and_masks_wait_too(path: Path) -> None:
+    """What a condition drops is shown until a cut is due."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(3))
+        session.add_tool_call("look", {}, call_id="a")
+        session.add_tool_result("look", "r" * 40, call_id="a")
+        session.add_assistant_message("Done.")
+        before = session.context().messages
+    with declared(path, conditions=["message.role != 'tool'"], mask=False) as resources:
+        session = chat(resources)
+        assert session.context().messages == before
+        say(session, range(3, 30))
+        assert not [message for message in session.context().messages if message["role"] == "tool"]
+
+
+def test_a_flush_of_before_decides_when_and_the_new_one_how(path: Path) -> None:
+    """Nothing leaves while the old definition would leave it there."""
+    flushing = {"type": "simple_fifo", "summarize_threshold": 0.8}
+    with declared(path, flushing=flushing, type="token_based", persistence=None) as resources:
+        session = chat(resources)
+        say(session, range(8))
+        assert session.stats().archived_entries == 0
+    with declared(path, flushing={**flushing, "summarize_threshold": 0.3, "low_water": 0.1}) as resources:
+        session = chat(resources)
+        say(session, range(8, 10))
+        assert session.stats().archived_entries == 0
+        say(session, range(10, 20))
+        stats = session.stats()
+        assert stats.archived_entries > 0
+        assert stats.active_tokens <= 120
+
+
+def test_an_exact_walk_begins_when_a_cut_is_due(path: Path) -> None:
+    """A strategy that keeps no window stores no cut; the session is under it all the same."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(12))
+        before = session.context()
+    short = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 100}
+    with declared(path, short_term_memory_strategy=short) as resources:
+        session = chat(resources)
+        assert session.context().messages == before.messages
+        say(session, range(12, 40))
+        assert session.context().parts.log <= 100
+        definition = session.info().definition
+        assert definition is not None
+        assert definition.digest == resources["chat"].digest[:32]
+
+
+def test_a_definition_that_is_not_known_gives_way_at_once(path: Path) -> None:
+    """Such as that of a session that was imported from another store."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(12))
+        session.context()
+        data = session.export()
+    other = path.with_name("other.db")
+    with declared(other, max_tokens=200) as resources:
+        resources.memory("chat").import_session(data)
+        assert chat(resources).context().parts.log <= 200
+
+
+def test_a_session_of_before_definitions_is_under_the_first_that_cuts(path: Path) -> None:
+    """Nobody knows by what its contexts were made."""
+    with Memory.open(path) as memory:
+        say(memory.session("default/chat/ann"), range(12))
+    with declared(path, max_tokens=200) as resources:
+        assert chat(resources).context().parts.log <= 200
+        assert chat(resources).info().definition is not None
+
+
+def test_a_dry_run_puts_no_session_under_a_definition(path: Path) -> None:
+    """It shows what would come, and changes nothing."""
+    with declared(path) as resources:
+        session = chat(resources)
+        say(session, range(12))
+        session.context()
+    with declared(path, max_tokens=200) as resources:
+        session = chat(resources)
+        say(session, range(12, 30))
+        before = session.info()
+        assert session.context(dry_run=True).parts.log <= 200
+        assert session.info() == before
+        reader = chat(resources, readonly=True)
+        reader.context()
+        assert session.info() == before
+
+
+@pytest.mark.anyio
+async def test_programs_with_an_event_loop_are_told_and_wait_too(path: Path) -> None:
+    """The same, awaited."""
+    source = {**DECLARED, "store": f"sqlite:///{path}"}
+    async with AsyncResources.load(source) as resources:
+        session = resources.session({"id": "chat", "key": "ann"}, counter=quarters)
+        for number in range(12):
+            await session.add_user_message(f"{number} " + "q" * 60)
+        before = (await session.context()).messages
+    async with AsyncResources.load({**source, "max_tokens": 200}) as resources:
+        session = resources.session({"id": "chat", "key": "ann"}, counter=quarters)
+        assert (await session.context()).messages == before
+
+
+# --- for any two definitions
+
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_tokens": st.integers(60, 600),
+        "max_messages": st.integers(2, 30),
+        "low_water": st.sampled_from([0.2, 0.36, 0.7]),
+        "mask": st.booleans(),
+        "oversize": st.sampled_from(["clamp", "keep_newest"]),
+        "conditions": st.sampled_from([[], ["message.tokens < 25"], ["interaction.age < 4"]]),
+        "summary_share": st.sampled_from([0.1, 0.5]),
+    },
+)
+
+
+@pytest.mark.wide
+@settings(max_examples=60, deadline=None)
+@given(old=LIMITS, new=LIMITS, sizes=st.lists(st.integers(1, 140), min_size=8, max_size=24), split=st.integers(1, 20))
+def test_contexts_are_as_before_until_the_next_cut_and_as_declared_from_then(
+    old: dict[str, Any], new: dict[str, Any], sizes: list[int], split: int
+) -> None:
+    """Beside a session that stays under the old definition, and one that is put under the new one where that cuts."""
+    old = {"resource": "memory", "id": "chat", "max_tokens": 300, **old}
+    new = {"resource": "memory", "id": "chat", "max_tokens": 300, **new}
+    plain = {
+        name: {**Resources.load(one)["chat"].options, "counter": quarters} for name, one in (("old", old), ("new", new))
+    }
+    with (
+        Memory.open("memory://") as stays,
+        Memory.open("memory://") as changes,
+        Memory.open("memory://") as other,
+    ):
+        control = stays.session("s", **plain["old"])
+        session, epoch, applied = changes.session("s", **as_declared(old)), 0, False
+        for i, size in enumerate(sizes):
+            if i == split:
+                epoch = control.context().epoch or 0
+                session = changes.session("s", **as_declared(new))
+            for one in (control, session):
+                say(one, range(i, i + 1), size)
+            if i < split or not applied:
+                expected = control.context()
+                if i >= split and expected.epoch != epoch:
+                    applied = True
+                    other.import_session(session.export())
+                    expected = other.session("s", **plain["new"]).context()
+            else:
+                expected = other_context(other, session, plain["new"])
+            assert session.context().messages == expected.messages
+
+
+def as_declared(source: dict[str, Any]) -> dict[str, Any]:
+    """The options of a session of this memory."""
+    return {**session_options(Resources.load(source)["chat"]), "counter": quarters}
+
+
+def other_context(other: Memory, session: Session, options: dict[str, Any]) -> Any:
+    """What a session that was never declared shows of the same log, after the same cuts."""
+    other.import_session(session.export(), on_conflict="replace")
+    return other.session("s", **options).context()
+
+
+def test_kept_is_what_is_shown(path: Path) -> None:
+    """What is stored of a definition has every setting that `palimpsest config show` prints."""
+    with declared(path) as resources:
+        say(chat(resources), range(1))
+        (info,) = resources.memory("chat").definitions()
+        shown = {one.option for one in resources["chat"].effective()}
+
+    assert info.settings is not None
+    assert set(info.settings) == shown
+    assert (info.settings["max_log_tokens"], info.settings["version"]) == (400, "1.0.0")
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_what_a_replacement_makes_is_declared_too(path: Path, backend: str) -> None:
+    """A session whose first entries come by `write` has its definition, its user, and its time."""
+    clock = FakeClock()
+    store = "memory://" if backend == "memory" else f"sqlite:///{path}"
+    source = {"resource": "memory", "id": "chat", "max_tokens": 400, "lifetime": "10s", "store": store}
+    with Resources.load(source, clock=clock) as resources:
+        resources.keyed("chat").write("ann", "Hello.")
+        owned = resources.session({"id": "chat", "key": "bob"}, user="bob")
+        owned.replace([{"role": "user", "content": "Hello."}])
+        memory = resources.memory("chat")
+        ann, bob = memory.sessions()
+        assert ann.definition is not None
+        assert (bob.user, bob.definition) == ("bob", ann.definition)
+        assert [info.session for info in memory.sessions(user="bob")] == ["default/chat/bob"]
+        clock.advance(11)
+        assert memory.sessions() == []

@@ -1,0 +1,161 @@
+"""A counter that may fail: another one counts for now, and what it counted is counted again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError, Memory
+from palimpsest.errors import InvalidResource
+from palimpsest.resources import Resources
+from palimpsest.testing import FakeClock
+from palimpsest.tokens import FunctionCounter
+from palimpsest.tokens.fallback import COUNTERS, FallbackCounter
+from writer import quarters
+
+WORDS = FunctionCounter(lambda text: len(text.split()), name="words")
+
+
+class Service:
+    """Counts quarters of bytes, unless it is away; `asked` is how often it was asked."""
+
+    def __init__(self) -> None:
+        self.away, self.asked = False, 0
+
+    def __call__(self, text: str) -> int:
+        self.asked += 1
+        if self.away:
+            raise ConnectionError("nobody there")
+        return quarters(text)
+
+
+def test_the_fallback_counts_while_the_counter_fails() -> None:
+    """It is left alone for a while then, and asked again afterwards."""
+    clock, service = FakeClock(0), Service()
+    counter = FallbackCounter(service, WORDS, name="service", pause=30, clock=lambda: clock() / 1e6)
+    text = "twelve bytes"
+    assert (counter.count(text), counter.failures) == (3, 0)
+
+    service.away = True
+    assert [counter.count(text) for _ in range(5)] == [2] * 5
+    assert (service.asked, counter.failures) == (2, 5)
+    service.away = False
+    assert counter.count(text) == 2
+    clock.advance(31)
+    assert counter.count(text) == 3
+    assert counter.count("") == 0
+
+
+@pytest.mark.parametrize("answer", [-1, "7", None, True, 2.5])
+def test_what_is_no_number_is_a_failure(answer: Any) -> None:
+    """A service may answer anything."""
+    assert FallbackCounter(lambda _: answer, WORDS).count("one two") == 2
+
+
+def test_a_counter_that_never_answers_holds_up_nobody_for_long() -> None:
+    """It has its time, and then another one counts; whatever counts may be a coroutine function."""
+
+    async def slow(text: str) -> int:
+        import asyncio
+
+        await asyncio.sleep(len(text))
+        return 1
+
+    counter, start = FallbackCounter(slow, WORDS, timeout=0.1), time.monotonic()
+    assert counter.count("a long text") == 3
+    assert time.monotonic() - start < 5
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """Where it is made."""
+    for options in ({"timeout": 0}, {"timeout": "x"}, {"pause": -1}):
+        with pytest.raises(ConfigError):
+            FallbackCounter(len, WORDS, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        FallbackCounter(7)  # type: ignore[arg-type]
+
+
+def test_what_was_counted_for_now_is_counted_again() -> None:
+    """No append fails, no count of another is stored, no cut is made by it; then all figures are the counter's."""
+    service = Service()
+    counter = FallbackCounter(service, WORDS, name="service", pause=0)
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_log_tokens=60, counter=counter)
+        service.away = True
+        for number in range(12):
+            session.add_user_message(f"{number} " + "w" * 38)
+        for_now = session.context()
+        assert for_now.epoch in (0, None)
+        assert any("token counter failed" in note for note in for_now.report.notes)
+        assert [entry.tokens for entry in session.entries()] == [None] * 12
+
+        service.away = False
+        context = session.context()
+        assert not [note for note in context.report.notes if "token counter" in note]
+        assert context.parts.log <= 60
+        assert session.stats().total_tokens == sum(quarters(entry.text) for entry in session.entries())
+
+
+def test_a_counter_that_fails_at_random_leaves_no_trace() -> None:
+    """Contexts are within the limit by the figures of those that counted; when it is well again, all are its own."""
+    chance, failing = random.Random(7), [True]
+
+    def service(text: str) -> int:
+        if failing[0] and chance.random() < 0.3:
+            raise TimeoutError
+        return quarters(text)
+
+    with Memory.open("memory://") as memory, Memory.open("memory://") as plain:
+        counter = FallbackCounter(service, FunctionCounter(quarters, name="same"), name="service", pause=0)
+        session = memory.session("s", max_log_tokens=100, counter=counter, long_term="ladder")
+        for number in range(60):
+            session.add_user_message(f"{number} " + "w" * chance.randrange(60))
+            session.add_assistant_message("a" * chance.randrange(60))
+            assert session.context().parts.log <= 100
+        failing[0] = False
+        session.context()
+        stored = {entry.seq: entry.tokens for entry in session.entries() if entry.tokens is not None}
+        assert stored == {seq: quarters(session.entry(seq).text) for seq in stored}
+        stats = session.stats()
+        plain.import_session(session.export())
+        again = plain.session("s", max_log_tokens=100, counter=FunctionCounter(quarters, name="service"))
+        assert stats.total_tokens == again.stats().total_tokens
+
+
+def test_a_declared_memory_asks_a_service_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given what the block says, its key from the environment; `fallback` counts where it fails."""
+    given, service = list[Mapping[str, Any]](), Service()
+
+    def make(block: Mapping[str, Any]) -> Service:
+        given.append(block)
+        return service
+
+    COUNTERS.register("acme", make)
+    monkeypatch.setenv("ACME_KEY", "secret")
+    provider = {
+        "provider": "acme",
+        "model": "acme-1",
+        "api_key": "${ACME_KEY}",
+        "endpoint": "unix:/x",
+        "fallback": "gpt-4o",
+    }
+    source = {"resource": "memory", "id": "chat", "max_tokens": 500, "token_provider": provider}
+    with Resources.load(source) as resources:
+        assert not [text for text in resources.warnings if "token_provider" in text]
+        session = resources.session({"id": "chat", "key": "a"})
+        session.add_user_message("w" * 400)
+        assert session.context().parts.log == 100
+        service.away = True
+        session.add_user_message("Hello, world!")
+        assert session.context().parts.log == 104
+        shown = repr(resources["chat"].effective())
+
+    assert given == [{"model": "acme-1", "endpoint": "unix:/x", "api_key": "secret"}]
+    assert "secret" not in shown
+    for wrong in ({"fallback": "no-such-model"}, {"api_key": "sk-plain"}):
+        with pytest.raises(InvalidResource):
+            Resources.load({**source, "token_provider": {**provider, **wrong}})

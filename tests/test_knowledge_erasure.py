@@ -1,0 +1,237 @@
+"""Knowledge bases where something goes, or dies: erasures reach every byte, and nothing is lost with a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knowledge_process import OPTIONS, strategy, talk
+from palimpsest import Memory, Query
+from palimpsest.testing import FakeClock
+from processes import Process
+from test_erasure_bytes import KINDS, every_byte, options, where
+from test_knowledge import opened, summarised, vectors
+from writer import quarters
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no enabled trigger:palimpsest.errors.PalimpsestWarning")
+
+SCRIPT = Path(__file__).with_name("knowledge_process.py")
+MARKER = "zq9xkv7wpt"
+
+
+def found(memory: Memory, query: str, user: str | None = "ann") -> list[str]:
+    """The texts that a search of the collection notes finds."""
+    return [hit.text for hit in memory.knowledge("notes", user=user, counter=quarters).search(query, top_k=50)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["erase", "delete", "forget", "clear"])
+def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> None:
+    """Whatever destroys an entry, its text goes from the chunks of a summary of it, and what is left is found."""
+    place = where(kind, tmp_path)
+    with Memory.open(place, **options(kind)) as memory:
+        session = summarised(memory, "first", MARKER, "Kathmandu")
+        assert found(memory, MARKER)
+
+        if how == "erase":
+            session.erase(Query(text=MARKER))
+        elif how == "forget":
+            memory.forget(matches=MARKER)
+        elif how == "clear":
+            session.clear()
+        else:
+            memory.delete_session("first")
+
+        assert found(memory, MARKER) == []
+        assert bool(found(memory, "Kathmandu")) is (how in ("erase", "forget"))
+    assert MARKER.encode() not in every_byte(place)
+    assert ("sealed" in kind) or how not in ("erase", "forget") or b"Kathmandu" in every_byte(place)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_that_is_removed_is_on_no_byte(tmp_path: Path, kind: str) -> None:
+    """Nor is a version whose place another took, once the store is written anew; and no byte of sealed ones is read."""
+    place = where(kind, tmp_path)
+    with Memory.open(place, **options(kind)) as memory:
+        base = memory.knowledge("notes", counter=quarters)
+        base.add("a", f"{MARKER} is here", title=f"{MARKER}a", metadata={"said": f"{MARKER}b"})
+        base.add("b", "zq9old9version is here")
+        assert (MARKER.encode() in every_byte(place)) is ("sealed" not in kind)
+        base.add("b", "another version")
+
+        base.remove("a")
+
+        assert MARKER.encode() not in every_byte(place)
+        memory.vacuum()
+        assert b"zq9old9version" not in every_byte(place)
+        assert found(memory, "version", None) == ["another version"]
+
+
+def test_who_forgets_a_user_takes_his_knowledge(memory: Memory) -> None:
+    """His documents and the summaries of his sessions, and nobody else's; a dry run tells it, and takes nothing."""
+    summarised(memory, "first", "Kilimanjaro")
+    memory.knowledge("notes", user="ann", counter=quarters).add("own", "Ann climbs Kilimanjaro.")
+    memory.knowledge("notes", user="bob", counter=quarters).add("his", "Bob climbs Kilimanjaro.")
+    memory.knowledge("notes", counter=quarters).add("all", "Kilimanjaro is a mountain.")
+
+    told = memory.forget(user="ann", dry_run=True)
+    assert len(found(memory, "Kilimanjaro")) >= 3
+    done = memory.forget(user="ann")
+
+    assert told.items == {"knowledge/notes": 2}  # its own, and that of the summary, which goes with its session
+    assert done.items == {"knowledge/notes": 1}
+    assert found(memory, "Kilimanjaro") == ["Kilimanjaro is a mountain."]
+    assert len(found(memory, "Kilimanjaro", "bob")) == 2
+
+
+def test_who_forgets_a_text_takes_it_out_of_documents(memory: Memory) -> None:
+    """The chunks that hold it, and documents of which it is said; the rest is found still."""
+    base = memory.knowledge(
+        "notes", counter=quarters, text_splitter={"chunk_size": 40, "chunk_overlap": 0, "unit": "chars"}
+    )
+    base.add("a", f"The first line is about {MARKER}.\n\nThe second line is about Kathmandu.")
+    base.add("b", "The third line.", metadata={"by": MARKER})
+
+    memory.forget(matches=MARKER)
+
+    assert found(memory, MARKER, None) == []
+    assert [hit.strip() for hit in found(memory, "line", None)] == ["The second line is about Kathmandu."]
+    base.add("a", f"The first line is about {MARKER}.\n\nThe second line is about Kathmandu.")
+    assert found(memory, MARKER, None)
+
+
+def test_who_forgets_a_tenant_takes_all_knowledge(memory: Memory) -> None:
+    """And that of another tenant stays."""
+    summarised(memory, "first", "Kilimanjaro")
+    memory.knowledge("notes", counter=quarters).add("all", "Kilimanjaro is a mountain.")
+    other = memory.for_tenant("other")
+    other.knowledge("notes", counter=quarters).add("all", "Kilimanjaro is a mountain.")
+
+    memory.forget(tenant=memory.tenant)
+
+    assert found(memory, "Kilimanjaro") == found(memory, "Kilimanjaro", None) == []
+    assert found(other, "Kilimanjaro", None)
+
+
+def test_a_session_that_is_over_leaves_no_chunks(tmp_path: Path) -> None:
+    """Nobody finds them from then on, and a sweep takes their bytes."""
+    clock, place = FakeClock(), tmp_path / "log.db"
+    with Memory.open(place, clock=clock) as memory:
+        session = memory.session("first", long_term=strategy(), lifetime="1d", **OPTIONS)
+        talk(session, MARKER)
+        session.compact()
+        assert found(memory, MARKER)
+
+        clock.advance(2 * 86_400)
+
+        assert found(memory, MARKER) == []
+        memory.sweep()
+        assert MARKER.encode() not in every_byte(place)
+
+
+def test_what_is_erased_while_it_is_embedded_is_not_found(tmp_path: Path) -> None:
+    """Another process's erasure between the reading of a summary and the writing of its chunks: these do not hold."""
+    place = tmp_path / "log.db"
+    erased = False
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        nonlocal erased
+        if not erased:
+            erased = True
+            with Process("erase", place, MARKER, script=SCRIPT) as other:
+                assert other.hear()
+        return vectors(texts)
+
+    with Memory.open(place) as memory:
+        session = summarised(memory, "first", MARKER, "Kathmandu", embedder=embed)
+
+        assert erased
+        assert found(memory, MARKER) == []
+        assert found(memory, "Kathmandu")
+        assert session.stats().summaries == 1
+    assert MARKER.encode() not in every_byte(place)
+
+
+def test_nothing_is_lost_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    """Between the commit of a summary and its chunks: whoever refreshes brings it, and so does the next context."""
+    place = tmp_path / "log.db"
+    with Process("summarise", place, script=SCRIPT) as process:
+        assert process.hear() == "committed"
+        process.kill()
+
+    with Memory.open(place) as memory:
+        base = memory.knowledge("notes", user="ann", counter=quarters)
+        assert base.documents() == []
+        assert base.refresh() == 1
+        assert found(memory, "Kilimanjaro")
+        (document,) = base.documents()
+        opened(memory, "killed").context()
+        assert base.documents() == [document]
+
+
+def test_the_next_context_brings_what_a_kill_has_left(tmp_path: Path) -> None:
+    """Nobody has to refresh anything."""
+    place = tmp_path / "log.db"
+    with Process("summarise", place, script=SCRIPT) as process:
+        assert process.hear() == "committed"
+        process.kill()
+
+    with Memory.open(place) as memory:
+        opened(memory, "killed").context()
+
+        assert found(memory, "Kilimanjaro")
+
+
+def test_two_processes_add_and_a_third_erases(tmp_path: Path) -> None:
+    """All that was acknowledged is found; who never opened a knowledge base reaches it when he forgets."""
+    place = tmp_path / "log.db"
+    with Memory.open(place) as memory:
+        summarised(memory, "first", MARKER)
+        with (
+            Process("add", place, "one", 10, script=SCRIPT) as one,
+            Process("add", place, "two", 10, script=SCRIPT) as two,
+        ):
+            said = [name for process in (one, two) for name in iter(process.hear, None)]
+        assert len(said) == 20
+        base = memory.knowledge("handbook", counter=quarters)
+        assert {document.id for document in base.documents()} == set(said)
+        assert {hit.document for hit in base.search("subject7")[:2]} == {"one 7", "two 7"}
+
+        with Process("erase", place, MARKER, script=SCRIPT) as other:
+            assert other.hear()
+
+        assert found(memory, MARKER) == []
+    assert MARKER.encode() not in every_byte(place)
+
+
+@pytest.mark.parametrize("kills", [6])
+def test_documents_survive_kills_whole(tmp_path: Path, kills: int, dice: Any) -> None:
+    """However often who adds them is killed: what was acknowledged is found, and no document is there by half."""
+    place, acknowledged = tmp_path / "log.db", set[str]()
+    for number in range(kills):
+        with Process("add", place, f"n{number}", 50, script=SCRIPT) as process:
+            acknowledged |= {str(process.hear()) for _ in range(dice.randrange(1, 8))}
+            acknowledged |= {str(one) for one in process.kill()}
+    with Memory.open(place) as memory:
+        base = memory.knowledge("handbook", counter=quarters)
+        documents = {document.id for document in base.documents()}
+        hits = {hit.document for hit in base.search("document subject", top_k=1000)}
+
+        assert acknowledged <= documents
+        assert hits <= documents
+
+
+def test_a_memory_that_only_reads_searches(tmp_path: Path) -> None:
+    """And gives its contexts what is found; it changes nothing."""
+    place = tmp_path / "log.db"
+    with Memory.open(place) as memory:
+        summarised(memory, "first", "Kilimanjaro")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".db-shm"}
+    with Memory.open(place, readonly=True) as memory:
+        assert found(memory, "Kilimanjaro")
+        assert json.dumps(opened(memory, "first", write=True).context().messages)
+    after = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".db-shm"}
+    assert {name: after.get(name) for name in before if name == "log.db"} == {"log.db": before["log.db"]}

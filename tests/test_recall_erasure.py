@@ -1,0 +1,321 @@
+"""What was destroyed is never found, and in no byte of the index, whatever has destroyed it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import start
+from palimpsest import Memory, Query
+from palimpsest.testing import FakeClock
+from recalls import companion, finds, index_bytes, marks, place_of, texts, traces
+from writer import quarters
+
+KINDS = ("sqlite", "file")
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+def talked(memory: Memory, words: list[str], *, user: str | None = None, expires: Any = None, **options: Any) -> None:
+    """A session `one` with a word in each entry, of which each surface of entries has some, and sessions beside it."""
+    dice = random.Random(7)
+    session = memory.session("one", counter=quarters, user=user, **options)
+    for number, word in enumerate(words):
+        match number % 4:
+            case 0:
+                session.add_user_message(f"{word} " * dice.choice([1, 3, 300]), expires_at=expires)
+            case 1:
+                session.add_tool_call("look", {"at": word}, call_id=f"c{number}")
+                session.add_tool_result("look", f"there is {word}", call_id=f"c{number}")
+            case 2:
+                session.add_assistant_message(f"about that: {word}", expires_at=expires)
+            case _:
+                session.add_user_message("said by one", name=word, expires_at=expires)
+        memory.session(f"beside {number % 3}").add_user_message(f"kept {number} beside it " * dice.choice([1, 20]))
+
+
+DESTROYERS: dict[str, Callable[[Memory], object]] = {
+    "erase": lambda m: m.session("one").erase([entry.id for entry in m.session("one").entries()]),
+    "query": lambda m: m.session("one").erase(Query(since="0")),
+    "clear": lambda m: m.session("one").clear(),
+    "delete": lambda m: m.delete_session("one"),
+    "forget session": lambda m: m.forget(session="one"),
+    "forget user": lambda m: m.forget(user="ann"),
+    "forget tenant": lambda m: m.forget(tenant="default"),
+    "replace": lambda m: m.session("one").replace([{"role": "user", "content": "something else"}], destroy=True),
+}
+
+
+@EACH
+@pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget session", "forget user", "forget tenant"])
+def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: str, how: str) -> None:
+    """By the same memory, by another that knows of no index yet, and after both are closed."""
+    words = marks(how, 24)
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        talked(memory, words, user="ann")
+        assert all(finds(memory, word) for word in words)
+        assert traces(words, index_bytes(kind, tmp_path)) == words
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        done = DESTROYERS[how](memory)
+
+        assert getattr(done, "remains", ()) == ()
+        assert traces(words, index_bytes(kind, tmp_path)) == []
+        assert not any(finds(memory, word) for word in words)
+        assert finds(memory, "kept") is (how != "forget tenant")
+        assert traces(words, index_bytes(kind, tmp_path)) == []
+    assert traces(words, index_bytes(kind, tmp_path)) == []
+
+
+@EACH
+def test_what_matches_goes_and_the_rest_is_found(tmp_path: Path, kind: str) -> None:
+    """`forget(matches=)` takes out of the index what it erases, in all sessions, and nothing else."""
+    words, kept = marks("gone", 6), marks("kept", 6)
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        for number, (word, other) in enumerate(zip(words, kept, strict=True)):
+            memory.session(f"s{number % 2}").add_user_message(f"zanzibar and {word}")
+            memory.session(f"s{number % 2}").add_user_message(f"lima and {other}")
+        assert finds(memory, "zanzibar")
+
+        assert memory.forget(matches="zanzibar").remains == ()
+
+        assert traces([*words, *kept], index_bytes(kind, tmp_path)) == kept
+        assert not any(finds(memory, word) for word in [*words, "zanzibar"])
+        assert all(finds(memory, word) for word in kept)
+
+
+@EACH
+def test_what_has_expired_is_not_found_and_swept_off_the_index(tmp_path: Path, kind: str, clock: FakeClock) -> None:
+    """An expired entry is not found from its moment on, and after a sweep it is in no byte; nor a session over."""
+    words, over = marks("expired", 8), marks("over", 2)
+    with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
+        until = memory.session("first").add_user_message("when").created_at + timedelta(seconds=60)
+        talked(memory, words, expires=until)
+        memory.session("short", lifetime=60).add_user_message(" ".join(over))
+        assert all(finds(memory, word) for word in [*words, *over])
+        clock.advance(61)
+
+        assert not any(finds(memory, word) for number, word in enumerate(words) if number % 4 != 1)
+        assert not any(finds(memory, word) for word in over)
+        memory.sweep()
+
+        assert traces([*over, *(words[number] for number in (0, 2, 3))], index_bytes(kind, tmp_path)) == []
+        assert finds(memory, words[1])
+
+
+@EACH
+def test_what_had_expired_before_it_was_searched_never_comes_into_the_index(
+    tmp_path: Path, kind: str, clock: FakeClock
+) -> None:
+    """Such an entry may be swept without a word, so the index takes none in."""
+    words = marks("before", 2)
+    with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
+        until = memory.session("one").add_user_message(f"first {words[0]}").created_at + timedelta(seconds=60)
+        memory.session("one").add_user_message(f"second {words[1]}", expires_at=until)
+        clock.advance(61)
+        assert finds(memory, words[0])
+        assert not finds(memory, words[1])
+
+        assert traces(words, index_bytes(kind, tmp_path)) == words[:1]
+        memory.sweep()
+        assert traces(words, index_bytes(kind, tmp_path)) == words[:1]
+
+
+@EACH
+def test_what_was_rewound_is_not_found_until_it_is_restored(tmp_path: Path, kind: str) -> None:
+    """Rewound entries are not found; what takes its place is."""
+    words = marks("rewound", 4)
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        session = memory.session("one")
+        for word in words:
+            session.add_user_message(f"then {word}")
+        assert all(finds(memory, word) for word in words)
+
+        session.rewind(to=2)
+        session.add_user_message("and now something else")
+
+        assert [finds(memory, word) for word in words] == [True, True, False, False]
+        assert finds(memory, "else")
+        assert [finds(session, word) for word in words] == [True, True, False, False]
+
+
+@EACH
+@pytest.mark.parametrize("searched", [True, False])
+def test_erasing_what_was_rewound_leaves_no_byte(tmp_path: Path, kind: str, searched: bool) -> None:
+    """Whether the index has heard of the rewind or not."""
+    words = marks("rewound", 4)
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        session = memory.session("one")
+        for word in words:
+            session.add_user_message(f"then {word}")
+        assert finds(memory, words[3])
+        session.rewind(to=2)
+        if searched:
+            assert not finds(memory, words[3])
+
+        memory.forget(matches=words[3])
+
+        assert traces([words[3]], index_bytes(kind, tmp_path)) == []
+        assert finds(memory, words[0])
+
+
+@EACH
+def test_redacted_text_is_replaced_in_the_index(tmp_path: Path, kind: str) -> None:
+    """After `scan(apply=True)` the old text is not found and in no byte, and the new one is found."""
+    with (
+        Memory.open(place_of(kind, tmp_path), privacy={"redact_patterns": [r"\w+@\w+"]}) as memory,
+        Memory.open(place_of(kind, tmp_path)) as plain,
+    ):
+        session = plain.session("one")
+        session.add_user_message("write to qwvxzkjh@bcdfghjk.org about pelicans")
+        session.add_user_message("nothing of that kind, albatross")
+        assert texts(plain, "qwvxzkjh pelicans") == ["write to qwvxzkjh@bcdfghjk.org about pelicans"]
+
+        memory.scan(apply=True)
+
+        assert b"vxzkjh" not in index_bytes(kind, tmp_path)
+        for one in (plain, memory):
+            (text,) = texts(one, "pelicans")
+            assert "qwvx" not in text
+            assert texts(one, "qwvxzkjh") == []
+            assert finds(one, "albatross")
+        assert b"vxzkjh" not in index_bytes(kind, tmp_path)
+
+
+@EACH
+def test_what_a_flush_without_archive_dropped_is_not_found(tmp_path: Path, kind: str) -> None:
+    """Evicted entries of such a session are gone from the index; those that are left are found."""
+    words = marks("flush", 60)
+    options: dict[str, Any] = {"persistence": "flush", "archive": False, "max_messages": 10}
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        session = memory.session("one", counter=quarters, **options)
+        for word in words:
+            session.add_user_message(f"then {word}")
+            session.add_assistant_message("yes")
+        assert finds(memory, words[3])
+        session.compact("simple_fifo")
+        session.end_turn()
+
+        left = [word for word in words if any(word in entry.text for entry in session.entries())]
+        assert 0 < len(left) < 20
+        assert traces(words, index_bytes(kind, tmp_path)) == left
+        assert [word for word in words if finds(memory, word)] == left
+
+
+@EACH
+def test_an_import_that_replaces_a_session_takes_its_text_out(tmp_path: Path, kind: str) -> None:
+    """Then what the import brought is found instead."""
+    old, new = marks("import", 2)
+    with Memory.open(place_of(kind, tmp_path)) as memory, Memory.open("memory://") as elsewhere:
+        elsewhere.session("one").add_user_message(f"new {new}")
+        memory.session("one").add_user_message(f"old {old}")
+        assert finds(memory, old)
+
+        memory.import_session(elsewhere.session("one").export(), on_conflict="replace")
+
+        assert traces([old], index_bytes(kind, tmp_path)) == []
+        assert (finds(memory, old), finds(memory, new)) == (False, True)
+
+
+@EACH
+def test_what_branches_share_goes_from_all_and_is_found_once(tmp_path: Path, kind: str) -> None:
+    """Erased in the root it is gone from branches; a branch whose root was deleted still finds the rest."""
+    shared, erased, own = marks("branches", 3)
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        root = memory.session("root")
+        root.add_user_message(f"shared {shared}")
+        root.add_user_message(f"erased {erased}")
+        branch = root.fork("branch")
+        branch.add_user_message(f"own {own}")
+        assert len(texts(memory, shared)) == 1
+        assert finds(branch, erased)
+
+        root.erase([2])
+        assert traces([shared, erased], index_bytes(kind, tmp_path)) == [shared]
+        assert not finds(branch, erased)
+        memory.delete_session("root")
+
+        assert texts(memory, shared) == [f"shared {shared}"]
+        assert branch.recall(shared).hits[0].session == "branch"
+        assert not finds(memory, erased)
+
+
+@EACH
+def test_an_erasure_by_the_command_line_reaches_the_index(tmp_path: Path, kind: str) -> None:
+    """A program that has never searched takes out of the index what it erases."""
+    words = marks("cli", 3)
+    with Memory.open(place_of(kind, tmp_path)) as memory:
+        for word in words:
+            memory.session("one").add_user_message(f"said {word}")
+        assert finds(memory, words[0])
+
+        done = start("forget", "--store", place_of(kind, tmp_path), "--matches", words[0], "--yes")
+
+        assert done.returncode == 0, done.stderr
+        assert "recall" not in done.stderr
+        assert traces(words, index_bytes(kind, tmp_path)) == words[1:]
+        assert [finds(memory, word) for word in words] == [False, True, True]
+
+
+@EACH
+def test_nobody_finds_what_is_another_tenants(tmp_path: Path, kind: str) -> None:
+    """By no verb, with the same names of sessions, though one file holds all."""
+    mine, theirs = marks("tenants", 2)
+    with Memory.open(place_of(kind, tmp_path), tenant="a") as memory:
+        other = memory.for_tenant("b")
+        memory.session("one").add_user_message(f"mine {mine}")
+        other.session("one").add_user_message(f"theirs {theirs}")
+        for _ in range(2):
+            assert finds(memory, mine)
+            assert finds(other, theirs)
+            assert not finds(memory, theirs)
+            assert not finds(other.session("one"), mine)
+            assert not finds(memory, theirs, sessions=["one"])
+
+        memory.forget(tenant="a")
+
+        assert traces([mine, theirs], index_bytes(kind, tmp_path)) == [theirs]
+        assert finds(other, theirs)
+
+
+def test_an_erased_summary_is_not_found(tmp_path: Path) -> None:
+    """What a summary said of an erased entry goes from the index with it."""
+    secret, kept = marks("summary", 2)
+    with Memory.open(place_of("sqlite", tmp_path)) as memory:
+        session = memory.session(
+            "one", counter=quarters, summarizer=lambda text: f"they spoke of it: {secret if secret in text else kept}"
+        )
+        for number in range(30):
+            session.add_user_message(f"{secret if number == 2 else 'nothing'} {number} " * 20)
+            session.add_assistant_message(f"well {number} " * 20)
+        session.compact("summarizer")
+        assert session.summaries()
+        assert finds(memory, secret)
+
+        memory.forget(matches=secret)
+
+        assert traces([secret], index_bytes("sqlite", tmp_path)) == []
+        assert not finds(memory, secret)
+
+
+def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too large to be written anew each time: the erasure says so, and `vacuum` does it."""
+    monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
+    (word, other) = marks("vacuum", 2)
+    with Memory.open(place_of("sqlite", tmp_path)) as memory:
+        memory.session("one").add_user_message(f"said {word}")
+        memory.session("one").add_user_message(f"said {other}")
+        assert finds(memory, word)
+
+        (told,) = memory.session("one").erase([1]).remains
+
+        assert str(companion("sqlite", tmp_path)) in told
+        assert "vacuum" in told
+        assert not finds(memory, word)
+        assert memory.vacuum().remains == ()
+        assert traces([word, other], index_bytes("sqlite", tmp_path)) == [other]

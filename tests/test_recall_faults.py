@@ -1,0 +1,340 @@
+"""Killed processes, files that are gone, damaged or locked, no room: what was said is found, and adding goes on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import time
+import traceback
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from indexer import SCRIPT
+from palimpsest import Memory, PalimpsestError
+from palimpsest.errors import ForkedProcess
+from palimpsest.recall.follower import BLOCKED
+from palimpsest.runtime.runner import drive
+from palimpsest.testing import FakeClock
+from processes import Process, stuff
+from recalls import companion, finds, index_bytes, marks, place_of, traces
+from test_recall_races import recall_of
+
+KINDS = ("sqlite", "file")
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+def filled(place: str, words: list[str], sessions: int = 1) -> None:
+    with Memory.open(place, synchronous="NORMAL") as memory:
+        for number, word in enumerate(words):
+            name = "one" if sessions == 1 else f"s{number % sessions}"
+            memory.session(name).add_user_message(f"said {word}")
+
+
+# --- killed
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("pages", [0, 1, 3])
+def test_killed_while_it_indexes(tmp_path: Path, kind: str, pages: int) -> None:
+    """After any page: the next search goes on, and finds all."""
+    words, place = marks("killed", 120), place_of(kind, tmp_path)
+    filled(place, words)
+    with Process("index", place, script=SCRIPT) as indexing:
+        for _ in range(pages):
+            assert indexing.hear()[0] == "page"
+        indexing.kill()
+    with Memory.open(place) as memory:
+        assert [word for word in words if not finds(memory, word)] == []
+        assert drive(recall_of(memory).index.size()).entries == len(words)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("sessions", [1, 4])
+def test_killed_while_it_makes_the_index_anew(tmp_path: Path, kind: str, sessions: int) -> None:
+    """At any moment: all is found, once."""
+    words, place = marks("anew", 60), place_of(kind, tmp_path)
+    filled(place, words, 6)
+    with Process("rebuild", place, script=SCRIPT) as rebuilding:
+        for _ in range(sessions + 6):
+            rebuilding.hear()
+        rebuilding.kill()
+    with Memory.open(place) as memory:
+        assert [word for word in words if not finds(memory, word)] == []
+        assert drive(recall_of(memory).index.size()).entries == len(words)
+
+
+@EACH
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_killed_while_it_erases(tmp_path: Path, kind: str, where: str) -> None:
+    """Between what was taken out of the index and the commit all is there still, and found after a while; behind the
+    commit it is gone, and never found; and nothing stays blocked."""
+    words, place = marks(where, 5), place_of(kind, tmp_path)
+    filled(place, words)
+    with Memory.open(place) as memory:
+        assert finds(memory, words[1])
+    with Process("erase_until", place, where, "2,4", script=SCRIPT) as erasing:
+        assert erasing.hear() == "now"
+        erasing.kill()
+    clock = FakeClock(time.time_ns() // 1000)
+    with Memory.open(place, clock=clock) as memory:
+        at_once = [finds(memory, word) for word in words]
+        clock.advance(BLOCKED / 1e6 + 1)
+        later = [finds(memory, word) for word in words]
+        memory.session("one").add_user_message("albatross")
+        assert finds(memory, "albatross")
+        blocked = drive(recall_of(memory).index.blocked(clock() + 10**12))
+    assert at_once == [True, False, True, False, True]
+    assert later == ([True] * 5 if where == "before" else at_once)
+    assert blocked == {}
+    if where == "after":
+        assert traces(words, index_bytes(kind, tmp_path)) == [words[0], words[2], words[4]]
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_any_moment_while_others_work(tmp_path: Path, seed: int) -> None:
+    """One who searches and one who erases are killed amid their work, again and again: all that the log holds is found,
+    nothing else is."""
+    place = place_of("sqlite", tmp_path)
+    with Memory.open(place) as memory:
+        memory.session("one").add_user_message("begun")
+    for number in range(4):
+        with (
+            Process("search", place, seed, script=SCRIPT) as one,
+            Process("erase", place, seed * 10 + number, script=SCRIPT) as two,
+        ):
+            assert one.hear() == two.hear() == "ready"
+            one.tell()
+            two.tell()
+            with Memory.open(place) as memory:
+                for _ in range(number * 3 + 1):
+                    memory.session("mine").add_user_message("pelican")
+            two.kill()
+            one.kill()
+    with Memory.open(place, clock=later()) as memory:
+        said = {
+            entry.text.split()[-1]
+            for info in memory.sessions()
+            for entry in memory.session(info.session).entries()
+            if not entry.erased
+        }
+        assert [word for word in said if not finds(memory, word)] == []
+        assert drive(recall_of(memory).index.blocked(10**18)) == {}
+        size = drive(recall_of(memory).index.size())
+        assert size.entries == sum(info.entries for info in memory.sessions())
+
+
+def later() -> Any:
+    """A clock by which those who were killed are taken for that."""
+    return lambda: time.time_ns() // 1000 + BLOCKED + 5_000_000
+
+
+# --- the file
+
+
+def delete(path: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+DAMAGE: dict[str, Any] = {
+    "deleted": delete,
+    "deleted without its log": lambda path: path.unlink(),
+    "emptied": lambda path: os.truncate(path, 0),
+    "cut short": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "cut to its beginning": lambda path: os.truncate(path, 50),
+    "garbage": lambda path: path.write_bytes(b"no database " * 5000),
+    "garbage behind its beginning": lambda path: path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 30_000),
+    "another format": lambda path: run(path, "UPDATE meta SET value = 999"),
+    "without its tables": lambda path: run(path, "DROP TABLE entry_1"),
+    "without its words": lambda path: run(path, "DROP TABLE words_1"),
+    "without a number": lambda path: run(path, "DELETE FROM tenant"),
+}
+
+
+def run(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(sql)
+        db.commit()
+
+
+@EACH
+@pytest.mark.parametrize("while_open", [False, True], ids=["closed", "open"])
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_index_is_made_anew(tmp_path: Path, kind: str, how: str, while_open: bool) -> None:
+    """Whatever became of the file, also while it is open: a search finds all, an erasure erases, and adding goes on."""
+    words, place = marks("damage", 30), place_of(kind, tmp_path)
+    filled(place, words, 3)
+    path = companion(kind, tmp_path)
+    memory = Memory.open(place)
+    assert finds(memory, words[0])
+    if not while_open:
+        memory.close()
+    DAMAGE[how](path)
+    if not while_open:
+        memory = Memory.open(place)
+    with memory:
+        memory.session("s0").add_user_message("added afterwards, albatross")
+        assert [word for word in words if not finds(memory, word)] == []
+        assert finds(memory, "albatross")
+        memory.forget(matches=words[4])
+        assert not finds(memory, words[4])
+        assert traces(words[4:6], index_bytes(kind, tmp_path)) == words[5:6]
+        assert memory.session("s0").verify().ok
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_an_erasure_is_what_meets_the_damage(tmp_path: Path, how: str) -> None:
+    """It erases, and what is left is found."""
+    words, place = marks("met", 6), place_of("sqlite", tmp_path)
+    filled(place, words)
+    with Memory.open(place) as memory:
+        assert finds(memory, words[0])
+        DAMAGE[how](companion("sqlite", tmp_path))
+
+        memory.session("one").erase([2])
+        memory.delete_session("none")
+
+        assert [finds(memory, word) for word in words] == [True, False, True, True, True, True]
+        assert traces([words[1]], index_bytes("sqlite", tmp_path)) == []
+
+
+def test_what_another_process_made_anew_is_what_an_erasure_reaches(tmp_path: Path) -> None:
+    """The file that this one has open was removed, and another one made one anew: that is the one."""
+    words, place = marks("other file", 3), place_of("sqlite", tmp_path)
+    filled(place, words)
+    with Memory.open(place) as memory, Memory.open(place) as other:
+        assert finds(memory, words[0])
+        delete(companion("sqlite", tmp_path))
+        assert finds(other, words[0])
+
+        memory.session("one").erase([1])
+
+        assert traces(words, index_bytes("sqlite", tmp_path)) == words[1:]
+        assert [finds(one, word) for one in (memory, other) for word in words] == [False, True, True] * 2
+
+
+def test_a_database_of_others_in_its_place_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no index, and not ours to remove: a search is made in memory, and says so."""
+    place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
+    filled(place, ["pelican"])
+    run(path, "CREATE TABLE meta(mine TEXT)")
+    run(path, "INSERT INTO meta VALUES('precious')")
+    with Memory.open(place) as memory:
+        assert finds(memory, "pelican")
+    assert "in memory" in caplog.text
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT * FROM meta").fetchall() == [("precious",)]
+
+
+def test_an_index_that_is_a_folder_is_done_without(tmp_path: Path) -> None:
+    """Then searches are made in memory."""
+    place = place_of("sqlite", tmp_path)
+    filled(place, ["pelican"])
+    companion("sqlite", tmp_path).mkdir()
+    with Memory.open(place) as memory:
+        assert finds(memory, "pelican")
+        memory.session("one").add_user_message("albatross")
+        assert finds(memory, "albatross")
+        assert memory.session("one").erase([1]).entries == 1
+        assert not finds(memory, "pelican")
+
+
+def test_an_index_that_cannot_be_opened_any_more_has_a_note_of_what_was_erased(tmp_path: Path) -> None:
+    """What it still holds is told with the erasure, and goes from it when it can be opened again."""
+    words, place, path = marks("note", 2), place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
+    filled(place, words)
+    with Memory.open(place) as memory:
+        assert finds(memory, words[0])
+    aside = tmp_path / "aside"
+    path.rename(aside)
+    path.mkdir()
+    with Memory.open(place) as memory:
+        assert finds(memory, words[0])
+        (told,) = memory.session("one").erase([1]).remains
+        assert "palimpsest.recall" in told
+        assert not finds(memory, words[0])
+    path.rmdir()
+    aside.rename(path)
+    assert traces(words, index_bytes("sqlite", tmp_path)) == words
+    with Memory.open(place) as memory:
+        assert [finds(memory, word) for word in words] == [False, True]
+    assert traces(words, index_bytes("sqlite", tmp_path)) == words[1:]
+
+
+def test_somebody_who_keeps_the_index_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding does not notice; a search raises an error of ours that names the file; afterwards all is well."""
+    monkeypatch.setattr("palimpsest.recall.fts.File.__init__.__defaults__", ("", 0.1, ""))
+    place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
+    filled(place, ["pelican"])
+    with Memory.open(place) as memory, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        assert finds(memory, "pelican")
+        other.execute("BEGIN IMMEDIATE")
+        memory.session("one").add_user_message("albatross")
+        with pytest.raises(PalimpsestError, match="recall"):
+            memory.recall("albatross")
+        with pytest.raises(PalimpsestError, match="nothing was erased"):
+            memory.session("one").erase([1])
+        other.execute("COMMIT")
+        assert finds(memory, "albatross")
+        assert finds(memory, "pelican")
+        assert memory.session("one").erase([1]).remains == ()
+
+
+# --- no room
+
+
+def test_no_room_for_the_index(small_disk: Path) -> None:
+    """A search raises one clear error, or finds without it; what is stored stays so; with room again all is found."""
+    words = marks("room", 8)
+    place = f"sqlite:///{small_disk}/log.db"
+    filled(place, words)
+    with Memory.open(place) as memory:
+        assert finds(memory, words[0])
+        for number in range(20):
+            memory.session("more").add_user_message(f"albatross {number} " + " ".join(marks(number, 10)))
+        ballast = stuff(small_disk)
+        for _ in range(2):
+            with pytest.raises(PalimpsestError, match=r"recall.*make room") as told:
+                memory.recall("albatross")
+            assert "albatross" not in str(told.value)
+        ballast.unlink()
+        assert finds(memory, "albatross")
+        assert all(finds(memory, word) for word in words)
+        memory.forget(matches=words[0])
+        assert not finds(memory, words[0])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@EACH
+def test_a_fork_has_an_index_of_its_own(tmp_path: Path, kind: str) -> None:
+    """A child is refused the memory that it inherits, opens its own, searches and erases; its parent goes on."""
+    words, place = marks("fork", 4), place_of(kind, tmp_path)
+    filled(place, words)
+    with Memory.open(place) as memory:
+        assert finds(memory, words[0])
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                with pytest.raises(ForkedProcess):
+                    memory.recall(words[1])
+                with Memory.open(place) as own:
+                    assert finds(own, words[1])
+                    own.session("one").erase([1])
+                    assert not finds(own, words[0])
+                    own.session("child").add_user_message("albatross")
+                ended = 0
+            finally:
+                traceback.print_exc()
+                os._exit(ended)
+        assert os.waitpid(child, 0)[1] == 0
+        assert [finds(memory, word) for word in words] == [False, True, True, True]
+        assert finds(memory, "albatross")
+        assert traces(words, index_bytes(kind, tmp_path)) == words[1:]
+        with closing(sqlite3.connect(companion(kind, tmp_path))) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

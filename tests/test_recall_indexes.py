@@ -1,0 +1,533 @@
+"""Every index answers alike: the same verbs, with the same answers and the same scores, wherever it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+import postgresstore
+from palimpsest.log.entry import Kind
+from palimpsest.log.spans import Span
+from palimpsest.recall.fts import File, FtsIndex
+from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, Cursor, Document, Index, Update, key_of, place_of
+from palimpsest.recall.plain import PlainIndex
+from palimpsest.recall.postgres.index import PostgresIndex
+from palimpsest.recall.postings import SEQ_BITS
+from palimpsest.recall.ranking import Facts
+from palimpsest.recall.vectors import Row
+from palimpsest.runtime.runner import Inline, drive
+from palimpsest.runtime.threaded import Threaded
+from palimpsest.stores.opening import open_store
+
+T = TypeVar("T")
+
+WORDS = [
+    *["a", "b", "c", "no", "la", "do", "re", "mi", "fa", "so", "ti", "cat", "dog", "_2024_05", "x1", "10", "don"],
+    "\u00e9t\u00e9",
+    "\u6f22",
+    "\u6f22\u5b57",
+    "\uff58",
+]
+
+
+class Kept(NamedTuple):
+    """An index of each tenant somewhere: `of` gives that of a name."""
+
+    kind: str
+    of: Callable[[str], Index]
+
+
+def opened(kind: str, folder: Path, end: ExitStack) -> Kept:
+    """A new place for indexes of a kind."""
+    runner = Inline()
+    if kind == "plain":
+        known = dict[str, Index]()
+        return Kept(kind, lambda tenant: known.setdefault(tenant, PlainIndex(runner)))
+    if kind == "postgres":
+        address = postgresstore.address_of("indexes")
+        end.callback(lambda: drive(runner.close()))
+        backend = open_store(address, runner).backend
+        end.callback(lambda: drive(backend.close()))
+        tables = backend.tables
+        assert tables is not None
+
+        def of(tenant: str) -> Index:
+            index = PostgresIndex(tables, tenant, "palimpsest.recall", backend.url)
+            drive(index.open(vectors=find_spec("numpy") is not None))
+            return index
+
+        return Kept(kind, of)
+    file = end.enter_context(closing(File(str(folder / "index") if kind == "file" else "")))
+    return Kept(kind, lambda tenant: FtsIndex(file, tenant, runner, ""))
+
+
+KINDS = ["file", "memory", "plain", "postgres"]
+
+
+@pytest.fixture(params=KINDS)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    """Indexes of each kind."""
+    with ExitStack() as end:
+        yield opened(request.param, tmp_path, end)
+
+
+@pytest.fixture
+def all_kept(tmp_path: Path) -> Iterator[list[Kept]]:
+    """One of each kind."""
+    with ExitStack() as end:
+        yield [opened(kind, tmp_path, end) for kind in KINDS]
+
+
+def document(seq: int, *parts: str, kind: Kind = "message", name: str | None = None) -> Document:
+    """A document with these parts, whose words have blanks between them."""
+    facts = Facts(seq * 1_000, seq // 2, kind, "user", sum(map(len, parts)), name)
+    return Document(seq, facts, [part.split() for part in parts])
+
+
+def added(index: Index, session: str, *documents: Document, created: int = 1) -> None:
+    """Take documents into a session, behind what is there."""
+    there = drive(index.cursors([session])).get(session)
+    last = max((one.seq for one in documents), default=0)
+    cursor = Cursor(created=created, revision=(there.revision if there else 0) + 1, next_seq=last + 1)
+    update = Update(expect=there, generation=drive(index.generation()), cursor=cursor, add=documents)
+    assert drive(index.update(session, update))
+
+
+Found = dict[tuple[str, int, int], float]
+
+
+def found(index: Index, terms: Sequence[str], sessions: Sequence[str] | None = None) -> list[Found]:
+    """What holds each term, of entries that are there: session, entry and part, with the score."""
+    numbers = None
+    if sessions is not None:
+        numbers = [one.number for one in drive(index.cursors(sessions)).values()]
+    matches = drive(index.matches(terms, numbers))
+    places = {place_of(key) for one in matches for key in one}
+    there = drive(index.facts(sorted(places)))
+    names = drive(index.sessions({place >> SEQ_BITS for place in there}))
+    return [
+        {
+            (names[place_of(key) >> SEQ_BITS], place_of(key) & LAST_SEQ, key & LAST_PART): score
+            for key, score in one.items()
+            if place_of(key) in there
+        }
+        for one in matches
+    ]
+
+
+# --- each by itself
+
+
+def test_a_phrase_is_words_side_by_side_in_their_order(kept: Kept) -> None:
+    """Words of a phrase that stand apart, or the other way round, are no match; one that overlaps itself counts so."""
+    index = kept.of("t")
+    added(index, "s", document(1, "do re mi"), document(2, "re do mi"), document(3, "do x re"), document(4, "no no no"))
+
+    assert [set(one) for one in found(index, ["do re", "re mi", "do mi", "no no", "do"])] == [
+        {("s", 1, 0)},
+        {("s", 1, 0)},
+        {("s", 2, 0)},
+        {("s", 4, 0)},
+        {("s", 1, 0), ("s", 2, 0), ("s", 3, 0)},
+    ]
+
+
+def test_terms_are_data(kept: Kept) -> None:
+    """No term is a statement, a pattern or a query of the index, whatever characters it has."""
+    index = kept.of("t")
+    added(index, "s", document(1, "cat dog"))
+    hostile = ["'", '"', "cat OR dog", "cat*", "NOT cat", "%", "_", "\\", "c.t", "'; DROP TABLE recall_parts; --", "$1"]
+    hostile += ["\x00", "cat\x00", "\ud800", "", " ", "NEAR(cat dog)", "{terms}: cat", "cat & !dog", "1.cat", "*"]
+
+    assert all(set(one) <= {("s", 1, 0)} for one in found(index, hostile))
+    assert not any(found(index, ["cat dog mi", "dog cat", "catdog", "1.cat dog", "\x00", "\ud800", '"']))
+    assert [set(one) for one in found(index, ["cat"])] == [{("s", 1, 0)}]
+
+
+def test_tenants_know_nothing_of_each_other(kept: Kept) -> None:
+    """What one tenant has is not found by another, weighs nothing in the scores there, and stays when that is empty."""
+    one, other = kept.of("one"), kept.of("other")
+    added(one, "s", document(1, "cat"), document(2, "dog"), document(3, "mi"))
+    alone = found(one, ["cat"])
+
+    added(other, "s", *(document(seq, "cat cat") for seq in range(1, 50)))
+    assert found(one, ["cat"]) == alone
+
+    drive(one.empty())
+    assert found(one, ["cat"]) == [{}]
+    assert len(found(other, ["cat"])[0]) == 49
+
+
+def test_what_is_blocked_is_not_taken_until_it_is_unblocked(kept: Kept) -> None:
+    """Between `block` and `unblock` no update brings an entry back; then what is still there comes back."""
+    index = kept.of("t")
+    cat, dog = document(1, "cat"), document(2, "dog")
+    added(index, "s", cat, dog)
+    before = drive(index.generation())
+
+    assert drive(index.block("s", [cat], [1], 1000)) == 1
+    assert drive(index.generation()) != before
+    added(index, "s", cat, dog)
+    assert [set(one) for one in found(index, ["cat", "dog"])] == [set(), {("s", 2, 0)}]
+    assert drive(index.blocked(1001)) == {"s": [1]}
+    assert drive(index.blocked(1000)) == {}
+
+    assert not drive(index.unblock("s", [1], before, [cat])), "something was removed since"
+    assert drive(index.unblock("s", [1], drive(index.generation()), [document(1, "mi")]))
+    assert [set(one) for one in found(index, ["cat", "mi"])] == [set(), {("s", 1, 0)}]
+    assert drive(index.blocked(2**60)) == {}
+
+
+def test_a_session_that_is_blocked_whole_takes_nothing(kept: Kept) -> None:
+    """0 stands for all of a session, also one that the index does not know, and nothing of an update happens then."""
+    index = kept.of("t")
+    drive(index.block("s", [], [0], 1))
+    cursor = Cursor(created=1, revision=1, next_seq=2)
+
+    update = Update(expect=None, generation=drive(index.generation()), cursor=cursor, add=[document(1, "cat")])
+
+    assert not drive(index.update("s", update))
+    assert drive(index.cursors(["s"])) == {}
+    assert found(index, ["cat"]) == [{}]
+
+
+def test_who_expects_another_cursor_or_generation_changes_nothing(kept: Kept) -> None:
+    """An update is made whole or not at all: of two writers who saw the same, the second does nothing."""
+    index, beside = kept.of("t"), kept.of("t")
+    added(index, "s", document(1, "cat"))
+    there, generation = drive(index.cursors(["s"]))["s"], drive(index.generation())
+    cursor = Cursor(created=1, revision=2, next_seq=3)
+    update = Update(
+        expect=there, generation=generation, cursor=cursor, add=[document(2, "dog")], drop=[document(1, "cat")]
+    )
+
+    assert drive(beside.update("s", update))
+    assert not drive(index.update("s", update))
+    assert not drive(index.update("s", Update(expect=None, generation=generation, cursor=cursor)))
+    stale = Update(expect=cursor, generation=generation + 1, cursor=cursor, add=[document(3, "mi")])
+    assert not drive(index.update("s", stale))
+
+    assert [set(one) for one in found(index, ["cat", "dog", "mi"])] == [set(), {("s", 2, 0)}, set()]
+    size = drive(index.size())
+    assert (size.sessions, size.entries, size.parts, size.stale) == (1, 1, 1, 0)
+    assert size.bytes > 0
+
+
+def test_an_ended_session_leaves_nothing_but_what_is_blocked(kept: Kept) -> None:
+    """`end` forgets a session and its cursor; one that begins anew by the same name has another number."""
+    index = kept.of("t")
+    added(index, "s", document(1, "cat"), document(2, "dog", "dog"))
+    number = drive(index.cursors(["s"]))["s"].number
+    drive(index.block("s", [], [9], 5))
+
+    assert drive(index.end("s")) == 3
+    assert (drive(index.end("s")), drive(index.cursors(["s"])), drive(index.sessions([number]))) == (0, {}, {})
+    assert drive(index.blocked(6)) == {"s": [9]}
+
+    added(index, "s", document(1, "mi"))
+    assert drive(index.cursors(["s"]))["s"].number != number
+    assert [set(one) for one in found(index, ["cat", "mi"])] == [set(), {("s", 1, 0)}]
+
+
+def test_a_mark_only_rises_until_the_index_is_empty(kept: Kept) -> None:
+    """Who looked less far does not set it back; what is made anew looks at everything."""
+    index = kept.of("t")
+    assert drive(index.mark()) == 0
+
+    generation = drive(index.generation())
+    drive(index.set_mark(7, generation))
+    drive(index.set_mark(3, generation))
+    drive(index.set_mark(9, generation + 1))
+    assert drive(index.mark()) == 7
+
+    drive(index.empty())
+    assert drive(index.mark()) == 0
+    assert drive(index.generation()) != generation
+    assert drive(index.scrub(whole=False)) is not None
+
+
+def test_names_and_facts_come_back_as_they_went(kept: Kept) -> None:
+    """Whatever a name has in it, control characters, too."""
+    index = kept.of("tenänt")
+    one = document(3, "cat", kind="tool_result", name="\x00\x01\x02 n\u00e4me")
+    added(index, "séssion 1", one)
+    number = drive(index.cursors(["séssion 1"]))["séssion 1"].number
+
+    places = [place_of(key_of(*place)) for place in [(number, 3), (number, 4), (number + 1, 3)]]
+    assert drive(index.facts(places)) == {places[0]: one.facts}
+    assert drive(index.sessions([number, number + 1])) == {number: "séssion 1"}
+
+
+# --- all alike
+
+
+class World:
+    """Indexes of all kinds, to which the same is done."""
+
+    def __init__(self, indexes: Sequence[Index], seed: int) -> None:
+        self.random, self.indexes = random.Random(seed), indexes
+        self.documents = dict[str, dict[int, Document]]()
+        self.next = dict[str, int]()
+
+    def each(self, do: Callable[[Index], Awaitable[T]]) -> T:
+        """Do something to each index; return what all of them say."""
+        answers: list[Any] = [drive(do(index)) for index in self.indexes]  # type: ignore[arg-type]
+        assert all(answer == answers[0] for answer in answers), answers
+        answer: T = answers[0]
+        return answer
+
+    def text(self) -> str:
+        return " ".join(
+            self.random.choices(WORDS, [30 / (n + 1) for n in range(len(WORDS))], k=self.random.randrange(40))
+        )
+
+    def document(self, seq: int) -> Document:
+        return document(
+            seq, *(self.text() for _ in range(self.random.randint(1, 3))), name=self.random.choice([None, "bob"])
+        )
+
+    def update(self, session: str, add: Sequence[Document], drop: Sequence[Document], lost: Sequence[Span]) -> None:
+        next_seq = self.next.get(session, 1)
+
+        async def do(index: Index) -> bool:
+            there = (await index.cursors([session])).get(session)
+            cursor = Cursor(created=1, revision=(there.revision if there else 0) + 1, next_seq=next_seq)
+            generation = await index.generation()
+            return await index.update(
+                session, Update(expect=there, generation=generation, cursor=cursor, add=add, drop=drop, lost=lost)
+            )
+
+        assert self.each(do)
+
+    def step(self) -> None:
+        """Do anything."""
+        session = self.random.choice(["s", "ü", "a\x01b"])
+        there = self.documents.setdefault(session, {})
+        some = self.random.sample(sorted(there), min(len(there), self.random.randint(0, 3)))
+        match self.random.randrange(10):
+            case 0:
+                gone = list(self.documents.pop(session).values())
+                self.each(lambda index: index.block(session, gone, [0], 5))
+                self.each(lambda index: index.end(session))
+                self.each(lambda index: _unblocked(index, session, [0], ()))
+                self.next.pop(session, None)
+            case 1 | 2 if session in self.next:
+                gone = [there.pop(seq) for seq in some]
+                self.update(session, (), gone, ())
+            case 3 if session in self.next:
+                gone = [there.pop(seq) for seq in some]
+                seqs = [one.seq for one in gone]
+                self.each(lambda index: index.block(session, gone, seqs, 5))
+                anew = [self.document(seq) for seq in seqs[:1]]
+                self.each(lambda index: _unblocked(index, session, seqs, anew))
+                there |= {one.seq: one for one in anew}
+            case _:
+                first = self.next.get(session, 1)
+                new = [self.document(seq) for seq in range(first, first + self.random.randint(1, 6))]
+                self.next[session] = new[-1].seq + 1
+                self.update(session, new, (), ())
+                there |= {one.seq: one for one in new}
+
+    def check(self) -> None:
+        """See that all find the same, which is what is there, with the same scores."""
+        terms = [*WORDS[:12], "a b", "no no", "a a a", "b a b", "\u6f22 \u6f22\u5b57", "nowhere", "la do re"]
+        for sessions in (None, ["s"], ["s", "ü", "nobody"]):
+            answers = [found(index, terms, sessions) for index in self.indexes]
+            for answer in answers[1:]:
+                for term, one, first in zip(terms, answer, answers[0], strict=True):
+                    assert one.keys() == first.keys(), term
+                    assert list(one.values()) == pytest.approx([first[key] for key in one], abs=1e-6), term
+        holding = {
+            (session, seq, n)
+            for session, there in self.documents.items()
+            for seq, one in there.items()
+            for n, part in enumerate(one.parts)
+            if "a" in part
+        }
+        assert set(found(self.indexes[0], ["a"])[0]) == holding
+        sizes = [drive(index.size()) for index in self.indexes]
+        assert len({(size.sessions, size.entries, size.parts) for size in sizes}) == 1, sizes
+
+
+async def _unblocked(index: Index, session: str, seqs: Sequence[int], anew: Sequence[Document]) -> bool:
+    return await index.unblock(session, seqs, await index.generation(), anew)
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(2, 20))])
+def test_all_indexes_answer_alike(all_kept: Sequence[Kept], seed: int) -> None:
+    """The same is done to each, at random: each verb says the same, and each search finds the same, scored the same."""
+    world = World([kept.of(f"tenant {seed}") for kept in all_kept], seed)
+    for _ in range(15):
+        for _ in range(4):
+            world.step()
+        world.check()
+
+
+# --- where many hold a word
+
+
+@pytest.mark.wide
+def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kept: Sequence[Kept]) -> None:
+    """All indexes agree which these are, in one session, in some, and in all; and also when they ask again."""
+    indexes = [kept.of("many") for kept in all_kept]
+    dice = random.Random(4)
+    for session in range(20):
+        parts = [f"{dice.choice(['a', 'b'])} a x{dice.randrange(50)} la{n % 7} do re" for n in range(250)]
+        for index in indexes:
+            added(index, f"s{session}", *(document(seq, *parts[seq * 50 - 50 : seq * 50]) for seq in range(1, 6)))
+    terms = ["a", "b", "x1", "do re", "b a", "la1", "re do", "do", "a a"]
+    for sessions in (None, ["s3"], [f"s{n}" for n in range(18)], ["s1", "s19"], None):
+        first, *others = [found(index, terms, sessions) for index in indexes]
+        for other in others:
+            for term, one, same in zip(terms, other, first, strict=True):
+                assert one.keys() == same.keys(), (term, sessions)
+                assert list(one.values()) == pytest.approx([same[key] for key in one], abs=1e-6), term
+    assert len(found(indexes[0], ["a"])[0]) == COMMON
+
+
+# --- vectors
+
+
+def test_vectors_go_with_their_parts(kept: Kept) -> None:
+    """They are kept by key and by what was embedded, and are dropped in the step that drops the part."""
+    pytest.importorskip("numpy")
+    index = kept.of("t")
+    added(index, "s", document(1, "cat", "dog"), document(2, "mi"))
+    number = drive(index.cursors(None))["s"].number
+    keys = [key_of(number, 1, 0), key_of(number, 1, 1), key_of(number, 2, 0)]
+    assert sorted(drive(index.parts(number))) == keys
+    rows = drive(index.vectors())
+    assert rows is not None
+
+    claimed = drive(rows.claim("model", 2))
+    assert claimed[:2] == ("model", 2)
+    assert drive(rows.missing(keys)) == keys
+    assert drive(rows.put([Row(key, b"d%d" % n, b"v%d" % n) for n, key in enumerate(keys)], claimed))
+    assert drive(rows.missing([*keys, 5])) == [5]
+    assert list(drive(rows.known([b"d1", b"d7"]))) == [b"d1"]
+    new = drive(rows.changes(claimed, 0, 2))
+    assert (new.keys, [key for key, _ in new.added]) == (None, keys[:2])
+    assert [key for key, _ in drive(rows.changes(claimed, new.last, 9)).added] == keys[2:]
+
+    drive(index.block("s", [document(1, "cat", "dog")], [1], 5))
+    assert drive(rows.missing(keys)) == keys[:2]
+    left = drive(rows.changes(claimed, new.last, 9)).keys
+    assert left is not None
+    assert list(left) == keys[2:]
+    assert not drive(rows.put([Row(keys[0], b"d", b"v")], claimed)), "something was removed since"
+
+    drive(rows.drop([(keys[2], keys[2] + 1)]))
+    assert drive(rows.missing(keys)) == keys
+    now = drive(rows.state())
+    assert drive(rows.put([Row(keys[2], b"d", b"v")], now))
+    assert drive(rows.claim("other", 3)).model == "other"
+    assert drive(rows.missing(keys)) == keys
+    now = drive(rows.state())
+    assert drive(rows.put([Row(keys[2], b"d", b"v")], now))
+    drive(index.empty())
+    assert drive(rows.missing(keys)) == keys
+    assert drive(rows.state()).generation != now.generation
+
+
+# --- several at once, and what goes wrong
+
+
+def test_two_connections_write_one_after_the_other(tmp_path: Path) -> None:
+    """Threads of two connections to one index: of updates that expect the same, one is done, and nothing is lost."""
+    for kind in ("file", "postgres"):
+        with ExitStack() as end:
+            address = postgresstore.address_of("indexes")
+            both = [opened_at(kind, tmp_path, address, end) for _ in range(2)]
+            done: list[int] = [0, 0]
+
+            def write(n: int, both: Sequence[Index] = both, done: list[int] = done) -> None:
+                index = both[n]
+                for _ in range(40):
+                    there = drive(index.cursors(["s"])).get("s")
+                    seq = there.next_seq if there is not None else 1
+                    cursor = Cursor(created=1, revision=seq, next_seq=seq + 1)
+                    given = Update(
+                        expect=there,
+                        generation=drive(index.generation()),
+                        cursor=cursor,
+                        add=[document(seq, f"cat x{n}")],
+                    )
+                    done[n] += drive(index.update("s", given))
+
+            threads = [threading.Thread(target=write, args=(n,)) for n in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+            assert all(done)
+            assert drive(both[0].cursors(["s"]))["s"].next_seq == sum(done) + 1
+            (cats,) = found(both[1], ["cat"])
+            assert len(cats) == drive(both[0].size()).entries == sum(done)
+
+
+def opened_at(kind: str, folder: Path, address: str, end: ExitStack) -> Index:
+    """Another connection to the index at a place."""
+    runner = Inline()
+    if kind == "file":
+        return FtsIndex(end.enter_context(closing(File(str(folder / "both")))), "t", runner, "")
+    end.callback(lambda: drive(runner.close()))
+    backend = open_store(address, runner).backend
+    end.callback(lambda: drive(backend.close()))
+    assert backend.tables is not None
+    index = PostgresIndex(backend.tables, "t", "n", "w")
+    drive(index.open())
+    return index
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE {}.recall_parts CASCADE", "DROP TABLE {}.recall_tenants CASCADE"])
+def test_tables_that_are_damaged_are_made_anew(statement: str) -> None:
+    """The next verb finds an index that is empty, and says so; the store's own tables stay as they are."""
+    with ExitStack() as end:
+        address = postgresstore.address_of("indexes")
+        index = opened_at("postgres", Path(), address, end)
+        added(index, "s", document(1, "cat"))
+        postgresstore.asked(address, statement.format(postgresstore.schema_of("indexes")))
+
+        assert found(index, ["cat"]) == [{}]
+        assert drive(index.cursors(["s"])) == {}
+        added(index, "s", document(1, "cat"))
+        assert len(found(index, ["cat"])[0]) == 1
+
+
+def test_a_call_that_is_cancelled_happens_whole_or_not_at_all() -> None:
+    """Whatever moment it is cancelled in, the connection is good for the next, and what is counted is what is there."""
+    address = postgresstore.address_of("indexes")
+
+    async def run() -> None:
+        backend = open_store(address, Threaded()).backend
+        assert backend.tables is not None
+        index = PostgresIndex(backend.tables, "t", "n", "w")
+        await index.open()
+        for n in range(30):
+            there = (await index.cursors(["s"])).get("s")
+            seq = there.next_seq if there is not None else 1
+            cursor = Cursor(created=1, revision=seq, next_seq=seq + 1)
+            update = Update(
+                expect=there, generation=await index.generation(), cursor=cursor, add=[document(seq, "cat dog")]
+            )
+            task = asyncio.create_task(index.update("s", update))
+            for _ in range(n):
+                await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        cursors, (cats,) = await index.cursors(["s"]), await index.matches(["cat"])
+        size = await index.size()
+        assert size.entries == size.parts == len(cats) == (cursors["s"].next_seq - 1 if cursors else 0)
+        await backend.close()
+
+    asyncio.run(run())

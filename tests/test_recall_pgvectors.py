@@ -1,0 +1,157 @@
+"""Vectors on PostgreSQL: compared by pgvector where the server has it, as bytes where it has not. The same is found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+import servers
+from palimpsest.recall.embedders import embedder
+from palimpsest.recall.pgvectors import TABLES, BytesRows, PgvectorRows, prepare, rows_of
+from palimpsest.recall.vectors import State, Vectors
+from palimpsest.runtime.threaded import Threaded
+from postgresstore import schema_of
+
+np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
+asyncpg = pytest.importorskip("asyncpg", reason="the extra postgres is not installed")
+
+T = TypeVar("T")
+TEXTS = {1 << 8: "cat and dog", 2 << 8: "boat", (1 << 36) + (1 << 8): "dog dog", (1 << 36) + (2 << 8): "bread moon"}
+CAT, BOAT, DOG, BREAD = TEXTS
+
+
+def words(texts: list[str]) -> list[list[float]]:
+    return [[*(float(text.count(word)) for word in ["cat", "dog", "boat", "bread", "moon"]), 0.1] for text in texts]
+
+
+class Opened:
+    """The tables of a schema, as one process has them."""
+
+    def __init__(self, pool: Any, schema: str, where: str | None) -> None:
+        self._pool, self.schema, self.where = pool, schema, where
+        self.runner = Threaded()
+
+    async def do(self, body: Callable[[Any], Awaitable[T]], *, writes: bool) -> T:
+        async with self._pool.acquire() as db, db.transaction(readonly=not writes):
+            return await body(db)
+
+    def rows(self, tenant: str = "t") -> BytesRows:
+        return rows_of(self.do, self.schema, tenant, self.where)
+
+    def vectors(self, name: str = "words", tenant: str = "t") -> Vectors:
+        return Vectors(self.rows(tenant), embedder(words, self.runner, name=name))
+
+
+Run = Callable[[Callable[[Opened], Awaitable[T]]], T]
+
+
+@pytest.fixture(params=["pgvector", "bytes"])
+def run(request: pytest.FixtureRequest) -> Run[Any]:
+    """Runs a coroutine function with the tables, new ones, with pgvector or without."""
+    url, schema = servers.address("postgres"), schema_of(f"vectors_{request.param}")
+
+    async def ran(use: Callable[[Opened], Awaitable[Any]]) -> Any:
+        async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool:
+            async with pool.acquire() as db, db.transaction():
+                await db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
+                await db.execute("SELECT pg_advisory_xact_lock(1789)")  # others of the run make it, too
+                if request.param == "pgvector":
+                    await db.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                else:  # what was made before the server had it stays as it is
+                    await db.execute(TABLES.format(s=schema, type="bytea"))
+                where = await prepare(db, schema)
+                assert where == await prepare(db, schema) == {"pgvector": "public", "bytes": None}[request.param]
+            opened = Opened(pool, schema, where)
+            try:
+                return await use(opened)
+            finally:
+                await opened.runner.close()
+                await pool.execute(f"DROP SCHEMA {schema} CASCADE")
+
+    return lambda use: asyncio.run(ran(use))
+
+
+async def put(vectors: Vectors, texts: dict[int, str]) -> bool:
+    return await vectors.put(texts, (await vectors.state()).generation)
+
+
+async def found(vectors: Vectors, text: str, numbers: list[int] | None = None, limit: int = 10) -> list[int]:
+    return list((await vectors.search(text, numbers, limit=limit))[1])
+
+
+def test_what_means_the_same_is_found_nearest_first(run: Run[None]) -> None:
+    """In all sessions, in some, and with the cosines of other parts."""
+
+    async def use(opened: Opened) -> None:
+        assert isinstance(opened.rows(), PgvectorRows) == (opened.where is not None)
+        vectors = opened.vectors()
+        assert await vectors.missing(list(TEXTS)) == list(TEXTS)
+        assert await put(vectors, TEXTS)
+        assert await vectors.missing([7, *TEXTS]) == [7]
+        vector, cosines = await vectors.search("dog", limit=2)
+        assert list(cosines) == [DOG, CAT]
+        assert cosines[DOG] == pytest.approx(1.0, abs=0.01)
+        assert cosines[CAT] == pytest.approx(0.5**0.5, abs=0.01)
+        assert await vectors.cosines(vector, [BOAT, 7]) == {BOAT: pytest.approx(0.01, abs=0.01)}
+        assert await found(vectors, "dog", [0]) == [CAT, BOAT]
+        assert await found(vectors, "dog", []) == []
+
+    run(use)
+
+
+def test_what_is_dropped_is_found_by_nobody_and_does_not_come_back(run: Run[None]) -> None:
+    """A write whose text was read before the drop is refused."""
+
+    async def use(opened: Opened) -> None:
+        vectors, other = opened.vectors(), opened.vectors()
+        await put(vectors, TEXTS)
+        assert await found(other, "boat", limit=1) == [BOAT]
+        before = (await vectors.state()).generation
+        await other.drop([(BOAT, BOAT + 1), (1 << 36, 2 << 36)])
+        assert await vectors.put({BOAT: "boat"}, before) is False
+        assert await found(vectors, "boat dog") == await found(other, "boat dog") == [CAT]
+        assert await put(vectors, {DOG: "boat"})
+        assert await found(other, "boat", limit=1) == [DOG]
+
+    run(use)
+
+
+def test_a_text_is_embedded_once(run: Run[None]) -> None:
+    """The vector of the same text comes from the table, exactly as it is."""
+
+    async def use(opened: Opened) -> None:
+        calls: list[str] = []
+
+        def counted(texts: list[str]) -> list[list[float]]:
+            calls.extend(texts)
+            return words(texts)
+
+        vectors = Vectors(opened.rows(), embedder(counted, opened.runner, name="words"))
+        await put(vectors, {CAT: "cat dog"})
+        await put(vectors, {DOG: "cat dog"})
+        assert calls == ["cat dog"]
+        cosines = (await vectors.search("cat dog"))[1]
+        assert cosines[CAT] == cosines[DOG]
+
+    run(use)
+
+
+def test_models_and_tenants_are_not_mixed(run: Run[None]) -> None:
+    """Another model finds nothing of the old one's; another tenant never does."""
+
+    async def use(opened: Opened) -> None:
+        await put(opened.vectors(), TEXTS)
+        assert await found(opened.vectors(tenant="other"), "dog") == []
+        await put(opened.vectors(tenant="other"), {CAT: "cat"})
+        new = opened.vectors("new")
+        assert await found(new, "dog") == []
+        await put(new, {BOAT: "boat"})
+        assert (await new.state())[:2] == ("new", 6)
+        assert await found(new, "boat dog") == [BOAT]
+        assert await found(opened.vectors(tenant="other"), "cat") == [CAT]
+        assert await opened.rows("nobody").state() == State()
+
+    run(use)

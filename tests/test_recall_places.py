@@ -1,0 +1,331 @@
+"""Where a search index is: which file, of which store; and over every store a search finds the same."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mongostore
+import postgresstore
+import redisstore
+from palimpsest import AsyncMemory, ConfigError, Keys, Memory
+from palimpsest.recall import fts
+from recalls import index_bytes, marks, place_of, texts, traces
+from writer import quarters
+
+SERVERS = {"mongodb": mongostore.address_of, "redis": redisstore.address_of}
+
+
+@pytest.fixture(params=["memory", "sqlite", *SERVERS])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store whose index may be in a file that is given."""
+    if request.param == "memory":
+        return "memory://"
+    return SERVERS[request.param]("places") if request.param in SERVERS else f"sqlite:///{tmp_path}/log.db"
+
+
+def said(memory: Memory, session: str, *words: str) -> None:
+    """A session with an entry of each word."""
+    for word in words:
+        memory.session(session, counter=quarters).add_user_message(f"this is about {word}")
+
+
+def finds(memory: Memory, word: str) -> bool:
+    """Whether an entry with this word is found."""
+    return any(word in text for text in texts(memory, word))
+
+
+# --- a file that is given
+
+
+def test_an_index_in_a_given_file_is_there_for_the_next_process(tmp_path: Path, address: str) -> None:
+    """It is kept there, and what another has added since is found as well."""
+    path = tmp_path / "index"
+    with Memory.open(address, recall_index=path) as memory:
+        said(memory, "one", "cormorants")
+        assert finds(memory, "cormorants")
+        if address == "memory://":
+            return
+    before = path.read_bytes()[:16]
+    assert before == b"SQLite format 3\x00"
+
+    with Memory.open(address) as other:
+        said(other, "two", "pelicans")
+    with Memory.open(address, recall_index=str(path)) as again:
+        assert finds(again, "cormorants")
+        assert finds(again, "pelicans")
+        assert [name for name in again.derivers() if name.startswith("palimpsest.recall:")]
+
+
+def test_an_index_of_another_store_is_emptied(tmp_path: Path, address: str) -> None:
+    """What is in the file is of one store: another one's words are not found, nor are they in the file's bytes."""
+    path = tmp_path / "index"
+    (word, own) = marks("another", 2)
+    with Memory.open(f"sqlite:///{tmp_path}/other.db", recall_index=path) as other:
+        said(other, "one", word)
+        assert finds(other, word)
+
+    with Memory.open(address, recall_index=path) as memory:
+        said(memory, "one", own)
+        assert finds(memory, own)
+        assert not finds(memory, word)
+        memory.vacuum()
+    assert not traces([word], path.read_bytes())
+
+    with Memory.open(f"sqlite:///{tmp_path}/other.db", recall_index=path) as other:
+        assert finds(other, word)
+
+
+@pytest.mark.parametrize("how", ["erase", "forget"])
+def test_an_erasure_where_the_file_is_not_leaves_a_note_for_it(tmp_path: Path, how: str) -> None:
+    """Another machine says that it remains, and the next that opens the file takes it out, with its bytes."""
+    path, address = tmp_path / "index", redisstore.address_of("places")
+    gone, kept = marks("elsewhere", 2)
+    with Memory.open(address, recall_index=path) as memory:
+        said(memory, "one", gone)
+        said(memory, "two", kept)
+        assert finds(memory, gone)
+
+    with Memory.open(address) as elsewhere:
+        session = elsewhere.session("one")
+        done = (
+            session.erase([one.id for one in session.entries()]) if how == "erase" else elsewhere.forget(session="one")
+        )
+        assert any("palimpsest.recall:" in told for told in done.remains), done
+
+    with Memory.open(address, recall_index=path) as memory:
+        assert finds(memory, kept)
+        assert not finds(memory, gone)
+        memory.vacuum()
+    assert not traces([gone], path.read_bytes())
+
+
+def test_an_erasure_finds_the_given_file_before_anybody_has_searched(tmp_path: Path) -> None:
+    """Who has the file takes what goes out of it, also where this process has not searched yet."""
+    path, address = tmp_path / "index", redisstore.address_of("places")
+    (gone,) = marks("first", 1)
+    with Memory.open(address, recall_index=path) as memory:
+        said(memory, "one", gone)
+        assert finds(memory, gone)
+
+    with Memory.open(address, recall_index=path) as memory:
+        session = memory.session("one")
+        done = session.erase([one.id for one in session.entries()])
+        assert not any("palimpsest.recall" in told for told in done.remains), done
+    assert not traces([gone], path.read_bytes())
+
+
+def test_an_encrypted_store_has_no_index_in_a_file(tmp_path: Path) -> None:
+    """It holds words in plain text: the option is refused, and without it nothing is beside the store."""
+    keys = Keys({"k": b"\x01" * 32})
+    (word,) = marks("sealed", 1)
+    with pytest.raises(ConfigError, match="recall_index"):
+        Memory.open(f"sqlite:///{tmp_path}/log.db", encryption=keys, recall_index=tmp_path / "index")
+
+    with Memory.open(f"sqlite:///{tmp_path}/log.db", encryption=keys) as memory:
+        said(memory, "one", word)
+        assert finds(memory, word)
+    assert not traces([word], index_bytes("sqlite", tmp_path))
+    assert not [file.name for file in tmp_path.iterdir() if "recall" in file.name or file.name == "index"]
+
+
+@pytest.mark.parametrize("given", ["", " ", 5, b"index", "a\x00b"])
+def test_what_is_no_path_is_refused(given: Any) -> None:
+    """And the error names the option."""
+    with pytest.raises(ConfigError, match="recall_index"):
+        AsyncMemory.open("memory://", recall_index=given)
+
+
+def test_a_file_that_is_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    """A text, another program's database, a store of ours, this one too: none of them is overwritten."""
+    text, database, store = tmp_path / "notes.txt", tmp_path / "other.db", tmp_path / "log.db"
+    text.write_text("not to be lost")
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE precious(a)")
+    Memory.open(store).close()
+
+    for path in (text, database, store, tmp_path):
+        before = path.read_bytes() if path.is_file() else None
+        with pytest.raises(ConfigError, match="recall_index"):
+            Memory.open(store, recall_index=path)
+        assert (path.read_bytes() if path.is_file() else None) == before
+
+
+# --- a store that was replaced
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("opened_since", [True, False])
+def test_a_restored_backup_is_searched_as_it_is(tmp_path: Path, kind: str, opened_since: bool) -> None:
+    """What it lacks is not found, and what is added to it is, though the index beside it has seen more: also where it
+    grew beyond that before anybody searched, if the index was opened since the copy was made."""
+    store, backup = tmp_path / ("log.db" if kind == "sqlite" else "logs"), tmp_path / "backup"
+    address = place_of(kind, tmp_path)
+    with Memory.open(address) as memory:
+        said(memory, "one", "pelicans")
+        assert finds(memory, "pelicans")
+        if not opened_since:
+            copied(store, backup)
+            said(memory, "one", *(f"gone{n}" for n in range(4)))
+            assert finds(memory, "gone3")
+    if opened_since:
+        copied(store, backup)
+        with Memory.open(address) as memory:
+            said(memory, "one", *(f"gone{n}" for n in range(4)))
+            said(memory, "three", "terns")
+            assert finds(memory, "gone3")
+
+    copied(backup, store)
+
+    with Memory.open(address) as memory:
+        said(memory, "one", *(f"anew{n}" for n in range(4 if opened_since else 2)))
+        for n in range(9 if opened_since else 0):
+            said(memory, f"later {n}", "petrels")
+    with Memory.open(address) as memory:
+        assert finds(memory, "anew0")
+        assert finds(memory, "anew1")
+        assert finds(memory, "pelicans")
+        assert not finds(memory, "gone3")
+        assert not finds(memory, "terns")
+
+
+def copied(one: Path, other: Path) -> None:
+    """Copy a store to where another is, perhaps."""
+    for old in other.parent.glob(f"{other.name}-*"):
+        old.unlink()
+    if one.is_dir():
+        shutil.rmtree(other, ignore_errors=True)
+        shutil.copytree(one, other)
+        return
+    with closing(sqlite3.connect(one)) as source, closing(sqlite3.connect(f"{other}.new")) as target:
+        source.backup(target)
+    Path(f"{other}.new").rename(other)
+
+
+# --- without FTS5
+
+
+def test_where_sqlite_has_no_fts5_the_index_is_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in memory, which a warning says once, and finds the same."""
+    address = f"sqlite:///{tmp_path}/log.db"
+    monkeypatch.setattr("palimpsest.recall.opening.has_fts5", lambda: False)
+    assert fts.has_fts5()
+    with Memory.open(address) as memory:
+        said(memory, "one", "cormorants", "pelicans")
+        assert finds(memory, "pelicans")
+        session = memory.session("one")
+        session.erase([session.entries()[1].id])
+        assert not finds(memory, "pelicans")
+        assert finds(memory, "cormorants")
+    assert not (tmp_path / "log.db.recall").exists()
+
+
+# --- the same over every store
+
+
+STORES: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: f"sqlite:///{folder}/log.db",
+    "file": lambda folder: f"file://{folder}/logs",
+    "memory": lambda _: "memory://",
+    "encrypted": lambda folder: f"sqlite:///{folder}/sealed.db",
+    "postgres": lambda _: postgresstore.address_of("everywhere"),
+    "redis": lambda _: redisstore.address_of("everywhere"),
+    "mongodb": lambda _: mongostore.address_of("everywhere"),  # SecantusDB, which speaks its protocol
+}
+
+SUBJECTS = [
+    "harbour",
+    "lighthouse",
+    "invoice",
+    "deployment",
+    "garden",
+    "violin",
+    "passport",
+    "thermostat",
+    "bicycle",
+    "recipe",
+]
+VERBS = ["repaired", "ordered", "moved", "painted", "lost", "measured", "returned", "described", "compared", "cleaned"]
+THINGS = [
+    "on monday",
+    "near the station",
+    "with Anna",
+    "for the third time",
+    "before the storm",
+    "in v2.3",
+    "at 10am",
+    "by mistake",
+]
+
+
+def corpus(memory: Memory) -> None:
+    """Some talk, the same in each store."""
+    dice = random.Random(20)
+    for session in range(8):
+        talk = memory.session(f"talk {session}", counter=quarters)
+        for _ in range(30):
+            said = f"{dice.choice(SUBJECTS)} was {dice.choice(VERBS)} {dice.choice(THINGS)}"
+            match dice.randrange(4):
+                case 0:
+                    talk.add_assistant_message(" ".join([f"The {said}."] * dice.randint(1, 40)))
+                case 1:
+                    talk.add_user_message(f"Is it so that the {said}?", name=dice.choice(["Anna", "Bob"]))
+                case _:
+                    talk.add_user_message(f"I think the {said}, {dice.choice(SUBJECTS)}_{dice.choice(VERBS)}")
+
+
+QUESTIONS = [
+    "who repaired the lighthouse before the storm?",
+    "garden_painted",
+    "Anna violin",
+    'the "passport was returned"',
+    "v2.3 deployment",
+    "bicycle thermostat recipe",
+    "what was lost by mistake",
+]
+
+
+@pytest.mark.wide
+def test_every_store_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ten answers to each question are the same entries, with the same scores, in the same order."""
+    found = dict[str, list[Any]]()
+    for name, address in STORES.items():
+        keys: Any = {"encryption": Keys({"k": b"\x01" * 32})} if name == "encrypted" else {}
+        with Memory.open(address(tmp_path), clock=_ticking(), **keys) as memory:
+            corpus(memory)
+            found[name] = [
+                [
+                    (one.session, one.seq, round(one.score, 6))
+                    for one in memory.recall(question, max_tokens=None).hits[:10]
+                ]
+                for question in QUESTIONS
+            ]
+    monkeypatch.setattr("palimpsest.recall.opening.has_fts5", lambda: False)
+    with Memory.open("memory://", clock=_ticking()) as memory:
+        corpus(memory)
+        found["plain"] = [
+            [(one.session, one.seq, round(one.score, 6)) for one in memory.recall(question, max_tokens=None).hits[:10]]
+            for question in QUESTIONS
+        ]
+
+    assert all(len(hits) == 10 for hits in found["sqlite"])
+    assert {name: hits == found["sqlite"] for name, hits in found.items()} == dict.fromkeys(found, True)
+
+
+def _ticking() -> Callable[[], int]:
+    """A clock that is the same for each store."""
+    now = 1_700_000_000_000_000
+
+    def clock() -> int:
+        nonlocal now
+        now += 1_000_000
+        return now
+
+    return clock

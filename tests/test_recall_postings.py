@@ -1,0 +1,109 @@
+"""The index in memory says what SQLite's full-text index says of the same terms."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+
+import pytest
+
+from palimpsest.recall.analysis import terms
+from palimpsest.recall.postings import Postings, part_key
+
+WORDS = ["a", "b", "c", "東京", "d_e", "_2023_05", "e1", "é", "हिन्दी"]
+PHRASES = ["a b", "a a", "a b c", "東京 a", "b d_e"]
+
+
+def fts5() -> sqlite3.Connection:
+    """A contentless index that splits at blanks alone."""
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE VIRTUAL TABLE parts USING fts5(terms, content='', tokenize=\"ascii tokenchars '_'\")")
+    return db
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_scores_are_those_of_fts5(seed: int) -> None:
+    """Each term and phrase has the same parts with the same scores, also when parts were taken out."""
+    rng = random.Random(seed)
+    db, postings, parts = fts5(), Postings(), dict[int, list[str]]()
+    for _ in range(rng.randint(1, 60)):
+        key = rng.randrange(1, 1 << 45)
+        parts[key] = rng.choices(WORDS[: rng.randint(2, len(WORDS))], k=rng.randint(1, 30))
+        postings.put(key, parts[key])
+        db.execute("INSERT INTO parts (rowid, terms) VALUES (?, ?)", (key, " ".join(parts[key])))
+    for key in [key for key in parts if rng.random() < 0.3]:
+        assert postings.drop(key)
+        db.execute("INSERT INTO parts (parts, rowid, terms) VALUES ('delete', ?, ?)", (key, " ".join(parts.pop(key))))
+
+    for asked in (*WORDS, *PHRASES):
+        theirs = db.execute("SELECT rowid, -bm25(parts) FROM parts WHERE parts MATCH ?", (f'"{asked}"',)).fetchall()
+        (ours,) = postings.matches([asked])
+        assert ours == {key: pytest.approx(score, rel=1e-12) for key, score in theirs}, asked
+
+
+def test_a_range_of_keys_and_the_newest_of_it() -> None:
+    """A session is a range of keys; of many parts those of the highest keys are looked at. Weights stay."""
+    postings = Postings()
+    for session in (1, 2):
+        for seq in range(100):
+            postings.put(part_key(session, seq, 0), ["word", f"w{seq}"])
+
+    (every,) = postings.matches(["word"])
+    (some,) = postings.matches(["word"], part_key(1, 0, 0), part_key(2, 0, 0))
+    (newest,) = postings.matches(["word"], part_key(1, 0, 0), part_key(2, 0, 0), newest=3)
+
+    assert len(every) == 200
+    assert set(some) == {part_key(1, seq, 0) for seq in range(100)}
+    assert all(some[key] == every[key] for key in some)
+    assert set(newest) == {part_key(1, seq, 0) for seq in (97, 98, 99)}
+
+
+def test_what_is_dropped_leaves_nothing() -> None:
+    """A term that no part holds any more is in no bytes of the index; putting a part again replaces it."""
+    postings = Postings()
+    postings.put(1, ["secret", "word"])
+    postings.put(2, ["word"])
+
+    postings.put(1, ["word"])
+
+    assert postings.matches(["secret", "word"])[0] == {}
+    assert set(postings.matches(["word"])[0]) == {1, 2}
+    assert "secret" not in repr(vars(postings))
+    assert postings.drop(1)
+    assert not postings.drop(1)
+    assert postings.drop(2)
+    assert len(postings) == 0
+    assert postings.matches(["word"]) == [{}]
+    assert "word" not in repr(vars(postings))
+
+
+def test_asking_for_nothing() -> None:
+    """A term without letters, an unknown one, a phrase with an unknown one: none has parts."""
+    postings = Postings()
+    postings.put(1, ["word"])
+
+    assert postings.matches(["", "other", "word other"]) == [{}, {}, {}]
+    assert Postings().matches(["word"]) == [{}]
+    assert postings.keys() == [1]
+    assert 1 in postings
+
+
+def test_terms_come_out_of_fts5_as_they_went_in() -> None:
+    """SQLite's tokenizer splits the joined terms at blanks alone, whatever script they are of, and keeps `_`."""
+    texts = [
+        "東京タワーに行きました。",
+        "हिन्दी में लिखो",
+        "ไทยแลนด์",
+        "고양이가 물을",
+        "Ёлка ΑΘΉΝΑ Ångström",
+        "a_b HAT170 1,299",
+    ]
+    parts = [["_2023_05", *terms(text)] for text in texts]
+    db = fts5()
+    db.execute("CREATE VIRTUAL TABLE stored USING fts5vocab(parts, instance)")
+
+    db.executemany("INSERT INTO parts (rowid, terms) VALUES (?, ?)", [(i, " ".join(p)) for i, p in enumerate(parts)])
+
+    for number, part in enumerate(parts):
+        stored = db.execute("SELECT term FROM stored WHERE doc = ? ORDER BY offset", (number,)).fetchall()
+        assert [term for (term,) in stored] == part

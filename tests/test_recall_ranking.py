@@ -1,0 +1,205 @@
+"""Ranking: what was asked comes first, what is around it behind it, and how long something is decides nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.log.entry import Entry, Role, moment
+from palimpsest.recall.parts import parts_of
+from palimpsest.recall.postings import Postings, part_key
+from palimpsest.recall.questions import Question, question
+from palimpsest.recall.ranking import Facts, Ranked, Ranking, rank
+
+MINUTE = 60_000_000
+DAY = 24 * 60 * MINUTE
+FILLING = "We talked about the weather, and what was on at the cinema. "
+
+
+class Talk:
+    """Entries in an index."""
+
+    def __init__(self, turns: Sequence[tuple[Role, str] | tuple[Role, str, str]], *, every: int = MINUTE) -> None:
+        self.index, self.facts = Postings(), dict[int, Facts]()
+        self.every, self.at = every, 0
+        for turn in turns:
+            self.say(*turn)
+
+    def say(self, role: Role, text: str, name: str | None = None) -> int:
+        """Add an entry and return its seq."""
+        seq = len(self.facts) + 1
+        self.at += self.every
+        entry = Entry(seq=seq, role=role, content=text, name=name, at=self.at)
+        for number, part in enumerate(parts_of(entry)):
+            self.index.put(part_key(0, seq, number), part.terms)
+        self.facts[seq] = Facts(at=self.at, turn=0, kind="message", role=role, chars=len(text), name=name)
+        return seq
+
+    def ask(self, text: str) -> list[Ranked]:
+        """What is found."""
+        asked = question(text)
+        return rank(asked, self.index.matches(asked.terms), self.facts)
+
+    def order(self, text: str) -> list[int]:
+        """The seqs of what is found."""
+        return [hit.seq for hit in self.ask(text)]
+
+
+def filled(*, before: int = 20, behind: int = 20, turns: Sequence[tuple[Role, str]]) -> Talk:
+    """Turns among others that say nothing of them."""
+    filling: list[tuple[Role, str]] = [("user", FILLING), ("assistant", "Indeed it was so.")]
+    return Talk([*filling * before, *turns, *filling * behind])
+
+
+def test_an_answer_is_found_by_the_question_before_it() -> None:
+    """An entry that has no word of the question is found where the entry before it has them, and right behind that."""
+    talk = filled(turns=[("user", "What did the vet say of your parrot?"), ("assistant", "He needs rest.")])
+
+    assert talk.order("What did the vet say about the parrot?")[:2] == [41, 42]
+
+
+def test_those_around_a_hit_do_not_outrank_it() -> None:
+    """The hit comes first, then who came behind it."""
+    talk = filled(turns=[("assistant", "Hm."), ("user", "The harbour crane fell over."), ("assistant", "Oh no.")])
+
+    assert talk.order("crane at the harbour")[:2] == [42, 43]
+
+
+def test_what_is_around_ends_with_a_sitting() -> None:
+    """What was said the day before is not around."""
+    talk = Talk([("user", "The harbour crane fell over."), ("assistant", "Oh no.")], every=DAY)
+
+    assert talk.order("harbour crane") == [1]
+
+
+def test_a_long_neighbour_does_not_drown_a_short_turn() -> None:
+    """A fact that a user mentions is found before the thanks for a long answer that has the same word often."""
+    long = "A cello wants care: keep the cello dry, tune the cello each day. " * 40
+    talk = filled(
+        turns=[
+            ("user", "I bought a cello for 900 euros."),
+            ("assistant", "Nice."),
+            ("user", "How do I look after it?"),
+            ("assistant", long),
+            ("user", "Thanks!"),
+        ]
+    )
+
+    order = talk.order("How much did I pay for the cello in euros?")
+
+    assert order[0] == 41
+    assert order.index(41) < order.index(44) < order.index(45)
+
+
+def test_a_long_entry_counts_by_its_best_part() -> None:
+    """A paragraph of a long answer is found as well as if it stood alone."""
+    text = FILLING * 40 + "The gateway listens on port 8443 behind the proxy. " + FILLING * 40
+    talk = filled(turns=[("assistant", text), ("user", "And which port is the right one for ships?")])
+
+    first = talk.ask("On which port does the gateway listen?")[0]
+
+    assert first.seq == 41
+    assert 2 <= first.part < len(parts_of(Entry(content=text))) - 1
+
+
+def test_a_phrase_counts_more_than_its_words() -> None:
+    """Of two entries with the same words the one that has them side by side comes first."""
+    talk = filled(
+        turns=[
+            ("user", "The group thanked us for our support, it was fun."),
+            *[("assistant", "Indeed it was so.")] * 5,
+            ("user", "I thanked the support group, it was fun for us."),
+        ]
+    )
+
+    assert talk.order("the support group")[0] == 47
+
+
+def test_of_equals_the_newest_comes_first() -> None:
+    """Where nothing else tells entries apart, the time does."""
+    talk = Talk([("user", "The key is blue.")] * 5, every=DAY)
+
+    assert talk.order("key") == [5, 4, 3, 2, 1]
+
+
+def test_a_speaker_whom_the_question_names() -> None:
+    """What was said by the one who is asked about comes before the same of somebody else."""
+    turns: list[tuple[Role, str, str]] = [("user", "I like figs.", "Ann"), ("assistant", "I like figs.", "Bo")]
+    talk = Talk(turns, every=DAY)
+
+    assert talk.order("Does Ann like figs?")[0] == 1
+    assert talk.order("Does Bo like figs?")[0] == 2
+
+
+def test_who_asks_about_themself_means_what_they_said() -> None:
+    """With "my" a user's words come before the same of an assistant."""
+    talk = Talk([("user", "The car is a Skoda."), ("assistant", "The car is a Skoda.")], every=DAY)
+
+    assert talk.order("What is my car?")[0] == 1
+    assert talk.order("What is the car?")[0] == 2
+
+
+def test_a_time_that_the_question_speaks_of() -> None:
+    """Of the same said twice, what was said at the time in question comes first."""
+    talk = Talk([("user", "We went to the lake.")] * 4, every=40 * DAY)
+    said = talk.facts[2].at
+    asked = question(f"the lake on {moment(said).date().isoformat()}", talk.at)
+
+    hits = rank(asked, talk.index.matches(asked.terms), talk.facts)
+
+    assert hits[0].seq == 2
+
+
+def test_a_filter_leaves_what_is_around() -> None:
+    """Entries that may not be returned still say what an answer was about."""
+    talk = filled(turns=[("user", "What did the vet say of your parrot?"), ("assistant", "He needs rest.")])
+    asked = question("the vet on the parrot")
+
+    ranking = Ranking(asked, talk.index.matches(asked.terms))
+    hits = ranking.ranked(talk.facts, only=lambda facts: facts.role == "assistant")
+
+    assert hits[0].seq == 42
+    assert {talk.facts[hit.seq].role for hit in hits} == {"assistant"}
+
+
+def test_facts_of_what_is_wanted_are_enough() -> None:
+    """The order is the same with the facts of all entries and with those that are asked for, which are few."""
+    rng = random.Random(3)
+    colours = ["red", "green", "blue", "grey", "pink", "white"]
+    talk = Talk([("user", " ".join(rng.choices(colours, k=4))) for _ in range(3000)])
+    asked = question("red and blue")
+    matches = talk.index.matches(asked.terms)
+
+    ranking = Ranking(asked, matches)
+    wanted = ranking.wanted
+
+    assert len(wanted) < 500
+    assert ranking.ranked({key: talk.facts[key] for key in wanted if key in talk.facts}) == rank(
+        asked, matches, talk.facts
+    )
+
+
+def test_nothing_found() -> None:
+    """No term, no match, no facts: no hit, and no error."""
+    assert rank(Question((), ()), [], {}) == []
+    assert rank(question("harbour"), [{}], {}) == []
+    assert rank(question("harbour"), [{256: 1.0}], {}) == []
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["red", "green", "blue", "grey"]), max_size=12), min_size=1, max_size=30),
+    st.lists(st.sampled_from(["red", "green", "blue", "grey"]), min_size=1, max_size=4),
+)
+def test_each_entry_comes_once_in_falling_order(texts: list[list[str]], asked: list[str]) -> None:
+    """Whatever is asked of whatever: scores fall, no entry comes twice, all that have a word of it are there."""
+    talk = Talk([("user", " ".join(words)) for words in texts])
+
+    hits = talk.ask(" ".join(asked))
+
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    seqs = [hit.seq for hit in hits]
+    assert len(seqs) == len(set(seqs))
+    assert {seq for seq, words in enumerate(texts, 1) if set(words) & set(asked)} <= set(seqs)

@@ -1,0 +1,321 @@
+"""What an index keeps of meaning: vectors by part, of one embedder, in SQLite and in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from palimpsest.errors import EmbedderFailed
+from palimpsest.recall.embedders import embedder
+from palimpsest.recall.matrix import BLOCK, Matrix
+from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
+from palimpsest.recall.vectors import Row, State, Vectors, digest_of, packed, unpacked
+from palimpsest.runtime.runner import Inline, drive
+
+np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
+
+T = TypeVar("T")
+
+
+class Words:
+    """An embedder over eight words, which counts what it was given."""
+
+    def __init__(self, name: str = "words", words: str = "cat dog boat rain key song bread moon") -> None:
+        self.name, self._words, self.given = name, words.split(), list[str]()
+        self.fails = False
+
+    def __call__(self, texts: list[str]) -> Any:
+        if self.fails:
+            raise ConnectionError("down")
+        self.given += texts
+        return [[*(text.count(word) for word in self._words), 0.1] for text in texts]
+
+
+class Kept:
+    """The rows of one tenant in a file, as whoever opens it has them."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None)
+
+    async def do(self, body: Callable[[SqliteVectors], T], *, writes: bool) -> T:
+        with self.db:
+            self.db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            return body(SqliteVectors(self.db))
+
+    def vectors(self, words: Words, **options: Any) -> Vectors:
+        return Vectors(FileVectors(self.do), embedder(words, Inline()), **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "index.db"
+
+
+@pytest.fixture
+def kept(path: Path) -> Iterator[Kept]:
+    one = Kept(path)
+    yield one
+    one.db.close()
+
+
+@pytest.fixture
+def other(path: Path, kept: Kept) -> Iterator[Kept]:
+    """The same file, as another process has it."""
+    one = Kept(path)
+    yield one
+    one.db.close()
+
+
+def key(session: int, seq: int, part: int = 0) -> int:
+    return session << 36 | seq << 8 | part
+
+
+def put(vectors: Vectors, texts: dict[int, str]) -> bool:
+    return drive(vectors.put(texts, drive(vectors.state()).generation))
+
+
+def found(vectors: Vectors, text: str, numbers: Sequence[int] | None = None, limit: int = 10) -> list[int]:
+    """The keys of the nearest parts."""
+    return list(drive(vectors.search(text, numbers, limit=limit))[1])
+
+
+TEXTS = {key(0, 1): "cat and dog", key(0, 2): "boat", key(1, 1): "dog dog", key(1, 2): "bread moon"}
+
+
+def test_what_means_the_same_is_found_nearest_first(kept: Kept) -> None:
+    """Cosines come with the keys, and the question's vector serves for those of other parts."""
+    vectors = kept.vectors(Words())
+    put(vectors, TEXTS)
+
+    vector, cosines = drive(vectors.search("dog", limit=2))
+
+    assert list(cosines) == [key(1, 1), key(0, 1)]
+    assert cosines[key(1, 1)] == pytest.approx(1.0, abs=0.01)
+    assert cosines[key(0, 1)] == pytest.approx(0.5**0.5, abs=0.01)
+    more = drive(vectors.cosines(vector, [key(0, 2), key(1, 1), key(9, 9)]))
+    assert more == {key(0, 2): pytest.approx(0.01, abs=0.01), key(1, 1): cosines[key(1, 1)]}
+
+
+def test_only_the_sessions_that_are_meant_are_searched(kept: Kept) -> None:
+    """By their numbers, in the upper bits of keys."""
+    vectors = kept.vectors(Words())
+    put(vectors, TEXTS)
+
+    assert found(vectors, "dog", [0]) == [key(0, 1), key(0, 2)]
+    assert found(vectors, "dog", [7]) == []
+    assert found(vectors, "dog", []) == []
+
+
+def test_vectors_outlive_the_process(kept: Kept, other: Kept) -> None:
+    """Another one finds what the first one embedded, without embedding it again; and what comes later, too."""
+    first, words = kept.vectors(Words()), Words()
+    put(first, TEXTS)
+    second = other.vectors(words)
+
+    assert found(second, "boat", limit=1) == [key(0, 2)]
+    put(first, {key(2, 1): "boat boat rain"})
+    assert found(second, "rain", limit=1) == [key(2, 1)]
+    assert words.given == ["boat", "rain"]
+
+
+def test_what_has_no_vector_is_missing(kept: Kept) -> None:
+    """A follower asks for that, and embeds it."""
+    vectors = kept.vectors(Words())
+    assert drive(vectors.missing([1, 2])) == [1, 2]
+
+    put(vectors, TEXTS)
+
+    assert drive(vectors.missing([key(0, 3), *TEXTS, key(5, 1)])) == [key(0, 3), key(5, 1)]
+
+
+def test_a_text_is_embedded_once(kept: Kept) -> None:
+    """Its hash says that it was: the same words in another place, or put again, cost no call."""
+    words = Words()
+    vectors = kept.vectors(words)
+    put(vectors, {key(0, 1): "cat", key(0, 2): "cat", key(0, 3): "dog"})
+    put(vectors, {key(1, 1): "dog", key(0, 1): "cat", key(1, 2): "moon"})
+
+    assert words.given == ["cat", "dog", "moon"]
+    assert found(vectors, "dog", limit=2) == [key(1, 1), key(0, 3)]
+
+
+def test_what_is_dropped_is_found_by_nobody(kept: Kept, other: Kept) -> None:
+    """Also by another process that has it in memory, and by one that put something else in its place."""
+    vectors, second = kept.vectors(Words()), other.vectors(Words())
+    put(vectors, TEXTS)
+    assert found(second, "boat", limit=1) == [key(0, 2)]
+
+    drive(vectors.drop([(key(0, 2), key(0, 3)), (key(1, 0), key(2, 0))]))
+    put(vectors, {key(1, 1): "cat moon"})
+
+    for one in (vectors, second):
+        assert sorted(found(one, "boat dog bread")) == [key(0, 1), key(1, 1)]
+        assert found(one, "moon", limit=1) == [key(1, 1)]
+
+
+def test_what_was_dropped_while_it_was_embedded_does_not_come_back(kept: Kept, other: Kept) -> None:
+    """Its text was read before the erasure. The write that comes after it is refused, and nothing of it is kept."""
+    vectors = kept.vectors(Words())
+    before = drive(vectors.state()).generation
+
+    drive(other.vectors(Words()).drop([(key(0, 1), key(0, 2))]))
+
+    assert drive(vectors.put({key(0, 1): "cat"}, before)) is False
+    assert drive(vectors.missing([key(0, 1)])) == [key(0, 1)]
+    assert put(vectors, {key(0, 2): "boat"}) is True
+
+
+def test_the_bytes_of_what_was_dropped_are_gone_from_the_file(kept: Kept, path: Path) -> None:
+    """Neither the vector nor the hash of the text stays in free pages."""
+    vectors = kept.vectors(Words())
+    texts = {key(0, seq): f"song {'moon ' * seq}" for seq in range(1, 400)}
+    put(vectors, texts)
+    gone = [digest_of("words", texts[key(0, seq)]) for seq in (7, 200)]
+    assert all(digest in path.read_bytes() for digest in gone)
+
+    drive(vectors.drop([(key(0, 7), key(0, 8)), (key(0, 200), key(0, 201))]))
+
+    assert not any(digest in path.read_bytes() for digest in gone)
+
+
+def test_another_model_s_vectors_are_not_mixed_in(kept: Kept) -> None:
+    """Nothing of the old one is found by the new one; all is missing, and the first write drops the old ones."""
+    put(kept.vectors(Words("old")), TEXTS)
+    new = kept.vectors(Words("new", "cat dog boat rain key song bread sun"))
+
+    assert found(new, "dog") == []
+    assert drive(new.missing(list(TEXTS))) == list(TEXTS)
+    put(new, {key(0, 1): "cat"})
+    assert found(new, "cat") == [key(0, 1)]
+    assert drive(new.state())[:2] == ("new", 9)
+    assert found(kept.vectors(Words("old")), "dog") == []
+
+
+def test_a_model_of_the_same_name_with_other_dimensions_is_another_one(kept: Kept) -> None:
+    """Somebody changed what is behind the name."""
+    put(kept.vectors(Words()), TEXTS)
+    wider = kept.vectors(Words(words="cat dog boat"))
+
+    assert found(wider, "dog") == []
+    put(wider, {key(0, 1): "dog"})
+    assert found(wider, "dog") == [key(0, 1)]
+
+
+def test_of_two_processes_with_two_models_the_last_one_stays(kept: Kept, other: Kept) -> None:
+    """The first one is told, instead of dropping again what the other has made."""
+    first, second = kept.vectors(Words("first")), other.vectors(Words("second"))
+    put(first, TEXTS)
+    put(second, TEXTS)
+
+    with pytest.raises(EmbedderFailed, match="keeps vectors of second since") as failed:
+        put(first, {key(3, 1): "cat"})
+    assert failed.value.kind == "replaced"
+    assert found(first, "dog") == []
+    assert found(second, "dog", limit=1) == [key(1, 1)]
+
+
+def test_an_embedder_that_fails_changes_nothing(kept: Kept) -> None:
+    """What was kept is kept, and found again when it works."""
+    words = Words()
+    vectors = kept.vectors(words)
+    put(vectors, TEXTS)
+
+    words.fails = True
+    for ask in (lambda: put(vectors, {key(4, 1): "moon"}), lambda: found(vectors, "dog")):
+        with pytest.raises(EmbedderFailed, match="ConnectionError: down"):
+            ask()
+    words.fails = False
+
+    assert drive(vectors.missing([*TEXTS, key(4, 1)])) == [key(4, 1)]
+    assert found(vectors, "dog", limit=1) == [key(1, 1)]
+
+
+def test_tenants_of_a_file_have_vectors_of_their_own(kept: Kept) -> None:
+    """By tables of their own: neither a search nor a hash tells one of the other's."""
+    mine, yours = SqliteVectors(kept.db, 1), SqliteVectors(kept.db, 2)
+    row = Row(key(0, 1), digest_of("m", "secret"), packed(np.ones(4, np.float32) / 2))
+    mine.claim("m", 4)
+    yours.claim("m", 4)
+    mine.put([row], State("m", 4))
+
+    assert yours.known([row.digest]) == {}
+    assert yours.missing([row.key]) == [row.key]
+    assert yours.changes(State(), 0, 10).added == []
+
+
+def test_16_bits_are_enough() -> None:
+    """A cosine moves by less than 0.001."""
+    rows = np.random.default_rng(1).standard_normal((200, 384)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+
+    again = unpacked([packed(row) for row in rows])
+
+    assert np.abs(rows @ rows.T - again @ again.T).max() < 1e-3
+
+
+# --- the matrix
+
+
+def unit(count: int, seed: int = 0) -> Any:
+    rows = np.random.default_rng(seed).standard_normal((count, 16)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
+    """After additions, replacements and removals over several blocks, for all sessions and for some."""
+    rng = np.random.default_rng(3)
+    matrix, there = Matrix(16), dict[int, Any]()
+    for step in range(40):
+        keys = sorted({key(int(rng.integers(20)), int(rng.integers(600))) for _ in range(700)})
+        rows = unit(len(keys), step)
+        matrix.put(keys, rows)
+        there.update(zip(keys, rows, strict=True))
+        gone = [one for one in there if rng.random() < 0.02]
+        matrix.drop([*gone, -1])
+        for one in gone:
+            del there[one]
+    assert len(matrix) == len(there) > 2 * BLOCK
+    question = unit(1, 99)[0]
+    for numbers in (None, [3], [0, 5, 6, 7, 8, 9, 10, 11, 12], [999]):
+        meant = {one: float(row @ question) for one, row in there.items() if numbers is None or one >> 36 in numbers}
+        best = sorted(meant, key=lambda one: (-meant[one], -one))[:50]
+
+        answer = matrix.search(question, numbers, 50)
+
+        assert list(answer) == best
+        assert answer == pytest.approx({one: meant[one] for one in best}, abs=1e-5)
+        assert matrix.cosines(question, meant) == pytest.approx(meant, abs=1e-5)
+
+
+def test_a_matrix_keeps_what_it_is_told_to() -> None:
+    """Whatever else it has goes."""
+    matrix = Matrix(16)
+    matrix.put(range(100), unit(100))
+
+    matrix.keep(np.array([5, 7, 500], np.int64))
+
+    assert sorted(matrix.search(unit(1)[0], None, 10)) == [5, 7]
+
+
+def test_a_matrix_is_bounded() -> None:
+    """Of more parts than it may hold it has the newest sessions'; room is made seldom."""
+    matrix = Matrix(16, most=1000)
+    for start in range(0, 5000, 100):
+        matrix.put(range(start, start + 100), unit(100, start))
+        assert len(matrix) <= 1000
+
+    there = matrix.search(unit(1)[0], None, 5000)
+    assert len(there) > 900
+    assert min(there) == 5000 - len(there)
+
+
+def test_no_hits_are_asked_for() -> None:
+    """A limit of 0 is no mistake; an empty matrix finds nothing."""
+    matrix = Matrix(16)
+    assert matrix.search(unit(1)[0], None, 5) == {}
+    matrix.put([1], unit(1))
+    assert matrix.search(unit(1)[0], None, 0) == {}

@@ -1,0 +1,465 @@
+"""A worker over declared memories: what is due, to whom it is given, what is read for that, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend_reads import watched
+from on_servers import KINDS
+from palimpsest import ConfigError, Memory
+from palimpsest.resources import AsyncResources, Worked
+from palimpsest.stores.copying import copy_store
+from palimpsest.strategies import CallableSummarizer, Plan, Snapshot, Summarize
+from palimpsest.testing import FakeClock
+from talks import Scripted
+from worker_process import declared, said
+from writer import quarters
+
+pytestmark = pytest.mark.anyio
+
+FEW, MANY = 2, 6
+"""Interactions that are too few for the trigger, and enough."""
+
+
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("postgres", "redis", "mongodb"))]
+)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store that others can open, too."""
+    return f"sqlite:///{tmp_path}/a.db" if request.param == "sqlite" else KINDS[request.param].address_of("worker")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A store in a file."""
+    return f"sqlite:///{tmp_path}/a.db"
+
+
+@asynccontextmanager
+async def opened(where: str, clock: FakeClock | None = None, **more: Any) -> AsyncIterator[AsyncResources]:
+    """The declared memory, in a store."""
+    options = {"clock": clock} if clock is not None else {}
+    async with AsyncResources.load(declared(where, **more), **options) as resources:
+        yield resources
+
+
+async def fill(resources: AsyncResources, *keys: str, turns: int = MANY, start: int = 0) -> None:
+    """So many interactions under each key."""
+    for key in keys:
+        session = resources.session({"id": "chat", "key": key}, counter=quarters)
+        await session.add([one for number in range(start, start + turns) for one in said(key, number)])
+
+
+def summarizing(*answers: str) -> dict[str, Any]:
+    """Options of a worker whose summarizer answers so."""
+    return {"summarizer": Scripted(*(answers or ["a summary"])), "counter": quarters}
+
+
+async def summaries(resources: AsyncResources, key: str) -> int:
+    """How many versions of a summary a session has had."""
+    return len(await resources.session({"id": "chat", "key": key}, counter=quarters).summaries(history=True))
+
+
+async def test_what_is_due_is_done_and_told(where: str) -> None:
+    """Once: by the summarizer, where the trigger says so; a session of another kind, and a backup, are left alone."""
+    told = list[Worked]()
+    async with opened(where) as resources:
+        await fill(resources, "many", turns=MANY)
+        await fill(resources, "few", turns=FEW)
+        memory = resources.memory("chat")
+        for other in ("plain", "default/chat/~0123", "default/chats/many"):
+            await memory.session(other).add([one for number in range(MANY) for one in said("x", number)])
+
+        worker = resources.worker(told=told.append, **summarizing())
+        first, second = await worker.once(), await worker.once()
+
+        assert (first.compacted, first.looked, first.listed, first.failed) == (1, 2, 5, 0)
+        assert (second.compacted, second.looked, second.rounds) == (0, 0, 1)
+        (one,) = told
+        assert (one.duty, one.session, one.memory, one.tenant) == ("compact", "default/chat/many", "chat", "default")
+        assert (one.reason, one.strategy, one.covered) == (None, "summarizer", 2 * (MANY - 1))
+        assert one.tokens_before > one.tokens_after > 0
+        assert await summaries(resources, "many") == 1
+        assert await memory.session("plain").summaries(history=True) == []
+
+
+async def test_one_to_whom_nobody_has_written_is_not_read(where: str) -> None:
+    """Of a hundred sessions that are idle a worker reads none, nor does one that was started anew: of the store's last
+    mark the heads at most."""
+    clock = FakeClock()
+    async with opened(where, clock) as resources:
+        for i in range(100):
+            clock.advance(1)
+            await fill(resources, f"k{i}", turns=FEW)
+        first = await resources.worker(**summarizing()).once()
+        await resources.worker(**summarizing()).once()  # MongoDB's marks may come late: of two minutes it reads anew
+        again = resources.worker(**summarizing())
+        idle = await again.once()
+        clock.advance(1)
+        await fill(resources, "k7", start=FEW)
+        busy = await again.once()
+
+    assert (first.looked, first.listed >= 100) == (100, True)
+    late = 100 * where.startswith("mongodb")
+    assert (idle.looked, idle.listed <= 1 + late) == (0, True)
+    assert (busy.looked, busy.compacted, busy.listed <= 2 + late) == (1, 1, True)
+
+
+async def test_an_idle_round_reads_as_much_of_hundreds_of_sessions_as_of_ten(file: str) -> None:
+    """Counted at the backend: looks, and rows of entries."""
+    counts = list[tuple[int, int, int]]()
+    clock = FakeClock()
+    async with opened(file, clock) as resources:
+        for upto in (10, 300):
+            for i in range(upto):
+                clock.advance(1)
+                await resources.session({"id": "chat", "key": f"k{upto}.{i}"}).add_user_message("hello")
+            worker = resources.worker(**summarizing())
+            await worker.once()
+            with watched(resources.memory("chat")) as reads:  # type: ignore[arg-type]
+                report = await worker.once()
+            counts.append((reads.looks, reads.rows, report.listed))
+
+    assert counts[0] == counts[1]
+    assert counts[0][1:] == (0, 1)
+
+
+async def test_workers_share_what_there_is(where: str) -> None:
+    """Each session is compacted by one of two that are at work at once. The other looks at most at what came of it."""
+    async with opened(where) as one, opened(where) as other:
+        keys = [f"k{i}" for i in range(60)]
+        await fill(one, *keys)
+        workers = [one.worker(**summarizing()), other.worker(**summarizing())]
+        reports = await asyncio.gather(*(worker.once() for worker in workers))
+
+        assert sum(report.compacted for report in reports) == 60
+        assert sum(report.looked for report in reports) <= 120 * (1 + where.startswith("mongodb"))
+        assert all(report.compacted for report in reports)
+        assert [await summaries(one, key) for key in keys] == [1] * 60
+
+
+async def test_what_fails_is_tried_again_and_keeps_nobody_from_the_rest(file: str) -> None:
+    """A provider that is down: after a while, with longer and longer pauses; then it is compacted, once."""
+    clock, told = FakeClock(), list[Worked]()
+    down = True
+
+    def summarizer(prompt: str) -> str:
+        if down:
+            raise ConnectionError("no route")
+        return "a summary"
+
+    strategy = {**declared(file)["long_term_memory_strategy"][0], "on_failure": "keep"}
+    async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
+        await fill(resources, "a", "b")
+        given = CallableSummarizer(summarizer, checked=False)
+        worker = resources.worker(told=told.append, summarizer=given, counter=quarters)
+        first = await worker.once()
+        assert (first.failed, first.compacted, first.waiting) == (2, 0, 2)
+        assert {one.reason for one in told} == {"failed"}
+        assert (await worker.once()).looked == 0
+        calls = []
+        for _ in range(60):
+            clock.advance(6)
+            calls.append((await worker.once()).failed)
+        assert sum(calls) <= 10  # three tries each at once, then one in a minute, in two, …
+        down = False
+        clock.advance(3_600)
+        assert (await worker.once()).compacted == 2
+        assert (await worker.once()).waiting == 0
+        assert [await summaries(resources, key) for key in "ab"] == [1, 1]
+
+
+async def test_what_one_who_is_gone_had_taken_is_taken_up(file: str) -> None:
+    """When the lease is over, and not before; nobody reads anything else for that."""
+    clock, begun = FakeClock(), asyncio.Event()
+
+    async def hanging(prompt: str) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with opened(file, clock, lease="10s") as gone, opened(file, clock, lease="10s") as resources:
+        await fill(gone, "a", "b", "c")
+        task = asyncio.create_task(gone.worker(lease="10s", summarizer=hanging, counter=quarters).once())
+        await begun.wait()  # it has them in hand, and would give no sign of life any more
+        worker = resources.worker(lease="10s", **summarizing())
+
+        assert ((await worker.once()).compacted, worker.report.looked) == (0, 0)
+        clock.advance(11)
+        assert (await worker.once()).compacted == 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [await summaries(resources, key) for key in "abc"] == [1, 1, 1]
+        assert (await worker.once()).looked == 0
+
+
+async def test_one_on_which_another_is_at_work_is_looked_at_again(file: str) -> None:
+    """A compaction by hand holds the session; the worker comes back for it, and finds it done."""
+    clock, begun, ends = FakeClock(), asyncio.Event(), asyncio.Event()
+
+    async def slow(prompt: str) -> str:
+        begun.set()
+        await ends.wait()
+        return "by hand"
+
+    async with opened(file, clock) as resources:
+        await fill(resources, "a")
+        session = resources.session({"id": "chat", "key": "a"}, counter=quarters, summarizer=slow)
+        task = asyncio.create_task(session.compact())
+        await begun.wait()
+        worker = resources.worker(**summarizing())
+        first = await worker.once()
+        ends.set()
+        await task
+        clock.advance(6)
+        second = await worker.once()
+
+        assert (first.compacted, first.failed, first.waiting) == (0, 0, 1)
+        assert (second.looked, second.compacted, second.waiting) == (1, 0, 0)
+        assert await summaries(resources, "a") == 1
+
+
+class Held(Summarize, frozen=True, kw_only=True):
+    """Has made a plan, and waits until it may go on; only the first plan does."""
+
+    planned: Any
+    goes_on: Any
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Plan, and wait."""
+        made = Summarize.plan(self, snapshot)
+        self.planned.set()
+        assert self.goes_on.wait(60)
+        return made
+
+
+async def test_who_comes_second_pays_nothing(file: str) -> None:
+    """A compaction that was planned before another was done gets the lease after it: it plans anew, and asks nobody."""
+    asked, planned, goes_on = list[str](), threading.Event(), threading.Event()
+
+    def summarizer(prompt: str) -> str:
+        asked.append(prompt)
+        return "a summary"
+
+    held = Held(interaction_keep=1, cod_max_loops=0, summary_floor=10, planned=planned, goes_on=goes_on)
+    given = {"counter": quarters, "summarizer": CallableSummarizer(summarizer, checked=False)}
+    async with opened(file) as one, opened(file) as other:
+        await fill(one, "a")
+        late = asyncio.create_task(one.session({"id": "chat", "key": "a"}, **given).compact(held))
+        await asyncio.to_thread(planned.wait, 60)
+        first = await other.session({"id": "chat", "key": "a"}, **given).compact()
+        goes_on.set()
+        second = await late
+
+    assert (first.done, second.done, len(asked)) == (True, False, 1)
+
+
+async def test_idle_sessions_are_compacted_when_they_have_been_idle(file: str) -> None:
+    """A strategy that waits for an hour without a write: no session of it is read before, and none twice."""
+    strategy = {**declared(file)["long_term_memory_strategy"][0], "triggers": {"idle_seconds": 3_600}}
+    clock = FakeClock()
+    async with opened(file, clock, long_term_memory_strategy=[strategy]) as resources:
+        await fill(resources, "a")
+        worker = resources.worker(**summarizing())
+        early = await worker.once()
+        clock.advance(1_800)
+        await fill(resources, "b")
+        clock.advance(1_801)
+        hour = await worker.once()
+        clock.advance(1_800)
+        later = await worker.once()
+        clock.advance(36_000)
+        rest = [await worker.once() for _ in range(2)]
+
+    assert [early.compacted, hour.compacted, later.compacted] == [0, 1, 1]
+    assert [report.compacted for report in rest] == [0, 0]
+    assert rest[1].looked == 0
+
+
+async def test_what_a_cut_has_evicted_is_summarised(file: str) -> None:
+    """A strategy without a trigger waits for the room: what a context leaves out for want of it, a worker covers."""
+    strategy = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
+    async with opened(file, long_term_memory_strategy=[strategy], max_log_tokens=600) as resources:
+        await fill(resources, "a", turns=FEW)
+        worker = resources.worker(**summarizing())
+        assert (await worker.once()).compacted == 0
+        await fill(resources, "a", turns=12, start=FEW)
+        session = resources.session({"id": "chat", "key": "a"}, counter=quarters)
+        assert "<a> question 0," not in str((await session.context()).messages)
+        assert (await worker.once()).compacted == 1
+        (made,) = await session.summaries()
+        assert made.covers[0][0] == 1
+
+
+async def test_a_stop_lets_the_session_under_way_be_done_and_gives_the_rest_back(file: str) -> None:
+    """The next worker goes on at once."""
+    begun, ends = asyncio.Event(), asyncio.Event()
+
+    async def slow(prompt: str) -> str:
+        begun.set()
+        await ends.wait()
+        return "a summary"
+
+    async with opened(file) as resources:
+        await fill(resources, "a", "b", "c")
+        worker = resources.worker(summarizer=slow, counter=quarters)
+        running = asyncio.create_task(worker.run(every="1h"))
+        await begun.wait()
+        worker.stop()
+        ends.set()
+        report = await running
+        other = await resources.worker(**summarizing()).once()
+
+    assert worker.stopping
+    assert (report.compacted, other.compacted) == (1, 2)
+
+
+@pytest.mark.parametrize("how", ["grace", "cancel"])
+async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: str) -> None:
+    """After the grace of a stop, and where the task is cancelled: nothing half done, and no lease in anybody's way."""
+    begun = asyncio.Event()
+
+    async def hanging(prompt: str) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with opened(file) as resources:
+        await fill(resources, "a", "b")
+        worker = resources.worker(summarizer=hanging, counter=quarters)
+        running = asyncio.create_task(worker.run(grace=0.01))
+        await begun.wait()
+        if how == "grace":
+            worker.stop()
+            assert (await running).compacted == 0
+        else:
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert (await resources.worker(**summarizing()).once()).compacted == 2
+
+
+async def test_what_has_expired_is_swept_by_one_of_them_now_and_then(where: str) -> None:
+    """Once a minute however many workers there are; `once` does not wait for that."""
+    clock = FakeClock()
+    async with opened(where, clock, lifetime="1h") as resources:
+        await fill(resources, "a", turns=1)
+        clock.advance(3_601)
+        assert (await resources.worker(duties=["compact"]).once()).swept == 0
+        told = list[Worked]()
+        report = await resources.worker(duties=["sweep"], told=told.append).once()
+        assert (report.swept, report.looked, [one.swept for one in told]) == (1, 0, [1])
+        assert await resources.memory("chat").sessions() == []
+
+
+async def test_an_index_in_which_somebody_searches_is_kept_up_to_date(file: str) -> None:
+    """Nobody's is begun by a worker; one that is there has what is new, before a search asks for it."""
+    clock = FakeClock()
+    async with opened(file, clock) as resources:
+        await fill(resources, "a", "b", turns=1)
+        told = list[Worked]()
+        worker = resources.worker(duties=["index"], told=told.append)
+        assert (await worker.once()).indexed == 0, "nobody has searched"
+        await resources.memory("chat").recall("anything")
+        await fill(resources, "a", turns=1, start=1)
+        assert (await resources.memory("chat").index_status()).behind == 1
+        assert (await worker.once()).indexed == 1
+        assert (await resources.memory("chat").index_status()).behind == 0
+        assert [(one.duty, one.indexed) for one in told] == [("index", 1)]
+
+
+async def test_tenants_are_apart(where: str) -> None:
+    """A worker works for its tenant, for those that it is told, or for all that the store has, none of them our own."""
+    async with opened(where) as resources:
+        memory = resources.memory("chat")
+        for tenant in ("default", "acme", "bolt"):
+            session = memory.for_tenant(tenant).session("default/chat/a", counter=quarters)
+            await session.add([one for number in range(MANY) for one in said("a", number)])
+        told = list[Worked]()
+        own = await resources.worker(told=told.append, **summarizing()).once()
+        acme = await resources.worker(tenants=["acme"], told=told.append, **summarizing()).once()
+        everybody = resources.worker(all_tenants=True, told=told.append, **summarizing())
+        rest = [await everybody.once() for _ in range(2)]
+
+    assert (own.compacted, acme.compacted, rest[0].compacted, rest[1].compacted) == (1, 1, 1, 0)
+    assert [one.tenant for one in told] == ["default", "acme", "bolt"]
+
+
+async def test_a_memory_that_only_reads_or_stores_nothing_is_left_alone(file: str) -> None:
+    """So is one without a strategy; nothing is looked at for them."""
+    for more in ({"readonly": True}, {"persistence_strategy": "EPHEMERAL"}, {"long_term_memory_strategy": []}):
+        async with opened(file) as plain:
+            await fill(plain, "a")
+        async with opened(file, **more) as resources:
+            report = await resources.worker(counter=quarters).once()
+        assert (report.looked, report.listed, report.failed) == (0, 0, 0)
+
+
+async def test_a_store_in_the_place_of_those_declared(tmp_path: Path) -> None:
+    """`where` names it, whatever the memory says, also where its variable says nothing."""
+    elsewhere = f"sqlite:///{tmp_path}/elsewhere.db"
+    remote = declared("")
+    del remote["store"]
+    remote["persistence"] = {"type": "postgres", "url": "${NOT_SET_ANYWHERE}"}
+    async with opened(elsewhere) as plain:
+        await fill(plain, "a")
+    async with AsyncResources.load(remote, where=elsewhere) as resources:
+        assert (await resources.worker(**summarizing()).once()).compacted == 1
+
+
+async def test_a_copy_is_worked_on_from_its_beginning(tmp_path: Path) -> None:
+    """Marks are of one store: how far workers have come is not copied."""
+    source, target = (f"sqlite:///{tmp_path}/{name}.db" for name in "ab")
+    async with opened(source) as resources:
+        await fill(resources, "a", turns=FEW)
+        await resources.worker(**summarizing()).once()
+    copy_store(source, target)
+    async with opened(target) as resources:
+        report = await resources.worker(**summarizing()).once()
+    assert (report.listed, report.looked) == (1, 1)
+
+
+@contextmanager
+def refused(name: str) -> Iterator[None]:
+    """A ConfigError that names this."""
+    with pytest.raises(ConfigError) as caught:
+        yield
+    assert name in str(caught.value)
+
+
+async def test_what_is_not_accepted_is_named(file: str) -> None:
+    """Duties, lengths, switches, options of sessions."""
+    async with opened(file) as resources:
+        for name, wrong in {"duties": ["compct"], "lease": "soon", "all_tenants": 1, "tenants": [""]}.items():
+            with refused(name if name != "tenants" else "tenant"):
+                await resources.worker(**{name: wrong}).once()
+        with refused("every"):
+            await resources.worker().run(every=0)
+        await fill(resources, "a")
+        with refused("max_tokns"):
+            await resources.worker(max_tokns=5).once()
+
+
+def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
+    """What `Memory` writes under the declared options is what a worker finds."""
+    given = declared(f"sqlite:///{tmp_path}/a.db")
+
+    async def work() -> int:
+        async with AsyncResources.load(given) as resources:
+            return (await resources.worker(**summarizing()).once()).compacted
+
+    with Memory.from_resource(given) as memory:
+        session = memory.session("default/chat/a")
+        for number in range(MANY):
+            session.add(said("a", number))
+        assert session.summaries() == []
+        assert asyncio.run(work()) == 1
+        assert len(session.summaries()) == 1

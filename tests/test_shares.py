@@ -1,0 +1,148 @@
+"""How the room of a declared memory is shared out: what summaries take, what entries with a tag do, what is lent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palimpsest import ConfigError, Memory, Session
+from palimpsest.context.result import Context
+from palimpsest.resources import Resources
+from palimpsest.strategies import CallableSummarizer
+from writer import quarters
+
+DECLARED: dict[str, Any] = {
+    "resource": "memory",
+    "id": "chat",
+    "type": "token_based",
+    "max_tokens": 1000,
+    "persistence": {"type": "in_memory"},
+}
+SHARES = {"short_term": 0.6, "long_term": 0.2, "system": 0.1, "user_defined": {"notes": 0.1}}
+
+
+def chat(resources: Resources, **options: Any) -> Session:
+    """A session of the memory."""
+    return resources.session({"id": "chat", "key": "a"}, counter=quarters, **options)
+
+
+def cost(session: Session, context: Context, tag: str) -> int:
+    """What the entries with a tag take of it, none of which is shortened."""
+    return sum(session.cost(entry) for entry in context.entries if tag in ((entry.metadata or {}).get("tags") or []))
+
+
+def test_bt2_a_share_of_ones_own_bounds_what_has_its_tag() -> None:
+    """On every context; the oldest leave first, and one of many entries makes a cut, not each."""
+    with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
+        session, epochs = chat(resources), set[int | None]()
+        for number in range(40):
+            session.add_context(f"{number} " + "n" * 38, name=f"note {number}", metadata={"tags": ["notes"]})
+            context = session.context()
+            epochs.add(context.epoch)
+            assert 0 < cost(session, context, "notes") <= 100
+            assert f"{number} nnn" in str(context.messages[-1])
+        assert len(epochs) < 15
+        assert len(session.entries()) == 40
+
+
+def test_bt2_what_others_leave_goes_to_the_interactions() -> None:
+    """Without notes, summaries and pinned entries the conversation has all of it."""
+    flushing = {"type": "simple_fifo", "summarize_threshold": 1, "low_water": 0.9}
+    with Resources.load({**DECLARED, "token_allocation": SHARES, "flushing": flushing}) as resources:
+        session, most = chat(resources), 0
+        for number in range(60):
+            session.add_user_message(f"{number} " + "w" * 60)
+            session.add_assistant_message("yes")
+            context = session.context()
+            assert context.parts.log + context.parts.head <= 1000
+            most = max(most, context.parts.log)
+        assert most > 900
+
+
+def test_bt2_summaries_and_interactions_are_within_the_limit_together() -> None:
+    """A summary of 400 is shortened to its 300; what stays of the limit is the conversation's."""
+    shares = {"short_term": 0.6, "long_term": 0.3, "system": 0.1}
+    flushing = {"type": "hybrid_summary", "summary_tokens": 400}
+    with Resources.load({**DECLARED, "token_allocation": shares, "flushing": flushing}) as resources:
+        said = CallableSummarizer(lambda _: "What was said. " * 85, checked=False)
+        session = chat(resources, summarizer=said)
+        session.add_system_message("s" * 196)
+        for number in range(60):
+            session.add_user_message(f"{number} " + "words " * 40)
+            session.add_assistant_message("yes")
+            context = session.context()
+            assert context.parts.summaries <= 300
+            assert context.parts.log + context.parts.head + context.parts.summaries <= 1000
+        assert context.parts.summaries > 0
+
+
+def test_what_is_pinned_and_what_is_asked_stays() -> None:
+    """A pinned entry takes from the system's share, and a question is never left out for its tag."""
+    with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
+        session = chat(resources)
+        session.add_context("p" * 600, name="pinned", metadata={"tags": ["notes"]}, pinned=True)
+        session.add_user_message("q" * 600, metadata={"tags": "notes"})
+        shown = str(session.context().messages)
+        assert "p" * 600 in shown
+        assert "q" * 600 in shown
+
+
+def test_a_call_and_its_result_leave_together() -> None:
+    """They are one thing, whichever of them has the tag."""
+    with Resources.load({**DECLARED, "token_allocation": SHARES}) as resources:
+        session = chat(resources)
+        session.add_user_message("Look it up.")
+        session.add_tool_call("look", {}, call_id="a")
+        session.add_tool_result("look", "r" * 800, call_id="a", metadata={"tags": ["notes"]})
+        session.add_assistant_message("Done.")
+        roles = [message["role"] for message in session.context().messages]
+        assert roles == ["user", "assistant"]
+
+
+def test_an_exact_walk_keeps_to_shares_too() -> None:
+    """It goes down to the whole share, for it makes each context anew."""
+    block = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 800}
+    source = {**DECLARED, "token_allocation": SHARES, "short_term_memory_strategy": block}
+    with Resources.load(source) as resources:
+        session = chat(resources)
+        for number in range(12):
+            session.add_context(f"{number} " + "n" * 38, name=f"note {number}", metadata={"tags": ["notes"]})
+            session.add_user_message("w" * 40)
+            assert 0 < cost(session, session.context(), "notes") <= 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"), [(7, "tag_shares"), ({"": 0.1}, "tag_shares"), ({"x": 2}, "tag_shares['x']"), ({"x": "y"}, "")]
+)
+def test_what_is_no_share_is_refused(wrong: Any, where: str) -> None:
+    """The error names the tag."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError) as caught:
+        memory.session("s", tag_shares=wrong)
+
+    assert where in caught.value.where
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["notes", "docs", ""]), st.integers(1, 300)), min_size=5, max_size=25),
+    st.sampled_from([0.0, 0.05, 0.2]),
+    st.sampled_from([0.1, 0.4]),
+    st.booleans(),
+)
+def test_no_context_shows_more_of_a_tag_than_its_share(
+    said: list[tuple[str, int]], notes: float, docs: float, answers: bool
+) -> None:
+    """Whatever is added, in whatever order; all of it is within the limit."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_log_tokens=500, counter=quarters, tag_shares={"notes": notes, "docs": docs})
+        for i, (tag, size) in enumerate(said):
+            session.add_context("x" * size, name=f"{i}", metadata={"tags": [tag]} if tag else None)
+            if answers:
+                session.add_assistant_message("ok")
+            context = session.context()
+            assert cost(session, context, "notes") <= int(500 * notes)
+            assert cost(session, context, "docs") <= int(500 * docs)
+            assert context.parts.log + context.parts.head <= 500

@@ -1,0 +1,151 @@
+"""Workers that are killed, beside others and writers: each session is compacted, and nothing is paid for twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from on_servers import KINDS
+from palimpsest.log import spans
+from palimpsest.resources import Resources
+from processes import PATIENCE, Process
+from worker_process import TURNS, declared
+from writer import quarters
+
+SCRIPT = Path(__file__).with_name("worker_process.py")
+
+
+def compacted(resources: Resources, sessions: int) -> int:
+    """How many of the sessions have a summary."""
+    keys = (f"k{i}" for i in range(sessions))
+    found = [resources.session({"id": "chat", "key": key}, counter=quarters).summaries() for key in keys]
+    return sum(map(bool, found))
+
+
+def check(resources: Resources, sessions: int, calls: Path, dead: set[int]) -> None:
+    """Every session is compacted, no entry twice, and each summary was paid for once, but for the last of the dead."""
+    asked = [(key, int(pid)) for key, pid, _ in map(str.split, calls.read_text().splitlines())]
+    last = {pid: number for number, (_, pid) in enumerate(asked)}
+    lost = {number for pid, number in last.items() if pid in dead}
+    made = Counter[str]()
+    for i in range(sessions):
+        session = resources.session({"id": "chat", "key": f"k{i}"}, counter=quarters)
+        versions = session.summaries(history=True)
+        assert versions, f"session {i} is compacted"
+        assert all(f"<k{i}>" in one.text for one in versions)
+        assert not any(
+            spans.common(one.folded, after.covers) and not after.parents for one, after in pairwise(versions)
+        )
+        folded = [seq for one in versions for seq in spans.members(one.folded)]
+        assert len(folded) == len(set(folded)), f"no entry of session {i} is compacted twice"
+        assert session.verify().ok
+        assert len(session.entries()) == 2 * TURNS
+        made[f"k{i}"] = len(versions)
+    assert Counter(key for number, (key, _) in enumerate(asked) if number not in lost) <= made
+    assert made <= Counter(key for key, _ in asked)
+
+
+def killed(
+    resources: Resources, where: str, calls: Path, *, sessions: int, kills: int, seconds: float, lease: str
+) -> set[int]:
+    """Two workers and two writers at once; a worker is killed again and again, and another takes its place.
+
+    Returns the ids of the processes that were killed.
+    """
+    dice, dead = random.Random(sessions), set[int]()
+    calls.touch()
+    with ExitStack() as running:
+        half = sessions // 2
+        writers = [
+            running.enter_context(Process("write", where, first, last, script=SCRIPT))
+            for first, last in ((0, half), (half, sessions))
+        ]
+
+        def ready() -> Process:
+            return running.enter_context(Process("work", where, calls, seconds, lease, script=SCRIPT))
+
+        workers = [ready() for _ in range(3)]  # the last one waits to take the place of one that is killed
+        for one in workers[:2]:
+            begin(one)
+        step = max((sessions - 2) // kills, 1)
+        for number in range(kills):
+            until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1)
+            time.sleep(dice.random() * seconds * 2)  # somewhere in the middle of a call, or between two
+            dead.add(workers[0].pid)
+            workers.pop(0).kill()
+            begin(workers[1])
+            workers.append(ready())
+        assert [one.end() for one in writers] == [["written"]] * 2
+        until(lambda: compacted(resources, sessions) == sessions)
+    return dead
+
+
+def begin(worker: Process) -> None:
+    """Let a worker begin."""
+    assert worker.hear() == "ready"
+    worker.tell()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    """Where calls of the summarizer are written down."""
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Resources, str]]:
+    """The declared memory, and the store that it is in."""
+    kind = getattr(request, "param", "sqlite")
+    where = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else KINDS[kind].address_of("killed")
+    with Resources.load(declared(where)) as found:
+        yield found, where
+
+
+def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, str], calls: Path) -> None:
+    """Forty sessions, two kills; two thousand and twenty are tried by the slow run."""
+    found, where = resources
+    dead = killed(found, where, calls, sessions=40, kills=2, seconds=0.01, lease="2s")
+    check(found, 40, calls, dead)
+
+
+@pytest.mark.slow
+def test_two_thousand_sessions_and_twenty_kills(resources: tuple[Resources, str], calls: Path) -> None:
+    """As it was promised."""
+    found, where = resources
+    dead = killed(found, where, calls, sessions=2_000, kills=20, seconds=0.01, lease="3s")
+    check(found, 2_000, calls, dead)
+
+
+@pytest.mark.wide
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("resources", ["postgres", "redis"], indirect=True)
+def test_on_servers_too(resources: tuple[Resources, str], calls: Path) -> None:
+    """Forty sessions, two kills."""
+    found, where = resources
+    dead = killed(found, where, calls, sessions=40, kills=2, seconds=0.01, lease="3s")
+    check(found, 40, calls, dead)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("resources", ["postgres", "redis"], indirect=True)
+def test_on_servers_for_longer(resources: tuple[Resources, str], calls: Path) -> None:
+    """Two hundred sessions, eight kills."""
+    found, where = resources
+    dead = killed(found, where, calls, sessions=200, kills=8, seconds=0.01, lease="3s")
+    check(found, 200, calls, dead)
