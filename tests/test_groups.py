@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Session
+from palimpsest import BudgetImpossible, Context, InvalidEntry, Memory, Reasoning, Session
 from palimpsest.log.head import OPEN_GROUP, OpenCall, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
@@ -339,6 +339,25 @@ def test_a_pinned_result_whose_call_was_erased_keeps_the_rest_of_its_group(memor
     session.unpin(5)
     session.add(turns(1))
     assert results(session.context(max_tokens=6)) == []
+
+
+@pytest.mark.parametrize("cut", ["low_water", "exact"])
+def test_a_cut_after_a_compaction_begins_behind_what_was_rewound(memory: Memory, cut: str) -> None:
+    """A group that goes on behind entries that were taken back is evicted whole: nothing of it is behind the start."""
+    session = memory.session(
+        "s", counter=strategies.WORDS, short_term=[{**BLOCK, "memory_max_tokens": 5_000, "cut": cut}]
+    )
+    session.add_assistant_message([Reasoning(text="hm")])
+    revision = session.stats().revision
+    session.add(turns(5))
+    session.rewind(revision)
+    session.add_assistant_message([Reasoning(text="yes")])
+    session.add(turns(30))
+    session.compact({"strategy": "simple_fifo"})
+
+    ctx = session.context()
+
+    assert rules.parted(ctx, session.entries()) == []
 
 
 # --- whatever happens

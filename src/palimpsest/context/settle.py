@@ -276,7 +276,7 @@ class Settler:
         empty = _replace(cut, start=head.next_seq, pins=(), anchors=(), skipped=(), summaries=())
         pinned = (yield from self._layouts.view(head, empty, (), planning=True)).before
         ahead = [(group.seq, group.last) for group in pinned]  # whole groups, tombstones included
-        visible = spans.visible(spans.union(inactive, ahead), head.first_seq - 1, head.next_seq)
+        visible = spans.visible(spans.union(inactive, ahead, head.rewound), head.first_seq - 1, head.next_seq)
         start = (yield from self.reader.first(visible)) or head.next_seq
         cut = _replace(
             cut,
