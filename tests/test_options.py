@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+from contextlib import suppress
 from typing import get_args, get_type_hints
 
 import pytest
 
-from palimpsest import AsyncMemory, ConfigError, Memory, types
+from palimpsest import AsyncMemory, ConfigError, Memory, PalimpsestError, types
 from palimpsest.compaction.loading import STRATEGIES
 from palimpsest.formats import FORMATS
 from palimpsest.runtime.events import EVENTS
@@ -68,6 +69,19 @@ def test_who_reads_about_a_session_finds_every_option() -> None:
     told = AsyncMemory.session.__doc__ or ""
 
     assert [name for name in GivenOptions.__struct_fields__ if f" {name}: " not in told] == []
+
+
+@pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")
+@pytest.mark.parametrize("name", GivenOptions.__struct_fields__)
+@pytest.mark.parametrize(
+    "value",
+    [-1.5, 3, "x", b"x", (), {"x": 1}, object(), len, True],
+    ids=["float", "int", "str", "bytes", "tuple", "dict", "object", "function", "bool"],
+)
+def test_an_odd_value_of_an_option_is_taken_or_refused(name: str, value: object) -> None:
+    """Whatever it is: no option meets it with an error of Python's own."""
+    with Memory.open("memory://") as memory, suppress(PalimpsestError):
+        memory.session("s", **{name: value})
 
 
 def test_an_unknown_option_is_told_with_all_that_there_are() -> None:

@@ -888,6 +888,10 @@ def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Opti
     if said := {name: given.get(name) for name in ABOUT if given.get(name) is not None}:
         made.about = About(**gate.said(said))
     if made.definition is not None:
+        from palimpsest.sessions.declared import Declared  # only for who has one
+
+        if not isinstance(made.definition, Declared):
+            raise ConfigError("definition", made.definition, "what palimpsest.resources gives, or None")
         made.about = msgspec.structs.replace(made.about or About(), definition=made.definition.definition)
     if gate.redactor is not None:
         tagged = " with every cut; tag entries, and ask for the tag"
