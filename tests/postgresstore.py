@@ -34,8 +34,6 @@ async def emptied(url: str, schema: str) -> None:
         if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.recall_tenants"):
             names = ("tenants", "sessions", "entries", "parts", "blocked")
             await db.execute("; ".join(f"DELETE FROM {schema}.recall_{name}" for name in names))
-        if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.vectors"):
-            await db.execute(f"DELETE FROM {schema}.vectors; DELETE FROM {schema}.vector")
     finally:
         await db.close()
 

@@ -6,8 +6,11 @@ import random
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import postgresstore
 
 LETTERS = "bcdfghjkmnpqvwxz"
 
@@ -19,8 +22,11 @@ def marks(seed: object, number: int) -> list[str]:
     return ["".join(dice.choice(LETTERS) for _ in range(14)) + "q" for _ in range(number)]
 
 
+@cache
 def place_of(kind: str, folder: Path) -> str:
-    """The address of a store of this kind."""
+    """The address of a store of this kind: each folder's own, empty when it is first asked for."""
+    if kind == "postgres":
+        return postgresstore.address_of("recalls")
     return f"file://{folder}/logs" if kind == "file" else f"sqlite:///{folder}/log.db"
 
 
@@ -30,10 +36,26 @@ def companion(kind: str, folder: Path) -> Path:
 
 
 def index_bytes(kind: str, folder: Path) -> bytes:
-    """All bytes of the index's files."""
+    """All bytes of the index's files; on PostgreSQL of all rows that are in its tables."""
+    if kind == "postgres":
+        return b"\n".join(row.encode() for row in _rows(place_of(kind, folder)))
     path = companion(kind, folder)
     files = [path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")]
     return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def _rows(address: str) -> list[str]:
+    """All rows of an index in PostgreSQL, as text."""
+    schema = postgresstore.schema_of("recalls")
+    named = f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' AND tablename ~ '^(recall_|vector)'"
+    tables = [name for (name,) in postgresstore.asked(address, named)]
+    every = " UNION ALL ".join(f"SELECT t::text FROM {schema}.{table} t" for table in tables)  # noqa: S608 (ours)
+    return [row for (row,) in postgresstore.asked(address, every)] if tables else []
+
+
+def remaining(done: Any) -> list[str]:
+    """What an erasure says is left, but for what a server of PostgreSQL keeps of any."""
+    return [told for told in getattr(done, "remains", ()) if not told.startswith("PostgreSQL keeps")]
 
 
 def traces(words: Iterable[str], found: bytes) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import spans
 from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Size, Update, key_of
-from palimpsest.recall.postgres.layout import NAMES, prepare
+from palimpsest.recall.postgres.layout import NAMES, VECTORS, prepare
 from palimpsest.recall.postgres.matching import Matching
 from palimpsest.recall.postgres.writing import Locked, with_number
 from palimpsest.recall.ranking import Facts
@@ -48,6 +48,9 @@ MARK = """WITH risen AS (UPDATE {s}.recall_tenants SET mark = $2 WHERE name = $1
 INSERT INTO {s}.recall_tenants(name, mark) SELECT $1, $2
 WHERE $3 = 0 AND NOT EXISTS (SELECT FROM {s}.recall_tenants WHERE name = $1) ON CONFLICT (name) DO NOTHING"""
 SIZE = "SELECT count(*) FROM {s}.recall_sessions WHERE tenant = " + _OF
+TAKEN = "SELECT sum(pg_total_relation_size(to_regclass(name))) FROM unnest($1::text[]) AS name"
+"""Bytes of tables; those that are not there have none."""
+
 NONE = """UPDATE {s}.recall_tenants SET mark = 0, generation = generation + 1, entries = 0, parts = 0, terms = 0
 WHERE number = $1"""
 
@@ -218,8 +221,8 @@ class PostgresIndex:
 
     async def size(self) -> Size:
         rows, (sessions,) = await self._fetch(TOLD), (await self._fetch(SIZE))[0]
-        sizes = " + ".join(f"pg_total_relation_size('{self._schema}.{name}')" for name in NAMES)
-        taken: int = await self._do(lambda db: db.fetchval(f"SELECT {sizes}"))
+        tables = [f"{self._schema}.{name}" for name in (*NAMES, *VECTORS)]
+        taken = int(await self._do(lambda db: db.fetchval(TAKEN, tables)))
         entries, parts = (rows[0]["entries"], rows[0]["parts"]) if rows else (0, 0)
         return Size(sessions=sessions, entries=entries, parts=parts, bytes=taken, stale=0)
 
@@ -235,13 +238,15 @@ class PostgresIndex:
         self._matching.forget()
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
-        tables = ", ".join(f"{self._schema}.{name}" for name in NAMES)
-        remains = (KEPT.format(schema=self._schema, tables=tables),)
+        is_there = f"SELECT to_regclass('{self._schema}.vector')::oid"
+        vectors = VECTORS if await self._do(lambda db: db.fetchval(is_there)) else ()
+        names = [f"{self._schema}.{name}" for name in (*NAMES, *vectors)]
+        remains = (KEPT.format(schema=self._schema, tables=", ".join(names)),)
         if not whole:
             return remains
 
         async def work(db: Any) -> None:
-            await db.execute(f"VACUUM {tables}")
+            await db.execute(f"VACUUM {', '.join(names)}")
             await db.execute(f"REINDEX INDEX {self._schema}.recall_terms")  # which keeps terms that nothing holds
 
         try:

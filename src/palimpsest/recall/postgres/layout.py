@@ -26,6 +26,9 @@ OURS = f"Palimpsest's search index, {FORMAT}.{LAYOUT}"
 
 NAMES = ("recall_tenants", "recall_sessions", "recall_entries", "recall_parts", "recall_blocked")
 
+VECTORS = ("vectors", "vector")
+"""The tables of `palimpsest.recall.pgvectors`, which are there where somebody has opened the store with an embedder."""
+
 
 def found_by(words: str, tenant: str) -> str:
     """The expression for what terms are found by, of expressions for their text and the tenant's number."""
