@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from palimpsest.errors import ConfigError, EmbedderFailed
 from palimpsest.recall.embedders import FAILURES, MODELS, PAUSE, Embedder, embedder
-from palimpsest.recall.packaged import Packaged, minilm, wordllama
+from palimpsest.recall.packaged import Packaged
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
 
@@ -342,9 +344,23 @@ def wrong_to_call(*_: object) -> Callable[[Sequence[str]], Any]:
     raise AssertionError("it was made of files that are not its own")
 
 
-@pytest.mark.parametrize("model", [wordllama, minilm])
-def test_a_model_is_loaded_when_it_is_first_asked(
-    model: Callable[[], Packaged], small: Embedder, large: Embedder
-) -> None:
-    """Opening a memory loads no weights, and all memories of a process share them."""
-    assert model() is model()
+LOADS = """
+import sys
+from palimpsest import Memory
+
+with Memory.open("memory://", embedder=sys.argv[1]) as memory:
+    memory.session("s").add_user_message("my car broke down")
+    before = "tokenizers" in sys.modules
+    found = memory.recall("vehicle").hits
+    print(before, "tokenizers" in sys.modules, len(found))
+"""
+
+
+@pytest.mark.parametrize(("model", "there"), [("wordllama", "small"), ("minilm", "large")])
+def test_a_model_is_loaded_when_it_is_first_asked(model: str, there: str, request: pytest.FixtureRequest) -> None:
+    """Opening a memory and adding to it loads no weights: the first search does, and finds by meaning."""
+    request.getfixturevalue(there)
+
+    told = subprocess.run([sys.executable, "-c", LOADS, model], capture_output=True, text=True, check=True).stdout
+
+    assert told.split() == ["False", "True", "1"]

@@ -1,0 +1,102 @@
+"""Making the index of a large store anew, as `palimpsest index rebuild` does: time, memory, and what its bar is told.
+
+    python bench/indexing.py [--large N] [--disk FOLDER] [--json] [--gate]
+
+A tenth of the entries are in one session, the others in 99; each is a short line that somebody said. A store of a
+tenth as many entries is measured beside it: what the index takes in memory is to be the same. `--large 1000000` is a
+million entries. Each is indexed in a process of its own, which then finds an entry of the largest session.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from large import costs
+from measure import Figure, arguments, memory_folder, report, scratch
+from workload import CROPS, PEOPLE, PLACES
+
+from palimpsest import Memory
+
+SESSIONS = 100
+AT_ONCE = 5_000
+"""Entries of an append."""
+
+MOST, MORE = 64, 1.5
+"""Mebibytes beside what was there; the same for a store ten times as large, in parts of it: at most."""
+
+
+def fill(path: Path, entries: int) -> None:
+    """Write so many entries, a tenth of them to the first session."""
+    rng = random.Random(0)
+    first = entries // 10
+    sizes = [first, *[(entries - first) // (SESSIONS - 1)] * (SESSIONS - 2)]
+    sizes.append(entries - sum(sizes))
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        for number, size in enumerate(sizes):
+            session = memory.session(f"s{number}")
+            for start in range(0, size, AT_ONCE):
+                session.add([_said(rng, number, seq) for seq in range(start, min(start + AT_ONCE, size))])
+
+
+def _said(rng: random.Random, session: int, seq: int) -> dict[str, str]:
+    what = f"{rng.choice(PEOPLE)} took {rng.choice(CROPS)} of lot {rng.randrange(100_000)} to the {rng.choice(PLACES)}"
+    return {"role": "user", "content": f"{what}, as number {session}x{seq}."}
+
+
+def build(path: str, entries: int) -> dict[str, float]:
+    """Seconds and mebibytes of making the index, how often the bar was told, and what the index then has."""
+    told: list[tuple[int, int]] = []
+    with Memory.open(path, synchronous="NORMAL") as memory:
+        memory.session("other").add_user_message("what is loaded once")
+        memory.session("other").recall("loaded")
+        taken = costs(lambda: memory.rebuild_index(progress=lambda done, of: told.append((done, of))))
+        status = memory.index_status()
+        last = f"0x{entries // 10 - 1}"
+        is_found = last in memory.recall(last, limit=1).hits[0].text
+    in_order = told == [(done, SESSIONS + 1) for done in range(1, SESSIONS + 2)]
+    return {
+        **taken,
+        "told": len(told) if in_order else 0,
+        "entries": status.entries,
+        "bytes": status.bytes,
+        "last": is_found,
+    }
+
+
+def measured(folder: Path, entries: int) -> dict[str, float]:
+    """What `build` returns, of a process of its own."""
+    path = folder / f"{entries}.db"
+    fill(path, entries)
+    command = [sys.executable, __file__, "--build", str(path), str(entries)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> int:
+    """Measure and print."""
+    given = arguments(__doc__ or "", runs=1, large=100_000)
+    with scratch(given.disk or memory_folder()) as folder:
+        small, whole = measured(folder, given.large // 10), measured(folder, given.large)
+    figures = [
+        Figure("MiB at most", whole["peak"], MOST, f"{small['peak']:.1f} of a tenth as many"),
+        Figure("MiB, of a tenth as many = 1", whole["peak"] / max(small["peak"], 8.0), MORE, "8 MiB at least are 1"),
+        Figure("microseconds an entry", whole["seconds"] / given.large * 1e6),
+        Figure("seconds", whole["seconds"]),
+        Figure("entries in the index", whole["entries"], given.large, least=True),
+        Figure("bytes of index an entry", whole["bytes"] / given.large),
+        Figure("times that the bar was told", whole["told"], SESSIONS, least=True),
+        Figure("the last entry of the largest session is found", float(whole["last"]), 1, least=True),
+    ]
+    return report("Indexing", figures, given, f"{given.large:,} entries in {SESSIONS} sessions.")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--build"]:
+        print(json.dumps(build(sys.argv[2], int(sys.argv[3]))))
+    else:
+        sys.exit(main())
