@@ -82,29 +82,25 @@ class Ranking:
         self._worths = [
             weight / scale * (SATURATION + 1) for (weight, _), scale in zip(asked, self._scales, strict=True)
         ]
-        totals: dict[int, float] = {}
-        for weight, found in asked:
-            for key, score in found.items():
-                totals[key] = totals.get(key, 0.0) + weight * score
-        self._parts: dict[int, list[int]] = {}
-        self._known: dict[int, dict[int, float]] = {}
         best: dict[int, float] = {}
+        totals = _totals(asked)
         for key, score in totals.items():
             entry = key >> PART_BITS
-            if entry in best:
-                self._parts[entry].append(key)
-                best[entry] = max(best[entry], score)
-            else:
-                self._parts[entry] = [key]
+            if score > best.get(entry, -1.0):
                 best[entry] = score
-        self._wanted = set(nlargest(candidates, best, key=lambda entry: (best[entry], entry)))
+        self._wanted = {entry for _, entry in nlargest(candidates, zip(best.values(), best, strict=True))}
         self._around = {entry + place for entry in self._wanted for place, _ in AROUND}
+        self._reach = {entry + place for entry in self._wanted for place in range(-4, 5)}
+        self._known: dict[int, dict[int, float]] = {}
+        self._parts: dict[int, list[int]] = {}
+        for key in totals:
+            if (entry := key >> PART_BITS) in self._reach:
+                self._parts.setdefault(entry, []).append(key)
 
     @property
     def wanted(self) -> list[int]:
         """The entries whose facts are needed, as `session number << 28 | seq`, in order; some may not exist."""
-        reach = range(-4, 5)
-        return sorted({entry + place for entry in self._wanted for place in reach})
+        return sorted(self._reach)
 
     def ranked(
         self, facts: Mapping[int, Facts], *, limit: int = 100, only: Callable[[Facts], bool] | None = None
@@ -229,6 +225,18 @@ class Ranking:
                 scores[entry] += OF_ASKER * top
             if spans and any(span.since <= known.at < span.until for span in spans):
                 scores[entry] += OF_TIME * top
+
+
+def _totals(asked: Sequence[tuple[float, Mapping[int, float]]]) -> dict[int, float]:
+    """What each part has of all terms: most parts have none but a common one, so the term of most parts is the first."""
+    totals: dict[int, float] = {}
+    for weight, found in sorted(asked, key=lambda one: -len(one[1])):
+        if not totals:
+            totals = {key: weight * score for key, score in found.items()}
+            continue
+        for key, score in found.items():
+            totals[key] = totals.get(key, 0.0) + weight * score
+    return totals
 
 
 def rank(question: Question, matches: Matches, facts: Mapping[int, Facts], *, limit: int = 100) -> list[Ranked]:
