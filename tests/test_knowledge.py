@@ -331,6 +331,18 @@ def test_a_summary_that_is_taken_back_is_not_found(memory: Memory) -> None:
     assert base.search("Kilimanjaro") == base.documents() == []
 
 
+def test_a_summary_that_is_withdrawn_takes_its_chunks_along(memory: Memory) -> None:
+    """`restore` brings back what it covers, and nobody is given it any more."""
+    session = summarised(memory, "first", "Kilimanjaro")
+    base = memory.knowledge("notes", user="ann", counter=quarters)
+    assert base.search("Kilimanjaro")
+
+    assert session.restore() > 0
+
+    assert base.search("Kilimanjaro") == base.documents() == []
+    assert "Kilimanjaro" not in given(opened(memory, "second"))
+
+
 def test_at16_a_summary_stays_where_its_chunks_cannot_be_written() -> None:
     """It is committed, the event tells it, and the next context writes the chunks."""
     works, told = False, list[dict[str, Any]]()

@@ -260,7 +260,7 @@ HOSTILE = [
 ]
 
 
-@EACH
+@pytest.mark.parametrize("kind", [*KINDS, pytest.param("postgres", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_query_does_harm(tmp_path: Path, kind: str, query: str, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is asked is text: it answers, changes nothing but fetches, and stands in no log."""

@@ -260,7 +260,7 @@ def test_at10_conditions_filter_what_counts(load: Any) -> None:
 
 
 def test_at11_a_neuralyzer_leaves_nothing_of_what_is_old(load: Any, tmp_path: Path) -> None:
-    """E6: at 30 the oldest 25 are gone, in no context, archive, export or byte of the store."""
+    """E6: at 30 the oldest 25 are gone, in no context, archive, export, recall, or byte of the store and its index."""
     block = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30, "interaction_keep": 5}
     path = tmp_path / "log.db"
     with load({"long_term_memory_strategy": block, "store": f"sqlite:///{path}"}) as resources:
@@ -269,11 +269,14 @@ def test_at11_a_neuralyzer_leaves_nothing_of_what_is_old(load: Any, tmp_path: Pa
         session.add_assistant_message("ok")
         turns(session, *[4] * 28)
         assert questions(session.entries())[0] == "swordfish"
+        assert [hit.text for hit in session.recall("swordfish", limit=1).hits] == ["swordfish"]
         turns(session, 4, start=28)
         assert questions([one for one in session.entries() if not one.erased]) == [f"q{n}" for n in range(24, 29)]
         assert "swordfish" not in json.dumps(session.export())
+        assert "swordfish" not in session.recall("swordfish").text
         resources.memory("memory").vacuum()
-    assert not [file for file in tmp_path.iterdir() if b"swordfish" in file.read_bytes()]
+    assert (tmp_path / "log.db.recall").exists()
+    assert not [file for file in tmp_path.iterdir() if b"ordfish" in file.read_bytes()]
 
 
 @pytest.mark.parametrize(("sizes", "kept"), [([20] * 20, 2), ([6_667] * 3, 2)])

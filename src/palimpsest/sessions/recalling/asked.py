@@ -56,7 +56,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Asked:
         """What a verb was given. Raises ConfigError; the query stands in none."""
         if not isinstance(query, str) or not query.strip() or unfit(query) is not None:
-            raise ConfigError("query", type(query).__name__, "text that is not blank, without lone surrogates")
+            given = "a blank text" if query == "" or str(query).isspace() else "this text"
+            found = given if isinstance(query, str) else type(query).__name__
+            raise ConfigError("query", found, "text that is not blank, without lone surrogates")
         if len(query) > LONGEST:
             raise ConfigError("query", f"{len(query):,} characters", f"at most {LONGEST:,}")
         values.whole("limit", limit, 1)
