@@ -22,6 +22,7 @@ NAMES = (
     "storage",
     "compaction",
     "erasing",
+    "indexing",
     "large",
     "loop",
     "mongodb",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import subprocess
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from palimpsest import ConfigError, Memory
 from palimpsest.testing import FakeClock
 from writer import quarters
 
+WORDLLAMA = pytest.mark.skipif(find_spec("wordllama") is None, reason="the extra vectors is not installed")
 LONG = "Nothing of note was said here. " * 40
 
 
@@ -157,6 +160,16 @@ def test_a_search_keeps_the_index_it_has_made(here: Path) -> None:
     assert (status["sessions"], status["entries"], status["behind"]) == (2, 5, 0)
 
 
+@WORDLLAMA
+def test_a_search_compares_meanings_where_it_is_given_a_model(here: Path) -> None:
+    """Without one words alone count, and an unknown one is refused with the name that was meant."""
+    assert hits("bill to pay") == []
+    assert ("work", 1) in hits("bill to pay", "--embedder", "wordllama")
+    refused = run("search", "bill", "--embedder", "worldlama")
+    assert refused.exit_code == 2
+    assert "did you mean 'wordllama'" in refused.stderr
+
+
 # --- the index
 
 
@@ -184,6 +197,19 @@ def test_a_rebuilt_index_finds_what_it_found(here: Path) -> None:
 
     assert (status["sessions"], status["entries"], status["behind"], status["stale"]) == (2, 5, 0, 0)
     assert hits("Oslo") == before
+
+
+@WORDLLAMA
+def test_an_index_is_rebuilt_with_its_vectors(here: Path) -> None:
+    """Where the model is named: the next search of a program finds them there, and its model is given the question."""
+    assert read("index", "rebuild", "--embedder", "wordllama")["entries"] == 5
+
+    with closing(sqlite3.connect(here / "palimpsest.db.recall")) as db:
+        vectors, parts = (db.execute(f"SELECT count(*) FROM {name}_1").fetchone() for name in ("vector", "entry"))
+        assert vectors >= parts == (5,)
+    run("index", "rebuild")
+    with closing(sqlite3.connect(here / "palimpsest.db.recall")) as db:
+        assert db.execute("SELECT count(*) FROM vector_1").fetchone() == (0,)
 
 
 def test_an_index_of_another_tenant_is_another_one(here: Path) -> None:

@@ -201,11 +201,16 @@ def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> Non
 
 @EACH
 def test_vectors_are_made_again_with_the_index(place: Place) -> None:
-    """An index that was emptied has no vectors, and gets new ones though the same memory had made some."""
+    """A rebuilt index has them before anybody searches; one that is rebuilt without an embedder gets them then."""
     with place.open(Meanings()) as memory:
         talked(memory)
         assert found(memory, "vehicle")
+        before = place.vectors()
         memory.rebuild_index()
+        assert len(place.vectors()) == len(before) == 2
+        with place.open() as plain:
+            plain.rebuild_index()
+        assert place.vectors() == []
         assert found(memory, "vehicle")[0] == "keep: the car broke down"
         assert len(place.vectors()) == 2
 
@@ -239,6 +244,7 @@ def test_an_embedder_that_fails_leaves_words(place: Place, embedder: Any, caplog
     """One warning says so, however often somebody searches, without a word of what was asked or said."""
     with place.open(embedder) as memory:
         talked(memory)
+        memory.rebuild_index()
         assert found(memory, "car") == ["keep: the car broke down"]
         assert found(memory, "soup") == ["keep: soup for lunch"]
     told = [one.getMessage() for one in caplog.records if "by its words alone" in one.getMessage()]

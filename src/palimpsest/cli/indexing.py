@@ -8,6 +8,7 @@ import msgspec
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import open_memory
 from palimpsest.cli.output import clean, console, counted, note, print_json, session_progress, table
+from palimpsest.cli.search import EMBEDDER
 from palimpsest.types import IndexStatus
 
 
@@ -15,16 +16,18 @@ from palimpsest.types import IndexStatus
     "index", epilog=examples("palimpsest index status", "palimpsest index rebuild --store chats.db --tenant acme")
 )
 @click.argument("action", type=click.Choice(["status", "rebuild"]), metavar="[status|rebuild]", default="status")
+@EMBEDDER
 @json_option
 @store_options
-def index_command(store: str | None, tenant: str | None, as_json: bool, action: str) -> None:
+def index_command(store: str | None, tenant: str | None, as_json: bool, action: str, embedder: str | None) -> None:
     """Say where the search index of a tenant is, how large, and how far behind; or make it anew from the logs.
 
     Searches keep an index up to date by themselves. Rebuild it to take out at once what is stale, or to index a large
-    store before somebody searches. Interrupted, the same again, or the next search, goes on.
+    store before somebody searches. Give it the embedder that your program has, or the vectors are made by the next
+    search there. Interrupted, the same again, or the next search, goes on.
     """
     rebuilds = action == "rebuild"
-    with open_memory(store, tenant, write=rebuilds) as memory:
+    with open_memory(store, tenant, write=rebuilds, embedder=embedder) as memory:
         status = memory.index_status()
         kept = status.is_kept or not rebuilds
         if rebuilds and kept:

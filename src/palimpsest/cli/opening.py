@@ -49,8 +49,9 @@ def open_memory(
     options["privacy"] = redactor()
     if _is_file(where) and not create:
         _expect_file(where)
+        named = "encryption", "privacy", "embedder"
         looked = Memory.open(
-            where, tenant=owner, readonly=True, **{name: options[name] for name in ("encryption", "privacy")}
+            where, tenant=owner, readonly=True, **{name: options[name] for name in named if name in options}
         )
         if not write:
             return looked

@@ -21,6 +21,10 @@ from palimpsest.types import Kind, Passage, Recalled, Role
 WIDTH = 300
 """Characters of a passage that are shown, unless all of them are asked for."""
 
+EMBEDDER = click.option(
+    "--embedder", metavar="NAME", help="A model that compares meanings, too: wordllama, minilm.  [default: none]"
+)
+
 _BLANKS = re.compile(r"\s+")
 
 
@@ -51,6 +55,7 @@ _BLANKS = re.compile(r"\s+")
 @click.option("--until", type=TIME, metavar="TIME", help="Only what was written before then.")
 @click.option("--limit", type=Whole(1), metavar="N", default=10, show_default=True, help="At most so many.")
 @click.option("--tokens", type=Whole(1), metavar="N", help="As many as have room in N tokens.  [default: no limit]")
+@EMBEDDER
 @click.option("--full", is_flag=True, help="Whole passages, not what stands around the words.")
 @json_option
 @store_options
@@ -68,6 +73,7 @@ def search_command(
     until: datetime | None,
     limit: int,
     tokens: int | None,
+    embedder: str | None,
     full: bool,
 ) -> None:
     """Find what was said about QUERY in all sessions, archived entries included, the best passages first.
@@ -75,7 +81,7 @@ def search_command(
     Words count by their stems; words in double quotes are a phrase. What is new since the last search is indexed first.
     """
     first, last = (when and when.replace(tzinfo=UTC) for when in (since, until))
-    with _opened(store, tenant) as memory:
+    with _opened(store, tenant, embedder) as memory:
         found = memory.recall(
             query,
             sessions=[require(memory, one).session for one in sessions] or None,
@@ -101,12 +107,12 @@ def search_command(
         note(f"{counted(found.left_out, 'more passage')} had no room in {tokens:,} tokens.")
 
 
-def _opened(store: str | None, tenant: str | None) -> Memory:
+def _opened(store: str | None, tenant: str | None, embedder: str | None) -> Memory:
     """The memory, to write where that may be: so the index that is made is kept."""
     try:
-        return open_memory(store, tenant, write=True)
+        return open_memory(store, tenant, write=True, embedder=embedder)
     except StoreUnavailable:  # such as a file that others may write
-        return open_memory(store, tenant)
+        return open_memory(store, tenant, embedder=embedder)
 
 
 def _print(screen: Any, passage: Passage, *, full: bool) -> None:

@@ -48,12 +48,22 @@ class Embedding:
                 self._go_on()
             found: Mapping[int, float] = (await self._vectors.search(query, numbers, limit=NEAREST))[1]
         except EmbedderFailed as fault:
-            if self._failed != fault.kind:  # the same is said once
-                warn("what is recalled is found by its words alone: %s", fault)
-            self._failed = fault.kind
+            self._tell(fault)
             return {}
         self._failed = ""
         return found
+
+    async def complete(self) -> None:
+        """Embed all that has no vector yet. Where the embedder gives none, a warning says so: words are found."""
+        try:
+            await self._rest()
+        except EmbedderFailed as fault:
+            self._tell(fault)
+
+    def _tell(self, fault: EmbedderFailed) -> None:
+        if self._failed != fault.kind:  # the same is said once
+            warn("what is recalled is found by its words alone: %s", fault)
+        self._failed = fault.kind
 
     async def catch_up(self, most: int | None = None, sessions: Sequence[str] | None = None) -> bool:
         """Embed what the index has and what has no vector yet, at most so many parts; return whether more is left.
@@ -105,14 +115,18 @@ class Embedding:
             left -= len(texts)
         return left
 
+    async def _rest(self) -> None:
+        """Embed what is left, also where something is removed meanwhile, unless that goes on for ever."""
+        for _ in range(TOGETHER):
+            if not await self.catch_up():
+                break
+
     def _go_on(self) -> None:
         """Embed the rest beside whatever else is done."""
 
         async def rest() -> None:
             try:
-                for _ in range(TOGETHER):
-                    if not await self.catch_up():
-                        break
+                await self._rest()
             except PalimpsestError as fault:  # the next search tries again, and says so
                 log_failure(self._runner.redact, fault, "what is recalled was not embedded")
             finally:

@@ -228,7 +228,7 @@ class Ranking:
 
 
 def _totals(asked: Sequence[tuple[float, Mapping[int, float]]]) -> dict[int, float]:
-    """What each part has of all terms: most parts have none but a common one, so the term of most parts is the first."""
+    """What each part has of all terms. The term of most parts is the first: most have none but that."""
     totals: dict[int, float] = {}
     for weight, found in sorted(asked, key=lambda one: -len(one[1])):
         if not totals:

@@ -664,7 +664,8 @@ class AsyncMemory:
         return await (await self._recalling()).status()
 
     async def rebuild_index(self, *, progress: Callable[[int, int], object] | None = None) -> IndexStatus:
-        """Make this tenant's search index anew from the logs, and return how it is then.
+        """Make this tenant's search index anew from the logs, its vectors too where there is an embedder, and return
+        how it is then.
 
         Searches meanwhile find what is in it so far, and complete it for themselves. Interrupted, the next search, or
         the same again, goes on. `progress` is called with the number of sessions done, and of all. Raises ConfigError

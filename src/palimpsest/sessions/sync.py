@@ -1381,7 +1381,8 @@ class Memory:
         return drive(self._core.index_status())
 
     def rebuild_index(self, *, progress: Callable[[int, int], object] | None = None) -> IndexStatus:
-        """Make this tenant's search index anew from the logs, and return how it is then.
+        """Make this tenant's search index anew from the logs, its vectors too where there is an embedder, and return
+        how it is then.
 
         Searches meanwhile find what is in it so far, and complete it for themselves. Interrupted, the next search, or
         the same again, goes on. `progress` is called with the number of sessions done, and of all. Raises ConfigError

@@ -122,7 +122,7 @@ class Recalling:
             return 0
         behind = await recall.follower.catch_up()
         if recall.embedding is not None:
-            await recall.embedding.catch_up()
+            await recall.embedding.complete()
         return behind
 
     async def rebuild(self, progress: Progress | None) -> IndexStatus:
@@ -130,7 +130,10 @@ class Recalling:
         check_progress(progress)
         if not self._memory.store.writable:
             raise ConfigError("readonly", True, "False, for a memory that rebuilds its index")
-        await (await self._memory.recall()).follower.rebuild(progress)
+        recall = await self._memory.recall()
+        await recall.follower.rebuild(progress)
+        if recall.embedding is not None:
+            await recall.embedding.complete()
         return await self.status()
 
     async def _noted(self, result: Recalled, store: Store) -> Recalled:
