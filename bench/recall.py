@@ -42,7 +42,7 @@ from recall_corpora import Asked, Talk, locomo, own
 
 from palimpsest.recall.english import QUESTION_WORDS
 from palimpsest.recall.parts import parts_of
-from palimpsest.recall.postings import Postings, part_key
+from palimpsest.recall.postings import Postings, key_of
 from palimpsest.recall.questions import question
 from palimpsest.recall.ranking import Facts, Ranking
 
@@ -100,7 +100,7 @@ def palimpsest(talk: Talk) -> Search:
     index, facts = Postings(), dict[int, Facts]()
     for entry in talk.entries:
         for number, part in enumerate(parts_of(entry)):
-            index.put(part_key(0, entry.seq, number), part.terms)
+            index.put(key_of(0, entry.seq, number), part.terms)
         facts[entry.seq] = Facts(
             at=entry.at, turn=entry.turn, kind=entry.kind, role=entry.role, chars=len(entry.text), name=entry.name
         )

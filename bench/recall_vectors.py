@@ -29,7 +29,7 @@ from recall_corpora import Asked, Talk
 from palimpsest.recall.embedders import MODELS, embedder
 from palimpsest.recall.fusion import NEAREST, WEIGHT, Meaning
 from palimpsest.recall.parts import parts_of
-from palimpsest.recall.postings import Postings, part_key
+from palimpsest.recall.postings import Postings, key_of
 from palimpsest.recall.questions import question
 from palimpsest.recall.ranking import Facts, Ranking
 from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
@@ -88,7 +88,7 @@ def joined(talk: Talk, model: Model, weight: float) -> Search:
     index, facts, texts = Postings(), dict[int, Facts](), dict[int, str]()
     for entry in talk.entries:
         for number, part in enumerate(parts_of(entry)):
-            key = part_key(0, entry.seq, number)
+            key = key_of(0, entry.seq, number)
             index.put(key, part.terms)
             texts[key] = entry.text[part.start : part.end]
         facts[entry.seq] = Facts(

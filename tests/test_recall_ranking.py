@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from palimpsest.log.entry import Entry, Role, moment
 from palimpsest.recall.parts import parts_of
-from palimpsest.recall.postings import Postings, part_key
+from palimpsest.recall.postings import Postings, key_of
 from palimpsest.recall.questions import Question, question
-from palimpsest.recall.ranking import Facts, Ranked, Ranking, rank
+from palimpsest.recall.ranking import Facts, Ranked, Ranking
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE
@@ -34,14 +34,14 @@ class Talk:
         self.at += self.every
         entry = Entry(seq=seq, role=role, content=text, name=name, at=self.at)
         for number, part in enumerate(parts_of(entry)):
-            self.index.put(part_key(0, seq, number), part.terms)
+            self.index.put(key_of(0, seq, number), part.terms)
         self.facts[seq] = Facts(at=self.at, turn=0, kind="message", role=role, chars=len(text), name=name)
         return seq
 
     def ask(self, text: str) -> list[Ranked]:
         """What is found."""
         asked = question(text)
-        return rank(asked, self.index.matches(asked.terms), self.facts)
+        return Ranking(asked, self.index.matches(asked.terms)).ranked(self.facts)
 
     def order(self, text: str) -> list[int]:
         """The seqs of what is found."""
@@ -148,7 +148,7 @@ def test_a_time_that_the_question_speaks_of() -> None:
     said = talk.facts[2].at
     asked = question(f"the lake on {moment(said).date().isoformat()}", talk.at)
 
-    hits = rank(asked, talk.index.matches(asked.terms), talk.facts)
+    hits = Ranking(asked, talk.index.matches(asked.terms)).ranked(talk.facts)
 
     assert hits[0].seq == 2
 
@@ -177,16 +177,16 @@ def test_facts_of_what_is_wanted_are_enough() -> None:
     wanted = ranking.wanted
 
     assert len(wanted) < 500
-    assert ranking.ranked({key: talk.facts[key] for key in wanted if key in talk.facts}) == rank(
-        asked, matches, talk.facts
-    )
+    assert ranking.ranked({key: talk.facts[key] for key in wanted if key in talk.facts}) == Ranking(
+        asked, matches
+    ).ranked(talk.facts)
 
 
 def test_nothing_found() -> None:
     """No term, no match, no facts: no hit, and no error."""
-    assert rank(Question((), ()), [], {}) == []
-    assert rank(question("harbour"), [{}], {}) == []
-    assert rank(question("harbour"), [{256: 1.0}], {}) == []
+    assert Ranking(Question((), ()), []).ranked({}) == []
+    assert Ranking(question("harbour"), [{}]).ranked({}) == []
+    assert Ranking(question("harbour"), [{256: 1.0}]).ranked({}) == []
 
 
 @given(

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any
 
 from palimpsest.log.entry import KINDS, ROLES
-from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, fit, inverse_frequency, key_of, place_of
-from palimpsest.recall.postings import PART_BITS, SEQ_BITS
+from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, fit
+from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 
 NEAR = 16

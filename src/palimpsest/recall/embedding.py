@@ -8,8 +8,9 @@ from itertools import groupby, islice
 from palimpsest.errors import EmbedderFailed, PalimpsestError
 from palimpsest.log.head import SessionKey
 from palimpsest.recall.fusion import NEAREST
-from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index, key_of, place_of
+from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index
 from palimpsest.recall.parts import parts_of
+from palimpsest.recall.postings import key_of, place_of
 from palimpsest.recall.vectors import State, Vectors
 from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.runtime.runner import Runner

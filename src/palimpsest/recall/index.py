@@ -8,7 +8,6 @@ from the log. So an index that lags behind, or holds too much, never shows what 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import log
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -35,11 +34,6 @@ RANGES = 16
 """Sessions up to which each is looked at by itself; where there are more, all are, and the others left out."""
 
 
-def inverse_frequency(holding: int, parts: int) -> float:
-    """Return what a term is worth that so many of all parts hold."""
-    return max(log((max(parts - holding, 0) + 0.5) / (holding + 0.5)), 1e-6)  # what was counted may be of a moment ago
-
-
 SILENT = frozenset(
     terms(
         "a an and are as at be been but by can did do does for from had has have he her his i if in is it its me my of "
@@ -61,16 +55,6 @@ def fit(term: str) -> str:
 
 FORMAT = 1
 """What parts are made of, and how they are kept: an index of another format is made anew."""
-
-
-def key_of(number: int, seq: int, part: int = 0) -> int:
-    """Return the key of a part: the session's number, the entry's `seq`, and which part of it."""
-    return number << SEQ_BITS + PART_BITS | seq << PART_BITS | part
-
-
-def place_of(key: int) -> int:
-    """Return the place of the entry of a part's key: the session's number and the `seq`."""
-    return key >> PART_BITS
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -97,6 +81,13 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0
     next_seq: int = 1
     hidden: tuple[Span, ...] = ()
+
+
+def is_same(there: Cursor | None, expected: Cursor | None) -> bool:
+    """Return whether two cursors say the same of a session; of its number who expects one may not know."""
+    if there is None or expected is None:
+        return there is expected
+    return msgspec.structs.replace(there, number=0) == msgspec.structs.replace(expected, number=0)
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from palimpsest.recall.postings import PART_BITS, SEQ_BITS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
     Keys = NDArray[np.int64]
 
-NUMBER_SHIFT = 36
-"""Bits of a part's key below the number of its session: 28 for the entry's `seq`, 8 for which part of it."""
+NUMBER_SHIFT = SEQ_BITS + PART_BITS
+"""Bits of a part's key below the number of its session."""
 
 MOST = 250_000
 """Parts that are held: of 384 numbers each they take some 420 MB, and a search through all of them 40 ms."""

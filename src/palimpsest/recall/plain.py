@@ -11,19 +11,8 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
-from palimpsest.recall.index import (
-    COMMON,
-    LAST_SEQ,
-    RANGES,
-    Cursor,
-    Document,
-    Size,
-    Update,
-    inverse_frequency,
-    key_of,
-    place_of,
-)
-from palimpsest.recall.postings import SEQ_BITS, Postings
+from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, Cursor, Document, Size, Update, is_same
+from palimpsest.recall.postings import SEQ_BITS, Postings, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.runner import Runner
 
@@ -105,7 +94,7 @@ class PlainIndex:
     async def update(self, session: str, update: Update) -> bool:
         def body() -> bool:
             there, blocked = self._cursors.get(session), self._blocked.get(session, {})
-            if _bare(there) != _bare(update.expect) or self._generation != update.generation or 0 in blocked:
+            if not is_same(there, update.expect) or self._generation != update.generation or 0 in blocked:
                 return False
             if there is None:
                 self._numbers += 1
@@ -193,7 +182,7 @@ class PlainIndex:
     async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
         def body() -> list[Mapping[int, float]]:
             whole = [*terms, *{word for term in terms for word in term.split()}]
-            every = dict(zip(whole, self._postings.matches(whole, newest=len(self._postings) + 1), strict=True))
+            every = dict(zip(whole, self._postings.matches(whole), strict=True))
             return [self._in_scope(every[term], self._weight(term, every), numbers) for term in terms]
 
         return await self._do(body)
@@ -251,8 +240,3 @@ class PlainIndex:
 
 def _number_of(key: int) -> int:
     return place_of(key) >> SEQ_BITS
-
-
-def _bare(cursor: Cursor | None) -> Cursor | None:
-    """A cursor without its number, which who expects it may not know."""
-    return None if cursor is None else msgspec.structs.replace(cursor, number=0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import nlargest
 from math import log
 
 K1 = 1.2
@@ -22,26 +21,35 @@ Matches = Sequence[Mapping[int, float]]
 PART_BITS, SEQ_BITS = 8, 28
 
 
-def part_key(session_number: int, seq: int, part: int) -> int:
-    """Return the key of a part: session, entry and part in one number, so that keys of a session lie together.
+def key_of(number: int, seq: int, part: int = 0) -> int:
+    """Return the key of a part: which session, entry and part it is, in one number, so that keys of a session lie
+    together.
 
     Args:
-        session_number: Which session of the store, from 0.
-        seq: The entry's place in its log, below 2**28.
-        part: Which part of the entry, from 0, at most 254.
+        number: of the session, below 2**27.
+        seq: the entry's place in its log, below 2**28.
+        part: which part of the entry, from 0, at most 255.
     """
-    return session_number << SEQ_BITS + PART_BITS | seq << PART_BITS | part
+    return number << SEQ_BITS + PART_BITS | seq << PART_BITS | part
 
 
-def weight(parts: int, holding: int) -> float:
-    """Return what a term is worth that `holding` of `parts` hold: its inverse document frequency.
+def place_of(key: int) -> int:
+    """Return the place of the entry of a part's key: the session's number and the `seq`.
 
     Args:
-        parts: How many parts the index has.
-        holding: How many of them hold the term.
+        key: of a part.
     """
-    idf = log((parts - holding + 0.5) / (holding + 0.5))
-    return idf if idf > 0 else LEAST
+    return key >> PART_BITS
+
+
+def inverse_frequency(holding: int, parts: int) -> float:
+    """Return what a term is worth.
+
+    Args:
+        holding: how many parts hold it.
+        parts: how many there are; if they were counted at another moment, perhaps less.
+    """
+    return max(log((max(parts - holding, 0) + 0.5) / (holding + 0.5)), LEAST)
 
 
 class Postings:
@@ -60,15 +68,11 @@ class Postings:
         """How many parts it has."""
         return len(self._parts)
 
-    def __contains__(self, key: int) -> bool:
-        """Whether it has a part of this key."""
-        return key in self._parts
-
     def put(self, key: int, terms: Sequence[str]) -> None:
         """Add a part, in the place of one of the same key.
 
         Args:
-            key: See `part_key`.
+            key: See `key_of`.
             terms: Its terms in order.
         """
         self.drop(key)
@@ -83,7 +87,7 @@ class Postings:
         """Take a part out, with each term that no other part holds; False where there is none.
 
         Args:
-            key: See `part_key`.
+            key: See `key_of`.
         """
         numbers = self._parts.pop(key, None)
         if numbers is None:
@@ -107,28 +111,23 @@ class Postings:
         """
         return [key for key in self._parts if low <= key and (high is None or key < high)]
 
-    def matches(self, terms: Sequence[str], low: int = 0, high: int | None = None, *, newest: int = 4000) -> Matches:
+    def matches(self, terms: Sequence[str]) -> Matches:
         """Return for each term the parts that hold it, with what it adds to their scores.
 
         Args:
             terms: What to look for; one with spaces is a phrase, whose terms stand side by side.
-            low: The lowest key that is looked at.
-            high: The first key that is not; None for no end. Weights are those of the whole index all the same.
-            newest: How many parts of each term at most: those of the highest keys.
         """
         average = self._length / len(self._parts) if self._parts else 1.0
         found: list[dict[int, float]] = []
         for term in terms:
             counts = self._counts(term)
-            idf = weight(len(self._parts), len(counts)) * (K1 + 1)
-            keys: Sequence[int] = [key for key in counts if low <= key and (high is None or key < high)]
-            if len(keys) > newest:
-                keys = nlargest(newest, keys)
-            scores = {}
-            for key in keys:
-                count = counts[key]
-                scores[key] = idf * count / (count + K1 * (1 - B + B * len(self._parts[key]) / average))
-            found.append(scores)
+            idf = inverse_frequency(len(counts), len(self._parts)) * (K1 + 1)
+            found.append(
+                {
+                    key: idf * count / (count + K1 * (1 - B + B * len(self._parts[key]) / average))
+                    for key, count in counts.items()
+                }
+            )
         return found
 
     def _number(self, term: str) -> int:

@@ -239,18 +239,6 @@ def _totals(asked: Sequence[tuple[float, Mapping[int, float]]]) -> dict[int, flo
     return totals
 
 
-def rank(question: Question, matches: Matches, facts: Mapping[int, Facts], *, limit: int = 100) -> list[Ranked]:
-    """Return what an index found, best first, where the facts of all entries are at hand.
-
-    Args:
-        question: What was asked.
-        matches: What an index has of each of its terms, in the same order.
-        facts: Of every entry, by `session number << 28 | seq`.
-        limit: How many at most.
-    """
-    return Ranking(question, matches).ranked(facts, limit=limit)
-
-
 def _add_best(sitting: Sequence[int], scores: dict[int, float]) -> None:
     more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
     for entry in sitting:

@@ -17,17 +17,8 @@ import msgspec
 from palimpsest.log import spans
 from palimpsest.log.entry import KINDS, ROLES
 from palimpsest.recall.answers import Answers
-from palimpsest.recall.index import (
-    LAST_NUMBER,
-    LAST_SEQ,
-    Cursor,
-    Document,
-    Size,
-    Update,
-    key_of,
-    place_of,
-)
-from palimpsest.recall.postings import PART_BITS
+from palimpsest.recall.index import LAST_NUMBER, LAST_SEQ, Cursor, Document, Size, Update, is_same
+from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import has_vectors, met, of_tenant, who_was_met
 from palimpsest.stores.sqlite.faults import Damaged
@@ -109,16 +100,14 @@ class Words:
     def update(self, session: str, update: Update) -> bool:
         """As `Index.update` says."""
         there = self.cursors([session]).get(session)
-        expected = update.expect
-        same = there == expected if there is None or expected is None else _bare(there) == _bare(expected)
         blocked = self._blocked(session)
-        if not same or 0 in blocked or self.told("generation") != update.generation:
+        if not is_same(there, update.expect) or 0 in blocked or self.told("generation") != update.generation:
             return False
         number = there.number if there is not None else self._new(session)
         self._drop(number, update.drop)
         self._lose(number, update.lost)
         self._add(number, [document for document in update.add if document.seq not in blocked])
-        cursor = msgspec.json.encode(_bare(update.cursor))
+        cursor = msgspec.json.encode(msgspec.structs.replace(update.cursor, number=0))  # which is the row's
         self._run("UPDATE session_N SET cursor = ? WHERE number = ?", (cursor, number))
         return True
 
@@ -303,11 +292,6 @@ def _place(number: int, seq: int) -> int:
 
 def _checksum(document: Document) -> int:
     return zlib.crc32("\n".join(" ".join(part) for part in document.parts).encode("utf-8", "surrogatepass"))
-
-
-def _bare(cursor: Cursor) -> Cursor:
-    """The cursor as it is kept: its number is the row's."""
-    return msgspec.structs.replace(cursor, number=0)
 
 
 def _with(cursor: bytes, number: int) -> Cursor:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import spans
-from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Size, Update, key_of
+from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postgres.layout import NAMES, VECTORS, prepare
 from palimpsest.recall.postgres.matching import Matching
 from palimpsest.recall.postgres.writing import Locked, with_number
+from palimpsest.recall.postings import key_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.postgres.names import name_of, text_of
@@ -148,7 +147,7 @@ class PostgresIndex:
     async def update(self, session: str, update: Update) -> bool:
         async def change(locked: Locked) -> bool | None:
             there = await locked.cursor(session)
-            if _bare(there) != _bare(update.expect) or locked.generation != update.generation:
+            if not is_same(there, update.expect) or locked.generation != update.generation:
                 return None
             blocked = await locked.blocked(session)
             if 0 in blocked:
@@ -254,8 +253,3 @@ class PostgresIndex:
         except StoreUnavailable as fault:
             return (*remains, f"VACUUM of the search index was not over ({fault.reason}); the server does it later")
         return remains
-
-
-def _bare(cursor: Cursor | None) -> Cursor | None:
-    """A cursor without its number, which who expects it may not know."""
-    return None if cursor is None else msgspec.structs.replace(cursor, number=0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from palimpsest.recall.index import COMMON, RANGES, fit, inverse_frequency, key_of, place_of
+from palimpsest.recall.index import COMMON, RANGES, fit
 from palimpsest.recall.postgres.layout import found_by
-from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, B
+from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, B, inverse_frequency, key_of, place_of
 
 KNOWN = 10_000
 """Common words of which is remembered how many parts hold them."""

@@ -9,8 +9,8 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
-from palimpsest.recall.index import LAST_NUMBER, LAST_PART, Cursor, Document, fit, key_of, place_of
-from palimpsest.recall.postings import PART_BITS
+from palimpsest.recall.index import LAST_NUMBER, LAST_PART, Cursor, Document, fit
+from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.stores.postgres.names import text_of
 
 LOCK = "SELECT number, generation FROM {s}.recall_tenants WHERE name = $1 FOR UPDATE"
