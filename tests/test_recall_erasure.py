@@ -18,7 +18,8 @@ from palimpsest.testing import FakeClock
 from recalls import companion, finds, index_bytes, marks, place_of, remaining, texts, traces
 from writer import quarters
 
-EACH = pytest.mark.parametrize("kind", ["sqlite", "file", "postgres"])
+EVERY = pytest.mark.parametrize("kind", ["sqlite", "file", "postgres"])
+EACH = pytest.mark.parametrize("kind", ["sqlite", "file", pytest.param("postgres", marks=pytest.mark.wide)])
 
 
 def talked(memory: Memory, words: list[str], *, user: str | None = None, expires: Any = None, **options: Any) -> None:
@@ -51,7 +52,7 @@ DESTROYERS: dict[str, Callable[[Memory], object]] = {
 }
 
 
-@EACH
+@EVERY
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget session", "forget user", "forget tenant"])
 def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: str, how: str) -> None:
     """By the same memory, by another that knows of no index yet, and after both are closed."""

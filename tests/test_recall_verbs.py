@@ -318,6 +318,15 @@ def test_what_is_no_option_is_refused(options: dict[str, Any]) -> None:
                 one.recall("pelican", **options)
 
 
+@pytest.mark.parametrize("options", [{"sessions": 7}, {"sessions": ["one", 7]}, {"sessions": "a\x00b"}, {"user": 7}])
+def test_what_is_no_session_and_no_user_is_refused(options: dict[str, Any]) -> None:
+    """By an error that names the option."""
+    with Memory.open("memory://") as memory:
+        memory.session("one").add_user_message("pelican")
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            memory.recall("pelican", **options)
+
+
 @given(st.text(max_size=60))
 @settings(max_examples=laws.examples(60))
 def test_any_text_may_be_asked_for(query: str) -> None:

@@ -28,7 +28,7 @@ def key_of(number: int, seq: int, part: int = 0) -> int:
     Args:
         number: of the session, below 2**27.
         seq: the entry's place in its log, below 2**28.
-        part: which part of the entry, from 0, at most 255.
+        part: which part of the entry, from 0, at most 254.
     """
     return number << SEQ_BITS + PART_BITS | seq << PART_BITS | part
 

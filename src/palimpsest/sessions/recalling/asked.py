@@ -66,9 +66,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         values.whole("neighbours", neighbours, 0)
         return cls(
             query=query,
-            kinds=_some("kinds", kinds, KINDS),
-            roles=_some("roles", roles, ROLES),
-            names=_some("names", names, None),
+            kinds=some_of("kinds", kinds, KINDS),
+            roles=some_of("roles", roles, ROLES),
+            names=some_of("names", names, None),
             since=_time("since", since),
             until=_time("until", until),
             limit=min(cast("int", limit), MOST),
@@ -96,7 +96,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _some(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str]:
+def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str]:
+    """A text, or texts, that an option was given; none for None. Raises ConfigError for what is neither, or not one of
+    those that are `allowed` (None: all are)."""
     if given is None:
         return frozenset()
     found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [None]

@@ -20,7 +20,7 @@ from palimpsest.recall.search import highlighted
 from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.sessions.options import check_id
-from palimpsest.sessions.recalling.asked import Asked
+from palimpsest.sessions.recalling.asked import Asked, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
 from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
 from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed
@@ -149,7 +149,7 @@ async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user:
     """The sessions that a search goes through; None: all."""
     given: list[str] | None = None
     if sessions is not None:
-        given = [sessions] if isinstance(sessions, str) else list(sessions)
+        given = sorted(some_of("sessions", sessions, None))
         for one in given:
             check_id(one, "sessions")
     if user is None:
