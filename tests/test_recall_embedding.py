@@ -205,9 +205,10 @@ def test_vectors_are_made_again_with_the_index(place: Place) -> None:
     with place.open(Meanings()) as memory:
         talked(memory)
         assert found(memory, "vehicle")
-        before = place.vectors()
-        memory.rebuild_index()
+        before, told = place.vectors(), list[tuple[int, int]]()
+        memory.rebuild_index(progress=lambda done, total: told.append((done, total)))
         assert len(place.vectors()) == len(before) == 2
+        assert told == [(1, 2), (2, 2)] * 2, "words, then vectors"
         with place.open() as plain:
             plain.rebuild_index()
         assert place.vectors() == []

@@ -7,6 +7,7 @@ from itertools import groupby, islice
 
 from palimpsest.errors import EmbedderFailed, PalimpsestError
 from palimpsest.log.head import SessionKey
+from palimpsest.recall.follower import Progress
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index
 from palimpsest.recall.parts import parts_of
@@ -54,10 +55,14 @@ class Embedding:
         self._failed = ""
         return found
 
-    async def complete(self) -> None:
-        """Embed all that has no vector yet. Where the embedder gives none, a warning says so: words are found."""
+    async def complete(self, progress: Progress | None = None) -> None:
+        """Embed all that has no vector yet. Where the embedder gives none, a warning says so: words are found.
+
+        Args:
+            progress: called with the sessions done, and of all.
+        """
         try:
-            await self._rest()
+            await self._rest(progress)
         except EmbedderFailed as fault:
             self._tell(fault)
 
@@ -66,12 +71,15 @@ class Embedding:
             warn("what is recalled is found by its words alone: %s", fault)
         self._failed = fault.kind
 
-    async def catch_up(self, most: int | None = None, sessions: Sequence[str] | None = None) -> bool:
+    async def catch_up(
+        self, most: int | None = None, sessions: Sequence[str] | None = None, progress: Progress | None = None
+    ) -> bool:
         """Embed what the index has and what has no vector yet, at most so many parts; return whether more is left.
 
         Args:
             most: parts; None: all.
             sessions: of which; None: of all.
+            progress: called with the sessions done, and of all.
         """
         state, generation = await self._vectors.state(), await self._index.generation()
         seen = state, generation, (await self._index.size()).entries, await self._index.mark()
@@ -80,13 +88,16 @@ class Embedding:
         if state != self._state:  # some are gone, of whatever session, or all of them
             self._done.clear()
             self._state = state
-        for session, cursor in (await self._index.cursors(sessions)).items():
+        cursors = await self._index.cursors(sessions)
+        for number, (session, cursor) in enumerate(cursors.items(), 1):
             if self._done.get(cursor.number) != cursor:
                 left = await self._embed(session, cursor.number, most)
                 if left is None:
                     return True
                 most = None if most is None else left
                 self._done[cursor.number] = cursor
+            if progress is not None:
+                progress(number, len(cursors))
         now = await self._vectors.state()
         if now.generation == state.generation:
             self._state = now
@@ -116,10 +127,10 @@ class Embedding:
             left -= len(texts)
         return left
 
-    async def _rest(self) -> None:
+    async def _rest(self, progress: Progress | None = None) -> None:
         """Embed what is left, also where something is removed meanwhile, unless that goes on for ever."""
         for _ in range(TOGETHER):
-            if not await self.catch_up():
+            if not await self.catch_up(progress=progress):
                 break
 
     def _go_on(self) -> None:

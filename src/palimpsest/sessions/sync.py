@@ -1385,8 +1385,9 @@ class Memory:
         how it is then.
 
         Searches meanwhile find what is in it so far, and complete it for themselves. Interrupted, the next search, or
-        the same again, goes on. `progress` is called with the number of sessions done, and of all. Raises ConfigError
-        in a memory that only reads.
+        the same again, goes on. `progress` is called with the number of sessions done, and of all: for the words, and
+        then for the vectors. An embedder that fails leaves the words, and a warning. Raises ConfigError in a memory
+        that only reads.
 
         Args:
             progress: called with the sessions done and their total.

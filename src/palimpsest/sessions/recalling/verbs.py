@@ -133,7 +133,7 @@ class Recalling:
         recall = await self._memory.recall()
         await recall.follower.rebuild(progress)
         if recall.embedding is not None:
-            await recall.embedding.complete()
+            await recall.embedding.complete(progress)
         return await self.status()
 
     async def _noted(self, result: Recalled, store: Store) -> Recalled:
