@@ -13,7 +13,7 @@ import pytest
 import mongostore
 import postgresstore
 import redisstore
-from palimpsest import Keys, Memory
+from palimpsest import Keys, Memory, Query
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import copying
@@ -21,6 +21,8 @@ from palimpsest.stores.copying import copy_store
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import FakeClock
+from test_erasing import Index
+from test_knowledge import summarised
 
 KEYS = Keys({"one": bytes(range(32))})
 KINDS = ("sqlite", "file")
@@ -124,6 +126,66 @@ def test_one_tenant_alone(tmp_path: Path, clock: FakeClock) -> None:
         assert [one.session for one in memory.for_tenant("other").sessions()] == ["s0"]
 
 
+BESIDE = [
+    *itertools.product(["sqlite"], KINDS),
+    *(pytest.param(kind, "sqlite", marks=pytest.mark.wide) for kind in SERVERS),
+    *(pytest.param("sqlite", kind, marks=pytest.mark.wide) for kind in SERVERS),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*has no enabled trigger:palimpsest.errors.PalimpsestWarning")
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize(("one", "other"), BESIDE)
+def test_what_is_kept_beside_the_sessions_of_a_tenant_goes_along(
+    one: str, other: str, sealed: bool, tmp_path: Path, clock: FakeClock
+) -> None:
+    """Knowledge bases, and who makes something of its entries: an erasure in the copy reaches all of it."""
+    there, here = address(one, tmp_path, "a"), address(other, tmp_path, "b")
+    keys: dict[str, Any] = {"encryption": KEYS} if sealed else {}
+    with Memory.open(there, clock=clock, **keys) as memory:
+        for tenant in ("acme", "other"):
+            mine = memory.for_tenant(tenant)
+            summarised(mine, "first", "Kathmandu", "Quito")
+            mine.knowledge("notes", user="ann").add("visa", f"{tenant} needs a visa for Nepal")
+            mine.derive(Index())
+            assert mine.recall("Kathmandu").passages
+
+    done = copy_store(there, here, tenants=["acme"])
+    again = copy_store(there, here, tenants=["acme"])
+
+    assert (done.tenants, done.sessions, done.already, again.already) == (1, 1, 0, 1 + done.items)
+    with Memory.open(here, clock=clock, **keys) as memory:
+        mine, others = memory.for_tenant("acme"), memory.for_tenant("other")
+        base = mine.knowledge("notes", user="ann")
+        assert [hit.text for hit in base.search("visa for Nepal", top_k=1)] == ["acme needs a visa for Nepal"]
+        assert "Kathmandu" in base.search("Kathmandu", top_k=1)[0].text
+        assert {"index", "palimpsest.knowledge"} <= set(mine.derivers())
+        assert mine.recall("Kathmandu").passages
+        assert others.knowledge("notes", user="ann").search("visa for Nepal") == []
+        assert others.derivers() == ()
+        done_there = mine.session("first").erase(Query(text="Kathmandu"))
+        assert any("'index' is not at hand" in told for told in done_there.remains)
+        assert not [hit for hit in base.search("Kathmandu", top_k=50) if "Kathmandu" in hit.text]
+
+
+def test_stores_that_were_searched_are_copied_into_each_other(tmp_path: Path, clock: FakeClock) -> None:
+    """Each has an index of its own, which stays with it; what the copy brought is found there, however often."""
+    one, other = address("sqlite", tmp_path, "a"), address("sqlite", tmp_path, "b")
+    for name, where in (("s", one), ("t", other)):
+        with Memory.open(where, clock=clock) as memory:
+            memory.session(name).add_user_message(f"{name} goes to Quito")
+            assert len(memory.recall("Quito").passages) == 1
+
+    copy_store(one, other)
+    for many in (2, 3):
+        with Memory.open(other, clock=clock) as memory:
+            assert len(memory.recall("Quito").passages) == many
+        with Memory.open(one, clock=clock) as memory:
+            memory.session("more").add({"role": "user", "content": "more go to Quito"}, key="same")
+            memory.recall("Quito")
+        copy_store(one, other)
+
+
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(2, 12))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_that_was_interrupted_goes_on(
@@ -173,6 +235,11 @@ def test_what_is_there_and_is_another_is_kept_unless_it_is_to_be_replaced(tmp_pa
 
     with pytest.raises(Conflict, match="session 's1' of tenant 'default'"):
         copy_store(there, here)
+    with Memory.open(address("sqlite", tmp_path, "c"), clock=clock) as memory:
+        drive(memory.store.put_item("default", "notes", "k", b"another"))
+        memory.for_tenant("acme").knowledge("notes").add("a", "one")
+    with pytest.raises(Conflict, match="item 'k' of 'notes' of tenant 'default'"):
+        copy_store(there, address("sqlite", tmp_path, "c"))
     with Memory.open(here, clock=clock) as memory:
         assert memory.session("mine").entries()[0].text == "mine"
     copy_store(there, here, replace=True)

@@ -102,6 +102,24 @@ def test_statements_need_not_be_prepared() -> None:
         assert session.context().messages
 
 
+def test_a_pooler_that_forgets_prepared_statements_is_told() -> None:
+    """As one does that gives each transaction another connection: the error says what to add to the address."""
+    address = address_of("contract", pool_size=1)
+
+    async def work() -> None:
+        async with AsyncMemory.open(address) as memory:
+            for text in ("one", "two"):
+                await memory.session("s").add_user_message(text)
+            tables: Any = memory.store.backend.tables
+            await tables.do(lambda db: db.execute("DEALLOCATE ALL"))
+
+            with pytest.raises(StoreUnavailable, match="add statement_cache_size=0 to the address") as caught:
+                await memory.session("s").add_user_message("three")
+            assert caught.value.written is False
+
+    asyncio.run(work())
+
+
 # --- the schema
 
 

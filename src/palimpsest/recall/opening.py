@@ -16,12 +16,13 @@ from palimpsest.recall.plain import PlainIndex
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store
+from palimpsest.stores.derivers import INDEX
 
 if TYPE_CHECKING:
     from palimpsest.recall.embedders import Embedder
     from palimpsest.recall.embedding import Embedding
 
-NAME = "palimpsest.recall"
+NAME = INDEX
 """Under which a store knows that it has an index: whoever erases takes what goes out of it. One in a file that others
 may not have stands there under this name, and its own behind a colon."""
 

@@ -11,8 +11,8 @@ from palimpsest.log.head import SessionKey
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.workplace import Workplace
 from palimpsest.sessions.compacting.result import CompactionResult
-from palimpsest.sessions.derived import INDEX
 from palimpsest.stores.claims import Claims
+from palimpsest.stores.derivers import INDEX
 
 SWEEP_SECONDS, INDEX_SECONDS = 60, 5
 """How often a tenant is swept, and its index brought up to date, however many workers there are."""

@@ -9,7 +9,7 @@ from palimpsest.errors import ConfigError, ErasureFailed, PalimpsestError
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.erased import Erased
-from palimpsest.stores.derivers import Derivers
+from palimpsest.stores import derivers
 
 if TYPE_CHECKING:
     from palimpsest.runtime.runner import Runner
@@ -94,7 +94,7 @@ class Derivations:
     ) -> None:
         self._runner, self._tenant, self._own = runner, tenant, own
         self.remember_nothing = remember_nothing
-        self._derivers = Derivers(store, tenant)
+        self._derivers = derivers.Derivers(store, tenant)
         self._all: list[Derived] = []
         self._unscrubbed = False
 
@@ -260,9 +260,8 @@ class Derivations:
             raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
 
 
-INDEX, KNOWLEDGE = "palimpsest.recall", "palimpsest.knowledge"
-"""Under which a store knows that it has a search index, and knowledge bases. An index in a file of some machine has
-more behind a colon."""
+INDEX, KNOWLEDGE = derivers.INDEX, derivers.KNOWLEDGE
+"""What is a store's own: it is at hand wherever the store is."""
 
 UNSCRUBBED = "{!r} could not see that no byte is left of it ({}). The next erasure, or `memory.vacuum`, tries again"
 AWAY = (

@@ -21,14 +21,10 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
-from palimpsest.stores.claims import OWNER as WORKERS
 from palimpsest.stores.common import discreet_address
 from palimpsest.stores.engine.items import ITEMS
-from palimpsest.stores.engine.leases import LEASES
-from palimpsest.stores.engine.loading import LAID
-from palimpsest.stores.engine.places import BARRED
+from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
-from palimpsest.stores.rules import all_places
 from palimpsest.tokens.counter import ENCODINGS
 
 if TYPE_CHECKING:
@@ -50,16 +46,15 @@ IN_MEMORY = ("memory:", ":memory:")
 
 _ANOTHER = "is in the target already, with other content; to put the source's in its place, say `replace`"
 
-PASSING = (LEASES, LAID, BARRED)
-"""Spaces of what is under way, and is not copied."""
-
 TABLES = {"log": ("entry", "record", "held"), "tree": ("share",), "large": ("large", "uses")}
 """The tables of the places of a home that have rows; and counts by each counter, beside entries."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """What `copy_store` did: how many `sessions` and `items` are in the new store now, how many of them were there
-    `already`, from a copy that was interrupted; how many `rows` were put, and their `bytes`.
+    """What `copy_store` did: how many `sessions` and `items` of how many `tenants` are in the new store now, how many
+    of them were there `already`, from a copy before; how many `rows` were put, and their `bytes`.
+
+    Items are facts, and what else is kept for a tenant beside its sessions, such as the documents of knowledge bases.
     """
 
     tenants: int = 0
@@ -79,11 +74,13 @@ def copy_store(
     counters: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy what one store has into another: sessions with branches and token counts, items, the order of their use.
+    """Copy what one store has into another: sessions with branches and token counts, facts, knowledge bases, the order
+    of their use.
 
     The copy is compared with what was copied. Of an encrypted store ciphertext is copied, so the new one has the same
     keys. Others may go on writing to the source: each session is copied as it is at one moment. Interrupted, it goes on
-    where it was when it is called again. Leases are not copied, nor counts by counters that are not named.
+    where it was when it is called again. Leases are not copied, nor counts by counters that are not named, how far
+    workers have come, and the search index, which the new store makes anew.
 
     Args:
         source: the address of the store that is copied, which is not changed.
@@ -114,23 +111,23 @@ async def _copied(
 ) -> Copied:
     async with AsyncExitStack() as opened:
         one = _opened(opened, source, readonly=True)
-        there = [name async for name in _tenants(one)]
+        there = await tenants_of(one)
         names = there if tenants is None else list(dict.fromkeys(tenants))
         for name in names:
             if name not in there:
                 raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, there))
         other = _opened(opened, target)  # which makes it, where it is not there
         copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
-        homes = {(name, home): places for name in names for home, places in (await _homes(one, name)).items()}
+        homes = await homes_of(one, names)
         copying.at -= SECOND * (1 + sum(place.space == "session" for places in homes.values() for place in places))
-        await copying.begin()
-        for number, ((name, home), places) in enumerate(homes.items(), 1):
-            await copying.home(name, home, places)
+        await copying.begin(names)
+        for number, (home, places) in enumerate(homes.items(), 1):
+            await (copying.joined if is_list(home) else copying.home)(home, places)
             if progress is not None:
                 progress(number, len(homes))
         for name in names:
             await copying.order(name)
-        return msgspec.structs.replace(copying.done, tenants=len({name for name, _ in homes}))
+        return msgspec.structs.replace(copying.done, tenants=len({owner_of(home) for home in homes}))
 
 
 def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backend:
@@ -139,23 +136,6 @@ def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backe
     store = open_store(where, runner, **options)
     closing.push_async_callback(store.close)
     return store.backend
-
-
-async def _tenants(backend: Backend) -> AsyncIterator[str]:
-    last: str | None = None
-    while page := await backend.tenants(after=last):
-        for last in page:
-            if last not in (MARK[0], WORKERS):  # marks of workers are of this store alone
-                yield last
-
-
-async def _homes(backend: Backend, tenant: str) -> dict[str, list[Place]]:
-    """The places of a tenant that have a head, by their homes."""
-    found: dict[str, list[Place]] = {}
-    async for one in all_places(backend, tenant, "", beneath=True):
-        if one.place.space not in PASSING:
-            found.setdefault(one.place.home, []).append(one.place)
-    return found
 
 
 Heads = dict[Place, PlaceHead | None]
@@ -167,26 +147,33 @@ class _Copying:
     def __init__(self, source: Backend, target: Backend, replace: bool, counts: list[str]) -> None:
         self._source, self._target, self._replace, self._counts = source, target, replace, counts
         self._ends: dict[str, dict[Place, int]] = {}
-        self._theirs: dict[str, dict[str, list[Place]]] = {}
+        self._theirs: dict[Home, list[Place]] = {}
         self.done, self.at = Copied(), now_us()
 
-    async def begin(self) -> None:
-        """See that both stores are encrypted alike; a new one becomes so."""
+    async def begin(self, tenants: Sequence[str]) -> None:
+        """See that both stores are encrypted alike; a new one becomes so. Look at what is there of these tenants."""
         there = [await _heads(backend, [_mark()]) for backend in (self._source, self._target)]
         ours, theirs = (heads[_mark()] for heads in there)
+        self._theirs = await homes_of(self._target, tenants)
         if ours == theirs:
             return
-        if theirs is not None or [name async for name in _tenants(self._target)]:
+        if theirs is not None or await tenants_of(self._target):
             told = "a store that is encrypted as the source is, or an empty one"
             raise ConfigError("target", self._target.url, told)
         assert ours is not None, "one of the two has a mark"
         await self._put([Step(_mark(), None, ours.hot, ours.cold)], MARK[0])
 
-    async def home(self, tenant: str, home: str, places: Sequence[Place]) -> None:
+    async def joined(self, home: Home, places: Sequence[Place]) -> None:
+        """Have the target list what the source does, too. What it has there itself stays."""
+        ours, theirs = await _heads(self._source, places), await _heads(self._target, places)
+        new = [(place, head) for place, head in ours.items() if head is not None and theirs[place] is None]
+        if new:
+            await self._put([Step(place, None, head.hot, head.cold) for place, head in new], home[1])
+
+    async def home(self, where: Home, places: Sequence[Place]) -> None:
         """Copy a home, unless it is there as it is."""
-        if tenant not in self._theirs:
-            self._theirs = {tenant: await _homes(self._target, tenant)}
-        places = list(dict.fromkeys([*places, *self._theirs[tenant].get(home, ())]))
+        tenant, home = where
+        places = list(dict.fromkeys([*places, *self._theirs.get(where, ())]))
         for _ in range(TRIES):
             before = await _heads(self._source, places)
             there = await _heads(self._target, places)
@@ -219,10 +206,15 @@ class _Copying:
         raise Conflict(f"{home!r}", f"was written to {TRIES} times while it was copied: copy when there is less to do")
 
     def _refuse(self, ours: Heads, theirs: Heads) -> None:
-        other = [place for place, head in theirs.items() if head is not None and head != ours[place]]
-        if other and not self._replace:
-            told = f"the {'item' if other[0].space.startswith(ITEMS) else 'session'} {other[0].name or other[0].home!r}"
-            raise Conflict(f"{told} of tenant {other[0].tenant!r}", _ANOTHER)
+        other = next((place for place, head in theirs.items() if head is not None and head != ours[place]), None)
+        if other is None or self._replace:
+            return
+        told = f"the item {other.name!r} of {other.home!r}" if other.space.startswith(ITEMS) else f"{other.home!r}"
+        if not is_users(other.tenant):
+            told = "a knowledge base"
+        elif other.space == "session":
+            told = f"the session {other.name!r}"
+        raise Conflict(f"{told} of tenant {owner_of((other.tenant, other.home))!r}", _ANOTHER)
 
     async def _rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):
@@ -262,8 +254,9 @@ class _Copying:
             raise Conflict(f"{home!r}", "was written to in the store that is copied to: nobody may use that meanwhile")
 
     def _note(self, heads: Heads, *, already: bool = False) -> None:
-        sessions = sum(place.space == "session" for place, head in heads.items() if head is not None)
-        items = sum(place.space.startswith(ITEMS) for place, head in heads.items() if head is not None)
+        there = [place for place, head in heads.items() if head is not None]
+        sessions = sum(place.space == "session" and is_users(place.tenant) for place in there)
+        items = sum(place.space.startswith(ITEMS) for place in there)
         done = self.done
         self.done = msgspec.structs.replace(
             done,

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 OWNER = "\x01derived"
 """The tenant whose items they are."""
 
+INDEX, KNOWLEDGE = "palimpsest.recall", "palimpsest.knowledge"
+"""The names of what is a store's own: its search index, and its knowledge bases. An index in a file of some machine has
+more behind a colon."""
+
 
 class Note(msgspec.Struct, frozen=True):
     """What is to be removed of a session: what was made of these entries, ids by `seq` (None: of any of it)."""

@@ -26,8 +26,8 @@ from palimpsest.sessions.bases.records import (
 )
 from palimpsest.sessions.bases.shelves import Home, Shelf
 from palimpsest.sessions.bases.vectors import embedded
-from palimpsest.sessions.derived import KNOWLEDGE
 from palimpsest.stores import compaction_of
+from palimpsest.stores.derivers import KNOWLEDGE
 from palimpsest.tokens.counter import encoding
 
 if TYPE_CHECKING:

@@ -44,6 +44,8 @@ CROSSED: tuple[type[BaseException], ...] = (
 _DAMAGED = ("XX001", "XX002", "42P01", "42703", "22P05", "22021")
 """Codes of damaged data and indexes, tables and columns that are not there, text that cannot be read."""
 
+_POOLED = "a pooler between here and the server knows no prepared statements: add statement_cache_size=0 to the address"
+
 _ADVICE = (
     ("28", "look at user and password of the address, and the server's pg_hba.conf"),
     ("3D", "make the database, or give the name of another"),
@@ -51,6 +53,8 @@ _ADVICE = (
     ("25006", "the server takes no writes: give the address of the one that does"),
     ("53", "the server is short of something; nothing was written"),
     ("57", "the server ended it, or is about to end or to start; try again"),
+    ("26000", _POOLED),
+    ("42P05", _POOLED),
     ("55P03", "somebody else held it for too long; try again"),
     ("08", "the connection was lost; try again"),
 )

@@ -1,0 +1,82 @@
+"""Whose the homes of a store are, and which of them go along when what a tenant has is taken into another store.
+
+Beside the tenants that users name there are some of ours, which no user can name: they begin with U+0001 and a word
+that says what they keep. Whose that is stands behind it (U+0001 knowledge U+0001 acme), or in the name of the home. A
+tenant of ours that has still more behind that holds logs, and the others hold lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+
+from palimpsest.stores import MARK
+from palimpsest.stores.backend import Backend, Place
+from palimpsest.stores.claims import OWNER as WORKERS
+from palimpsest.stores.derivers import INDEX
+from palimpsest.stores.derivers import OWNER as DERIVERS
+from palimpsest.stores.engine.leases import LEASES
+from palimpsest.stores.engine.loading import LAID
+from palimpsest.stores.engine.places import BARRED
+from palimpsest.stores.rules import all_places
+
+BESIDE = "\x01"
+"""What our own tenants begin with, and what stands between the parts of such names."""
+
+PASSING = (LEASES, LAID, BARRED)
+"""Spaces of what is under way."""
+
+Home = tuple[str, str]
+"""A tenant, and the name of one of its homes."""
+
+
+def is_users(tenant: str) -> bool:
+    """Whether a tenant is one that users name."""
+    return not tenant.startswith(BESIDE)
+
+
+def is_list(home: Home) -> bool:
+    """Whether it is a list of ours: what two stores have in such a home stands side by side in one."""
+    return not is_users(home[0]) and home[0].count(BESIDE) < 3
+
+
+def owner_of(home: Home) -> str:
+    """Return the tenant, as users name it, whose a home is."""
+    tenant, name = home
+    first, *more = (tenant if is_users(tenant) or tenant.count(BESIDE) > 1 else name).split(BESIDE)
+    return more[1] if not first and len(more) > 1 else first
+
+
+async def tenants_of(backend: Backend) -> list[str]:
+    """Return the tenants, as users name them, of whom a store has sessions, items or knowledge bases."""
+    found = [owner_of((tenant, "")) async for tenant in _tenants(backend) if tenant != DERIVERS]
+    return list(dict.fromkeys(found))
+
+
+async def homes_of(backend: Backend, owners: Collection[str]) -> dict[Home, list[Place]]:
+    """Return the homes that are these tenants', each with its places that have a head.
+
+    What is under way is left out, and so is what is of this store alone: how far workers have come, and its search
+    index, which is made anew of whatever logs are there.
+    """
+    found: dict[Home, list[Place]] = {}
+    async for tenant in _tenants(backend):
+        if tenant.count(BESIDE) == 1 or owner_of((tenant, "")) in owners:
+            async for one in all_places(backend, tenant, "", beneath=True):
+                home = tenant, one.place.home
+                if one.place.space not in PASSING and owner_of(home) in owners and not _is_of_an_index(one.place):
+                    found.setdefault(home, []).append(one.place)
+    return found
+
+
+def _is_of_an_index(place: Place) -> bool:
+    """Whether it is the mark of a search index, or a note of what that has to remove."""
+    names = (place.name, place.home.rpartition(BESIDE)[2])
+    return place.tenant == DERIVERS and any(name.startswith(INDEX) for name in names)
+
+
+async def _tenants(backend: Backend) -> AsyncIterator[str]:
+    last: str | None = None
+    while page := await backend.tenants(after=last):
+        for last in page:
+            if last not in (MARK[0], WORKERS):
+                yield last
