@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -120,19 +121,61 @@ def test_the_driver_is_an_extra(store: OnServer, monkeypatch: pytest.MonkeyPatch
         Memory.open(f"{store.scheme}://host/{store.database}")
 
 
-@pytest.mark.parametrize("store", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize(
-    "command", [("doctor",), ("sessions",), ("copy", "ADDRESS", "x.db")], ids=lambda given: given[0]
-)
+COMMANDS = [
+    ("doctor",),
+    ("sessions",),
+    ("copy", "ADDRESS", "x.db"),
+    ("copy", "there.db", "ADDRESS"),
+    ("search", "words"),
+    ("index",),
+    ("facts",),
+    ("sweep",),
+    ("vacuum",),
+    ("import", "chat.jsonl"),
+    ("worker", "--config", "chat.yaml", "--once"),
+    ("config", "diff", "chat.yaml"),
+    ("memory", "read", "chat", "key", "--config", "chat.yaml"),
+]
+DECLARED = """
+resource: memory
+id: chat
+type: token_based
+max_tokens: 4000
+persistence: {{type: {}, url: "{}", ttl: 24h}}
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_command_shows_a_password(
-    store: OnServer, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    kind: str, command: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is named all the same."""
+    """The store is named all the same, and nobody is told to restore a backup of what cannot be reached."""
+    store = KINDS[kind]
     address = f"{store.scheme}://me:{SECRET}@127.0.0.1:1/{store.database}?timeout_seconds=1"
     monkeypatch.setenv("PALIMPSEST_STORE", address)
+    (here / "chat.yaml").write_text(DECLARED.format(kind, address))
+    (here / "chat.jsonl").write_text('{"role": "user", "content": "hello"}')
+    Memory.open(here / "there.db").close()
 
     told = run(*(address if part == "ADDRESS" else part for part in command))
 
     assert told.exit_code
     assert "127.0.0.1:1" in told.output + told.stderr
     assert SECRET not in told.output + told.stderr
+    assert "backup" not in told.output
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_declared_address_is_shown_without_its_password(kind: str, here: Path) -> None:
+    """Nothing is opened to check and to show it."""
+    store = KINDS[kind]
+    (here / "chat.yaml").write_text(
+        DECLARED.format(kind, f"{store.scheme}://me:{SECRET}@host.internal/{store.database}")
+    )
+
+    for command in (("check",), ("show",), ("show", "--json")):
+        told = run("config", command[0], "chat.yaml", *command[1:])
+        assert told.exit_code == 0
+        assert command == ("check",) or "host.internal" in told.output
+        assert SECRET not in told.output + told.stderr

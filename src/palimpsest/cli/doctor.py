@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 from rich.text import Text
 
-from palimpsest import PalimpsestError
+from palimpsest import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import all_entries, all_sessions, open_memory, resolve, shown
+from palimpsest.cli.opening import all_entries, all_sessions, is_on_disk, open_memory, resolve, shown
 from palimpsest.cli.output import clean, console, counted, print_json
+from palimpsest.errors import MissingExtra
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import model_names, table_source
 
@@ -73,15 +75,35 @@ def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
     for name in VOCABULARIES:
         yield _vocabulary(name)
     yield _models()
-    where = shown(resolve(store, tenant)[0])
-    yield _guarded("store", lambda: _store(store, tenant), f"Look at {where}: its folder, its permissions, the disk.")
-    yield _guarded("durability", lambda: _durability(store, tenant), f"Look at {where}, and at its settings.")
-    yield _guarded("sessions", lambda: _sessions(store, tenant), f"Keep a copy of {where}, then restore a backup.")
+    given = resolve(store, tenant)[0]
+    where = shown(given)
+    at = (
+        "its folder, its permissions, the disk"
+        if _is_on_disk(given)
+        else "the server, its user and password, the network"
+    )
+    away = f"Look at {where}: {at}."
+    yield _guarded("store", lambda: _store(store, tenant), away, away)
+    yield _guarded("durability", lambda: _durability(store, tenant), away, f"Look at {where}, and at its settings.")
+    damaged = f"Keep a copy of {where}, then restore a backup."
+    yield _guarded("sessions", lambda: _sessions(store, tenant), away, damaged)
 
 
-def _guarded(name: str, look: Callable[[], str], advice: str) -> Check:
+def _is_on_disk(where: str | Path) -> bool:
+    try:
+        return is_on_disk(where)
+    except ConfigError:
+        return False
+
+
+def _guarded(name: str, look: Callable[[], str], away: str, advice: str) -> Check:
+    """What a look says; where it fails, what to do: one thing where the store cannot be had, and else another."""
     try:
         return Check(name, True, look())
+    except (ConfigError, MissingExtra) as fault:
+        return Check(name, False, str(fault), "Look at what names the store: --store, PALIMPSEST_STORE.")
+    except StoreUnavailable as fault:
+        return Check(name, False, str(fault), away)
     except PalimpsestError as fault:
         return Check(name, False, str(fault), advice)
 

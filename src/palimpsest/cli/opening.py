@@ -47,7 +47,7 @@ def open_memory(
     where, owner = resolve(store, tenant)
     options["encryption"] = Keys.from_env() if KEYS in os.environ else None
     options["privacy"] = redactor()
-    if _is_file(where) and not create:
+    if is_on_disk(where) and not create:
         _expect_file(where)
         named = "encryption", "privacy", "embedder"
         looked = Memory.open(
@@ -59,13 +59,14 @@ def open_memory(
     return Memory.open(where, tenant=owner, **options)
 
 
-def _is_file(where: str | Path) -> bool:
+def is_on_disk(where: str | Path) -> bool:
+    """Whether a store is a file or a folder."""
     return isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
 
 
 def expect_store(where: str | Path) -> None:
     """Raise Unavailable where a store is a file or a folder that is not there."""
-    if _is_file(where):
+    if is_on_disk(where):
         _expect_file(where)
 
 

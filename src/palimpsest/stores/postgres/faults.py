@@ -49,6 +49,7 @@ _POOLED = "a pooler between here and the server knows no prepared statements: ad
 _ADVICE = (
     ("28", "look at user and password of the address, and the server's pg_hba.conf"),
     ("3D", "make the database, or give the name of another"),
+    ("42704", "it is an option neither of this store nor of the driver, and no setting of the server"),
     ("42501", "the user of the address lacks a privilege for the schema"),
     ("25006", "the server takes no writes: give the address of the one that does"),
     ("53", "the server is short of something; nothing was written"),
@@ -79,7 +80,6 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
 
 def _plain(fault: BaseException) -> str:
     if isinstance(fault, OSError):
-        return (
-            f"cannot be reached ({fault.strerror or type(fault).__name__}); see that the server runs, and its address"
-        )
+        why = fault.strerror or str(fault) or type(fault).__name__
+        return f"cannot be reached ({why}); see that the server runs, and its address"
     return str(fault) or type(fault).__name__
