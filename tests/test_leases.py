@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from on_servers import KINDS as ON_SERVERS
+from on_servers import SERVERS
 from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory
 from palimpsest.runtime.threads import apart, outcome
 from palimpsest.sessions.compacting.result import CompactionResult
@@ -21,9 +23,11 @@ from writer import quarters, turn
 STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0}
 
 
-@pytest.fixture(params=["sqlite", "file"])
+@pytest.fixture(params=["sqlite", "file", *SERVERS])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that two memories are opened on."""
+    if request.param in ON_SERVERS:
+        return ON_SERVERS[request.param].address_of("leases")
     return {"sqlite": f"sqlite:///{tmp_path}/a.db", "file": f"file://{tmp_path}/logs"}[request.param]
 
 

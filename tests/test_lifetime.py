@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from on_servers import KINDS as ON_SERVERS
+from on_servers import SERVERS
 from palimpsest import Memory, SessionNotFound
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log.change import Change
@@ -22,9 +24,13 @@ from test_owners import KINDS, ids, opened, said
 SECOND = 1_000_000
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *SERVERS])
 def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Memory]:
     """An empty store of each kind."""
+    if request.param in ON_SERVERS:
+        with Memory.open(ON_SERVERS[request.param].address_of("lifetime"), clock=clock) as memory:
+            yield memory
+        return
     with opened(request.param, tmp_path, clock) as memory:
         yield memory
 

@@ -14,6 +14,7 @@ import pytest
 
 from on_servers import KINDS, OnServer, own_server
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest.testing import FakeClock
 from processes import Process, together, whole_turns
 from servers import Server, with_options
 from writer import ENTRIES_A_TURN, SESSION, quarters, turn
@@ -145,6 +146,24 @@ def test_a_stopped_server_is_told_and_waited_for_no_longer_than_asked(server: Se
             assert caught.value.written is False or (server.kind == "mongodb" and caught.value.written is None)
         server.start()
 
+        session.add_user_message("after")
+        assert [entry.text for entry in session.entries()] == ["before", "after"]
+
+
+def test_a_breaker_leaves_a_stopped_server_alone_and_tries_it_again(server: Server, clock: FakeClock) -> None:
+    """Five failures open it, calls fail at once then, though the server is back; thirty seconds later all goes on."""
+    with Memory.open(hasty(server), clock=clock, circuit_breaker=True) as memory:
+        session = memory.session("s")
+        session.add_user_message("before")
+        server.stop()
+        for _ in range(5):
+            with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):
+                session.entries()
+        server.start()
+        with pytest.raises(StoreUnavailable, match=r"5 calls in a row .* 30 seconds"):
+            session.entries()
+
+        clock.advance(30)
         session.add_user_message("after")
         assert [entry.text for entry in session.entries()] == ["before", "after"]
 
