@@ -20,11 +20,15 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from measure import Figure, arguments, report, scratch
 
+if TYPE_CHECKING:
+    from palimpsest import AsyncMemory
+
 T = TypeVar("T")
+Note = Callable[[str, Callable[[], Awaitable[object]]], Awaitable[None]]
 
 LIMIT = 10.0
 """Milliseconds."""
@@ -127,12 +131,33 @@ async def verbs(
         await note(f"compact {entries:,} entries", lambda: session.compact(Summarize(interaction_keep=1)))
         await note("fork", lambda: session.fork("v"))
         await note("scan", lambda: memory.scan("default", session="v"))
+        await searches(memory, note, "\n\n".join(message["content"] for turn in turns for message in turn))
         ids = [entry.id for entry in await session.entries(limit=200)]
         await note("erase 200", lambda: session.erase(ids))
         await note("sweep", memory.sweep)
         await note("forget", lambda: memory.forget(matches="lot 47"))
         await note("delete_session", lambda: memory.delete_session("t"))
     return found
+
+
+async def searches(memory: AsyncMemory, note: Note, document: str) -> None:
+    """What searches the session of such a memory, and a document; the first search makes the index."""
+    from palimpsest.integrations.tools import AsyncMemoryTools
+
+    session, base = memory.session("s", max_tokens=BUDGET, tail_share=0.1), memory.knowledge("handbook")
+    query, everything = "Which lot of barley is damp, and who wants it weighed?", {"limit": 200, "max_tokens": None}
+    await note("recall, the first", lambda: session.recall(query, **everything))
+    await note("recall of 200 hits", lambda: session.recall(query, **everything))
+    await note("recall in 20,000 tokens", lambda: memory.recall(query, limit=200, max_tokens=20_000))
+    await note("passages of 1,000 entries", lambda: session.passages(range(1, 1_000), max_tokens=20_000))
+    await note("context(recall=)", lambda: session.context(recall=query))
+    await note("index_status", memory.index_status)
+    await note("rebuild_index", memory.rebuild_index)
+    tools = AsyncMemoryTools(memory, session="s", max_tokens=20_000)
+    await note("MemoryTools.call", lambda: tools.call("search_memory", {"query": query}))
+    await note("knowledge.add", lambda: base.add("all of it", document))
+    await note("knowledge.search", lambda: base.search(query, top_k=50))
+    await note("knowledge.remove", lambda: base.remove("all of it"))
 
 
 async def first(selector: Watched, folder: Path) -> dict[str, float]:

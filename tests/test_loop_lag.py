@@ -6,72 +6,25 @@ which the machine's other work is no part, and the least of a few tries.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-import selectors
 import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palimpsest import AsyncMemory
+from palimpsest.integrations.tools import AsyncMemoryTools
+from palimpsest.resources import AsyncResources
 from palimpsest.strategies import Summarize
-
-LIMIT = 0.01
-"""Seconds of processor time."""
-
-TRIES = 3
-
-
-class Watched(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
-    """A selector that notes the processor time between its waits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.longest, self._since = 0.0, time.thread_time()
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.longest = max(self.longest, time.thread_time() - self._since)
-        try:
-            return super().select(timeout)
-        finally:
-            self._since = time.thread_time()
-
-
-class Slices:
-    """The longest slice of each verb, the least of all tries; verbs run on the loop of `selector`."""
-
-    def __init__(self) -> None:
-        self.selector = Watched()
-        self.longest: dict[str, float] = {}
-
-    async def note(self, name: str, verb: Callable[[], Awaitable[object]]) -> None:
-        await asyncio.sleep(0)
-        self.selector.longest = 0.0
-        await verb()
-        await asyncio.sleep(0)
-        self.longest[name] = min(self.selector.longest, self.longest.get(name, 1.0))
-
-    def run(self, main: Callable[[Slices], Awaitable[None]]) -> list[str]:
-        """Run verbs until none holds the loop, and return those that always have."""
-        for _ in range(TRIES):
-            self.selector = Watched()
-            loop = asyncio.SelectorEventLoop(self.selector)
-            try:
-                loop.run_until_complete(main(self))  # type: ignore[arg-type]
-            finally:
-                loop.run_until_complete(loop.shutdown_default_executor())
-                loop.close()
-            if not self.held():
-                break
-        return self.held()
-
-    def held(self) -> list[str]:
-        return [f"{name}: {1e3 * took:.1f} ms" for name, took in self.longest.items() if took > LIMIT]
+from slices import TRIES, Slices
+from talks import Scripted
+from worker_process import declared
 
 
 def talk(turns: int) -> list[dict[str, Any]]:
@@ -144,12 +97,84 @@ async def verbs(slices: Slices, folder: Path, turns: int, size: int, **options: 
         await note("sweep", memory.sweep)
 
 
+QUERY = "Who wants lot 4711 of barley from the north vault weighed again on Thursday?"
+
+
+async def searches(slices: Slices, folder: Path, turns: int, **options: Any) -> None:
+    """Every verb that searches, or brings an index or a knowledge base up to date, over so many turns."""
+    note, words = slices.note, talk(turns)
+    document = "\n\n".join(message["content"] for message in words)
+    async with AsyncMemory.open(folder / f"{time.monotonic_ns()}.db", **options) as memory:
+        session, base = memory.session("s", max_tokens=128_000, tail_share=0.2), memory.knowledge("handbook")
+        await session.add(words)
+        everything: dict[str, Any] = {"limit": 200, "max_tokens": None}
+        await note("index_status", memory.index_status)
+        await note("first recall", lambda: session.recall(QUERY, **everything))
+        await note("recall", lambda: session.recall(QUERY, **everything))
+        await note("recall within a budget", lambda: session.recall(QUERY, limit=200, max_tokens=20_000))
+        await note("recall everywhere", lambda: memory.recall(QUERY, **everything))
+        await note("passages", lambda: session.passages(range(1, 1_000), max_tokens=None))
+        await note("passages within a budget", lambda: session.passages(range(1, 1_000), max_tokens=20_000))
+        await note("context with what is recalled", lambda: session.context(recall=QUERY))
+        await note("rebuild_index", memory.rebuild_index)
+        tools = AsyncMemoryTools(memory, session="s", facts="user/ann", max_tokens=20_000)
+        await note("search_memory", lambda: tools.call("search_memory", {"query": QUERY}))
+        await note("read_entries", lambda: tools.call("read_entries", {"entries": list(range(1, 200))}))
+        await note("remember_fact", lambda: tools.call("remember_fact", {"key": "lot", "value": document[:1_000]}))
+        await note("knowledge.add", lambda: base.add("damp lots", document))
+        await note("first knowledge.search", lambda: base.search(QUERY, top_k=50))
+        await note("knowledge.search", lambda: base.search(QUERY, top_k=50))
+        await note("knowledge.documents", base.documents)
+        await note("knowledge.add, another version", lambda: base.add("damp lots", document[: len(document) // 2]))
+        await note("knowledge.remove", lambda: base.remove("damp lots"))
+        ids = [entry.id for entry in await session.entries(limit=200)]
+        await note("erase of what is indexed", lambda: session.erase(ids))
+        await note("forget of what is indexed", lambda: memory.forget(matches="weighed again on Thursday"))
+        await note("delete_session of what is indexed", lambda: memory.delete_session("s"))
+
+
+async def works(slices: Slices, folder: Path, turns: int) -> None:
+    """A worker that summarises a declared memory, and indexes it."""
+    words, where = talk(turns), f"sqlite:///{folder}/{time.monotonic_ns()}.db"
+    async with AsyncResources.load(declared(where)) as resources:
+        for key in ("one", "other"):
+            await resources.session({"id": "chat", "key": key}).add(words)
+        worker = resources.worker(summarizer=Scripted(*["a summary"] * 20), duties=("compact", "sweep", "index"))
+        await slices.note("worker.once", worker.once)
+        await slices.note("worker.once with nothing to do", worker.once)
+
+
+@pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
+def test_no_search_holds_the_loop(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Nor does a search, however much is found, nor what makes the index, a first search above all."""
+    assert Slices().run(lambda slices: searches(slices, tmp_path, 250, **options)) == []
+
+
+def test_no_worker_holds_the_loop(tmp_path: Path) -> None:
+    """A round of a worker that has two long sessions to compact and to index."""
+    assert Slices().run(lambda slices: works(slices, tmp_path, 250)) == []
+
+
 @pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
 def test_no_verb_holds_the_loop(tmp_path: Path, options: dict[str, Any]) -> None:
     """Between two turns of the loop no verb computes for more than ten milliseconds, however much it has to do."""
     held = Slices().run(lambda slices: verbs(slices, tmp_path, 100, 1_500, **options))
 
     assert held == []
+
+
+def test_no_first_verb_of_a_process_holds_the_loop(tmp_path: Path) -> None:
+    """What a verb loads when it is first asked for is loaded in a thread."""
+    slices = Slices()
+    for number in range(TRIES):
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("slices.py"))]
+        done = subprocess.run([*command, f"{tmp_path}/{number}.db"], stdout=subprocess.PIPE, check=True)
+        for name, took in json.loads(done.stdout).items():
+            slices.add(name, took)
+        if not slices.held():
+            break
+
+    assert slices.held() == []
 
 
 def test_a_tokenizer_is_loaded_beside_the_loop(tmp_path: Path) -> None:
@@ -178,6 +203,19 @@ def test_no_verb_holds_the_loop_at_length(tmp_path: Path, options: dict[str, Any
     held = Slices().run(lambda slices: verbs(slices, tmp_path, 2_500, 120_000, **options))
 
     assert held == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
+def test_no_search_holds_the_loop_at_length(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The same with 5,000 entries, and a document of 4 MB."""
+    assert Slices().run(lambda slices: searches(slices, tmp_path, 2_500, **options)) == []
+
+
+@pytest.mark.slow
+def test_no_worker_holds_the_loop_at_length(tmp_path: Path) -> None:
+    """The same with two sessions of 5,000 entries."""
+    assert Slices().run(lambda slices: works(slices, tmp_path, 2_500)) == []
 
 
 @pytest.mark.wide

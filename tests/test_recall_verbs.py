@@ -564,3 +564,24 @@ def test_what_is_recalled_is_within_its_budget(counter: str, most: int) -> None:
         assert found.left_out == 20 - len(found.hits)
         everywhere = memory.recall("pelican", max_tokens=most, counter=COUNTERS[counter])
         assert everywhere.tokens <= most
+
+
+def test_reading_many_entries_counts_each_a_few_times(memory: Memory) -> None:
+    """However many have room: what is counted to find that out is a few times their text, not once for each of them."""
+    counted = 0
+
+    def counter(text: str) -> int:
+        nonlocal counted
+        counted += len(text)
+        return quarters(text)
+
+    session = memory.session("s", counter=counter)
+    session.add([{"role": ("user", "assistant")[i % 2], "content": f"entry {i} " * 20} for i in range(300)])
+    counted = 0
+
+    found = session.passages(range(1, 301), max_tokens=15_000)
+
+    assert 200 < len(found.passages) < 300
+    assert found.tokens == quarters(found.text) <= 15_000
+    assert found.left_out == 300 - len(found.passages)
+    assert counted < 40 * len(found.text)

@@ -136,7 +136,8 @@ class Follower:
         first, last = max(done.next_seq, head.first_seq), min(pace.next_seq, head.next_seq, LAST_SEQ)
         limit = 0 if rest else pace.limit
         entries = await self._store.read(key, after=first - 1, before=last, limit=limit) if first < last else []
-        add += [Document.of(one) for one in entries if is_found(one, now) and not spans.within(head.rewound, one.seq)]
+        shown = [one for one in entries if not spans.within(head.rewound, one.seq)]
+        add += await self._store.apart(_documents, shown, now)
         pace.read(entries)
         more = rest or len(entries) == limit
         return Update(
@@ -154,8 +155,7 @@ class Follower:
         )
 
     async def _documents(self, key: SessionKey, seqs: Sequence[int], now: int | None = None) -> list[Document]:
-        entries = await self._store.fetch(key, seqs) if seqs else ()
-        return [Document.of(entry) for entry in entries if is_found(entry, now)]
+        return await self._store.apart(_documents, await self._store.fetch(key, seqs), now) if seqs else []
 
     # --- what goes
 
@@ -180,7 +180,7 @@ class Follower:
         pace = _Pace(key)
         try:
             while entries := await self._store.read(key, after=last, limit=pace.limit):
-                drop = [Document.of(entry) for entry in entries if is_found(entry)]
+                drop = await self._store.apart(_documents, entries)
                 gone += await self.index.block(session, drop, (), now)
                 last = entries[-1].seq
                 pace.read(entries)
@@ -247,6 +247,11 @@ def is_found(entry: Entry, now: int | None = None) -> bool:
     """Whether an entry is searched: what has gone is not, nor what a model thought, nor (at a time, in microseconds)
     what has expired, which may be swept without a word."""
     return not (entry.erased or entry.damaged or entry.is_reasoning or (now is not None and entry.expired(now)))
+
+
+def _documents(entries: Sequence[Entry], now: int | None = None) -> list[Document]:
+    """What an index takes of these entries: to find their terms takes a millisecond for some thousand characters."""
+    return [Document.of(entry) for entry in entries if is_found(entry, now)]
 
 
 def _some(where: Iterable[Span]) -> tuple[list[int], tuple[Span, ...]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.fusion import Meaning
@@ -15,6 +15,10 @@ from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking
 
 NARROW = 10
 """Times as many candidates are looked at where a filter leaves some out."""
+
+
+Apart = Callable[..., Awaitable[Any]]
+"""Returns what a function returns of these arguments, without holding up an event loop: `Store.apart`."""
 
 
 class Hit(NamedTuple):
@@ -32,6 +36,7 @@ async def search(
     numbers: Sequence[int] | None,
     takes: Callable[[Facts], bool] | None,
     limit: int,
+    apart: Apart,
     meaning: Meaning | None = None,
 ) -> list[Hit]:
     """Return which entries answer a question best, at most `limit`, of these sessions (None: of all).
@@ -42,14 +47,34 @@ async def search(
         numbers: of the sessions that are looked in; None: all.
         takes: which entries may answer; None: all.
         limit: the most entries.
+        apart: where what takes long is computed.
         meaning: what is near to it in meaning; None: only words count.
     """
+    candidates = max(CANDIDATES, limit) * (NARROW if takes is not None else 1)
     matches = await _matches(index, question, numbers)
-    ranking = Ranking(question, matches, candidates=max(CANDIDATES, limit) * (NARROW if takes is not None else 1))
+    ranking, wanted = await apart(_begun, question, matches, candidates, meaning)
+    hits: list[Hit] = await apart(_hits, ranking, await index.facts(wanted), takes, limit, meaning)
+    return hits
+
+
+def _begun(
+    question: Question, matches: Sequence[Mapping[int, float]], candidates: int, meaning: Meaning | None
+) -> tuple[Ranking, list[int]]:
+    """A ranking, and of which entries the facts are wanted."""
+    ranking = Ranking(question, matches, candidates=candidates)
+    return ranking, ranking.wanted if meaning is None else sorted({*ranking.wanted, *meaning.wanted})
+
+
+def _hits(
+    ranking: Ranking,
+    facts: Mapping[int, Facts],
+    takes: Callable[[Facts], bool] | None,
+    limit: int,
+    meaning: Meaning | None,
+) -> list[Hit]:
     if meaning is None:
-        ranked = ranking.ranked(await index.facts(ranking.wanted), limit=limit, only=takes)
+        ranked = ranking.ranked(facts, limit=limit, only=takes)
     else:
-        facts = await index.facts(sorted({*ranking.wanted, *meaning.wanted}))
         ranked = meaning.joined(ranking.ranked(facts, limit=2 * limit, only=takes), facts, limit=limit, only=takes)
     top = max((one.score for one in ranked), default=1.0)
     return [Hit(one.session_number, one.seq, one.score / top, one.part) for one in ranked]

@@ -102,10 +102,13 @@ class AsyncSession:
         return LogReader(self._scope.store, self._scope.options)
 
     @lazy
-    def _contexts(self) -> Contexts:
-        from palimpsest.sessions.contexts.verbs import Contexts  # five milliseconds
+    def _contexts(self) -> Part[Contexts]:
+        def make() -> Contexts:
+            from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds
 
-        return Contexts(self._scope, self._auto)
+            return Contexts(self._scope, self._auto)
+
+        return Part(self._scope.runner, make)
 
     @lazy
     def _compacting(self) -> Part[Compacting]:
@@ -117,10 +120,13 @@ class AsyncSession:
         return Part(self._scope.runner, make)
 
     @lazy
-    def _replacing(self) -> Replacing:
-        from palimpsest.sessions.replacing import Replacing  # seven milliseconds
+    def _replacing(self) -> Part[Replacing]:
+        def make() -> Replacing:
+            from palimpsest.sessions.replacing import Replacing  # seven milliseconds
 
-        return Replacing(self._scope, self._adding, self._appender)
+            return Replacing(self._scope, self._adding, self._appender)
+
+        return Part(self._scope.runner, make)
 
     @lazy
     def _erasing(self) -> Part[Erasing]:
@@ -407,7 +413,7 @@ class AsyncSession:
             metadata: JSON values of your own, kept with every entry that is new.
             seen: the context, or the revision, that the list was made of; None: what is there now.
         """
-        return await self._replacing.replace(messages, format, key, statuses, metadata, seen)
+        return await (await self._replacing()).replace(messages, format, key, statuses, metadata, seen)
 
     # --- what is said of it
 
@@ -631,7 +637,7 @@ class AsyncSession:
                 nothing is recalled.
             dry_run: whether nothing is stored, not even a cut.
         """
-        return await self._contexts.next(
+        return await (await self._contexts()).next(
             system, tools, format, reserve, max_tokens, max_messages, view, model, at, tail, recall, dry_run=dry_run
         )
 
@@ -672,7 +678,7 @@ class AsyncSession:
         Args:
             ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
         """
-        await self._replacing.pin(ids, unpin=False)
+        await (await self._replacing()).pin(ids, unpin=False)
 
     async def unpin(self, *ids: str | int) -> None:
         """Let go of pins, from the next cut on.
@@ -680,7 +686,7 @@ class AsyncSession:
         Args:
             ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
         """
-        await self._replacing.pin(ids, unpin=True)
+        await (await self._replacing()).pin(ids, unpin=True)
 
     async def hide(self, *ids: str | int) -> int:
         """Leave these entries out of every context from the next call on; return how many entries that were.

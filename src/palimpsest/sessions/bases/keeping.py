@@ -14,7 +14,7 @@ import msgspec
 from palimpsest.log import spans
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
-from palimpsest.recall.splitter import split
+from palimpsest.recall.splitter import Chunk, split
 from palimpsest.sessions.bases.records import (
     LINKS,
     Link,
@@ -166,7 +166,11 @@ class Keeper:
         count: Callable[[str], int] | None,
     ) -> None:
         counting = count or encoding(link.counter or DEFAULT).count
-        chunks = [one for made_one in made for one in split(made_one.text, link.splitter, counting) if one.text.strip()]
+
+        def parted() -> list[Chunk]:
+            return [one for each in made for one in split(each.text, link.splitter, counting) if one.text.strip()]
+
+        chunks = await self._home.store.apart(parted)
         vectors = await embedded(embedder, [one.text for one in chunks]) if embedder is not None else None
         name = embedder.name if embedder is not None else ""
         record = Record(

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 from palimpsest.log import values
 
 if TYPE_CHECKING:
-    from palimpsest.recall.embedders import Embedder
+    from palimpsest.recall.embedders import Embedder, Floats
 
 SCALE = 127
 
 
 async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
     """Return the vectors of texts that are to be found. Raises EmbedderFailed."""
-    return [_whole(row) for row in (await embedder.embed(texts)).tolist()]
+    return await embedder.runner.read(_wholes, await embedder.embed(texts))
 
 
 async def embedded_query(embedder: Embedder, text: str) -> list[int]:
     """Return the vector of a question. Raises EmbedderFailed."""
     return _whole((await embedder.embed_query(text)).tolist())
+
+
+def _wholes(rows: Floats) -> list[list[int]]:
+    return [_whole(row) for row in rows.tolist()]
 
 
 def _whole(row: Sequence[float]) -> list[int]:

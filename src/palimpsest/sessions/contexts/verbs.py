@@ -16,6 +16,7 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
 from palimpsest.sessions.options import AutoCompact, Options
+from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.remembered import Sent
 from palimpsest.sessions.scope import SessionScope
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from palimpsest.context.tail import Facts, TailPart, Text
     from palimpsest.sessions.contexts.earlier import EarlierContext
     from palimpsest.sessions.contexts.facts import ScopedFacts
+    from palimpsest.sessions.knowing.linking import SessionKnowledge
+    from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.stores import Store
 
 Mode: TypeAlias = AutoCompact | Literal["shown"]
@@ -79,9 +82,7 @@ class Contexts:
         facts = await self._read_facts() if self._options.facts else []
         ending: list[TailPart] = [*(() if self._options.leads else facts), *_texts(tail)]
         if self._options.knowledge:
-            from palimpsest.sessions.knowing import knowledge_of  # only for who has one
-
-            ending += await knowledge_of(self._scope).parts(keeps=not dry_run)
+            ending += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not dry_run)
         if recall is not None:
             ending.append(await self._recollection(recall))
         if ending or self._options.leads:
@@ -118,17 +119,28 @@ class Contexts:
             raise ConfigError(name, "without room", "a session with `tail_share`, such as 0.1 of the log's room")
 
     async def _recollection(self, query: str) -> TailPart:
-        from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds, for who recalls
+        def make() -> Recalling:
+            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds, for who recalls
 
-        return await Recalling(self._scope.memory, self._scope).recollection(query)
+            return Recalling(self._scope.memory, self._scope)
+
+        return await (await loaded(self._scope.runner, make)).recollection(query)
+
+    def _knowledge(self) -> SessionKnowledge:
+        from palimpsest.sessions.knowing import knowledge_of  # only for who has one
+
+        return knowledge_of(self._scope)
 
     async def _read_facts(self) -> list[Facts]:
         """The facts of the session's scopes, as they are."""
         if self._facts is None:
-            from palimpsest.sessions.contexts.facts import ScopedFacts  # only for who has facts
-
-            self._facts = [ScopedFacts(self._scope, name) for name in self._options.facts]
+            self._facts = await loaded(self._scope.runner, self._scoped_facts)
         return [await one.read() for one in self._facts]
+
+    def _scoped_facts(self) -> list[ScopedFacts]:
+        from palimpsest.sessions.contexts.facts import ScopedFacts  # fifty milliseconds, for who has facts
+
+        return [ScopedFacts(self._scope, name) for name in self._options.facts]
 
     def _options_for(self, model: str | None) -> Options:
         """The session's options, for a call of this model; None: of the session's own."""

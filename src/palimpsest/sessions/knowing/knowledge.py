@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.privacy.gate import Gate, guarded
-from palimpsest.recall.splitter import split
+from palimpsest.recall.splitter import Chunk, split
 from palimpsest.sessions.bases.keeping import Keeper
 from palimpsest.sessions.bases.records import (
     KnowledgeDocument,
@@ -182,13 +183,18 @@ class AsyncKnowledge:
             said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(metadata or {})))
         except (TypeError, ValueError):
             raise ConfigError("metadata", "what is no JSON", "a mapping of JSON values, or None") from None
-        text, title, said = self._gate.text(text), title and self._gate.text(title), self._gate.value(said)
-        asking = self._asking
+        asking, gate, apart = self._asking, self._gate, self._scope.store.apart
         embedder = (await self._keeper()).embedder(asking.base.embedder)
         name = embedder.name if embedder is not None else ""
-        chunks = [one for one in split(text, asking.splitter, asking.counter.count) if one.text.strip()]
-        splitter = msgspec.to_builtins(asking.splitter)
-        version = version_of([text, title, said, splitter, asking.counter.name, name])
+
+        def made() -> tuple[str | None, dict[str, Any], list[Chunk], str]:
+            kept, named, beside = gate.text(text), title and gate.text(title), gate.value(said)
+            chunks = [one for one in split(kept, asking.splitter, asking.counter.count) if one.text.strip()]
+            splitter = msgspec.to_builtins(asking.splitter)
+            version = version_of([kept, named, beside, splitter, asking.counter.name, name])
+            return named, beside, chunks, version
+
+        title, said, chunks, version = await apart(made)
         vectors = await embedded(embedder, [one.text for one in chunks]) if embedder is not None else None
         record = Record(
             id=id,
@@ -200,7 +206,8 @@ class AsyncKnowledge:
             metadata=said,
             embedder=name,
         )
-        return record, chunk_entries(record, chunks, vectors, start_index=asking.splitter.add_start_index)
+        entries = partial(chunk_entries, record, chunks, vectors, start_index=asking.splitter.add_start_index)
+        return record, await apart(entries)
 
     async def _keeper(self, *, writes: bool = False) -> Keeper:
         if writes and not self._scope.store.writable:

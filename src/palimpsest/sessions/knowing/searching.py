@@ -8,6 +8,7 @@ its record says so, and that of a summary only where its session says the same n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any
 
 import msgspec
@@ -64,8 +65,13 @@ class Searcher:
         found = list[Candidate]()
         for place in places:
             found += await self._candidates(query, vector, place, fetch)
+        return await self._scope.store.apart(self._best, found, vector, fetch)
+
+    def _best(self, found: Sequence[Candidate], vector: list[int] | None, fetch: int) -> list[KnowledgeHit]:
+        base, least = self._base, self._base.score_threshold
+        for one in found if vector is not None else ():
+            one.meaning = likeness(vector or (), vector_of(one.entry.metadata) or ())
         scored = sorted(((self._score(one, vector), one) for one in found), key=lambda pair: -pair[0])
-        least = base.score_threshold
         scored = [(score, one) for score, one in scored if score > 0 and (least is None or score >= least)]
         if self._varies:
             scored = _varied(scored[:fetch], base)
@@ -98,8 +104,6 @@ class Searcher:
             if vector is not None:
                 for one in await self._of_meaning(vector, shelf, fetch):
                     by_id.setdefault(one.entry.id, one)
-                for one in by_id.values():
-                    one.meaning = likeness(vector, vector_of(one.entry.metadata) or ())
             untrue = await self._keeper.untrue(
                 place, list({one.record.key: one.record for one in by_id.values()}.values())
             )
@@ -130,13 +134,16 @@ class Searcher:
         """The chunks whose vectors are nearest: all are compared."""
         scope: Any = shelf.scope
         found = list[Candidate]()
+
+        def nearest(record: Record, entries: Sequence[Entry]) -> list[Candidate]:
+            shown = [one for one in scope.gate.shown(entries) if not one.erased and vector_of(one.metadata) is not None]
+            both = [*found, *(Candidate(shelf.place, record, one) for one in shown)]
+            return nlargest(fetch, both, key=lambda one: likeness(vector, vector_of(one.entry.metadata) or ()))
+
         for record in await shelf.records():
             entries = await scope.store.read(SessionKey(scope.tenant, record.session))
-            for entry in scope.gate.shown(entries):
-                if not entry.erased and vector_of(entry.metadata) is not None:
-                    found.append(Candidate(shelf.place, record, entry))
-        found.sort(key=lambda one: -likeness(vector, vector_of(one.entry.metadata) or ()))
-        return found[:fetch]
+            found = await scope.store.apart(nearest, record, entries)
+        return found
 
     async def _holding(self, shelf: Shelf, sessions: Sequence[str]) -> dict[str, Record]:
         """The records of these versions of documents, of those that hold."""

@@ -43,6 +43,7 @@ class Finder:
 
     def __init__(self, scope: MemoryScope, store: Store, recall: Recall) -> None:
         self._scope, self._store, self._recall = scope, store, recall
+        self.apart = store.apart
 
     async def find(self, asked: Asked, sessions: Sequence[str] | None) -> list[Found]:
         """Return the entries of these sessions (None: of all) that answer, best first; each once, whoever has it."""
@@ -72,9 +73,8 @@ class Finder:
             await self._recall.follower.catch_up(sessions)
             if sessions is not None:
                 numbers = sorted(one.number for one in (await index.cursors(sessions)).values())
-            hits = await search(
-                index, wanted, numbers, takes, most, await self._meaning(asked.query, numbers, sessions)
-            )
+            meaning = await self._meaning(asked.query, numbers, sessions)
+            hits = await search(index, wanted, numbers, takes, most, self.apart, meaning)
             if len(hits) >= most or await index.generation() == generation:
                 break
         return hits
@@ -115,17 +115,17 @@ async def living(
     """Return those of a session's entries that may be found, as the memory's policy lets them go."""
     key = SessionKey(scope.tenant, session)
 
-    async def read() -> tuple[Head | None, list[Entry]]:
-        return await store.head(key), await store.fetch(key, seqs, ids)
+    async def read() -> list[Entry]:
+        head, entries = await store.head(key), await store.fetch(key, seqs, ids)
+        return await store.apart(_shown, scope, head, entries) if head is not None else []
 
     try:
-        head, entries = await store.together(read, reads=True)
+        return await store.together(read, reads=True)
     except StoreCorrupt:  # `verify` names it; what is damaged keeps nobody from the rest
         return []
-    if head is None:
-        return []
+
+
+def _shown(scope: MemoryScope, head: Head, entries: Sequence[Entry]) -> list[Entry]:
     now = scope.clock()
-    there = [
-        one for one in entries if is_found(one) and not one.expired(now) and not spans.within(head.rewound, one.seq)
-    ]
+    there = [one for one in entries if is_found(one, now) and not spans.within(head.rewound, one.seq)]
     return [entry for entry in scope.gate.shown(there) if not entry.erased]

@@ -38,34 +38,45 @@ def check_bounds(max_tokens: object, start: object) -> None:
 def read(session: str, entries: Sequence[Entry], start: int, most: int | None, count: Callable[[str], int]) -> Recalled:
     """Make passages of entries, from the characters `start` on, in the order of the log, as many as have room in so
     many tokens; the last one may end before its entry does."""
-    ordered = sorted(entries, key=lambda entry: entry.seq)
-    shown = list[Passage]()
-    for entry in ordered:
-        whole = _passage(session, entry, start, len(entry.text))
-        fitting = whole if most is None else _fitting(shown, whole, most, count)
-        if fitting is None:
-            break
-        shown.append(msgspec.structs.replace(fitting, tokens=count(fitting.shown)))
-        if fitting.end < fitting.chars:
-            break
+    shown = [_passage(session, entry, start, len(entry.text)) for entry in sorted(entries, key=lambda one: one.seq)]
+    found = len(shown)
+    if most is not None:
+        shown = _fitting(shown, most, count)
+    shown = [msgspec.structs.replace(one, tokens=count(one.shown)) for one in shown]
     tokens = count(rendered(shown)) if shown else 0
-    return Recalled(passages=tuple(shown), tokens=tokens, found=len(ordered), left_out=len(ordered) - len(shown))
+    return Recalled(passages=tuple(shown), tokens=tokens, found=found, left_out=found - len(shown))
 
 
-def _fitting(shown: Sequence[Passage], whole: Passage, most: int, count: Callable[[str], int]) -> Passage | None:
-    """The passage, or its longest beginning that has room behind those; None where nothing has."""
+def _fitting(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> list[Passage]:
+    """The first of these passages that have room, and the longest beginning of the next one that has."""
 
-    def fits(chars: int) -> bool:
-        return count(rendered([*shown, _cut(whole, chars)])) <= most
+    def fits(shown: Sequence[Passage]) -> bool:
+        return len(shown[-1].text) <= LETTERS * most and count(rendered(shown)) <= most
 
-    low, high = 0, len(whole.text)
-    if high <= LETTERS * most and fits(high):
-        return whole
-    high = min(high, LETTERS * most)
+    number = _guessed(passages, most, count)
+    while number and not fits(passages[:number]):
+        number -= 1
+    while number < len(passages) and fits(passages[: number + 1]):
+        number += 1
+    shown = list(passages[:number])
+    if number == len(passages):
+        return shown
+    whole, low = passages[number], 0
+    high = min(len(whole.text), LETTERS * most)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return _cut(whole, low) if low else None
+        low, high = (middle, high) if fits([*shown, _cut(whole, middle)]) else (low, middle)
+    return [*shown, _cut(whole, low)] if low else shown
+
+
+def _guessed(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> int:
+    """About how many of these have room: the sum of pieces is a good guess, and counts each of them once."""
+    left = most
+    for number, one in enumerate(passages):
+        left -= count(one.shown) if len(one.text) <= LETTERS * most else most + 1
+        if left < 0:
+            return number
+    return len(passages)
 
 
 def _cut(whole: Passage, chars: int) -> Passage:

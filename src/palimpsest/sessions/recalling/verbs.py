@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,8 @@ class Recalling:
         seqs, ids = names_of(entries)
         scope.check_user(await scope.store.head(scope.key))
         found = await living(self._memory, scope.store, scope.key.session, seqs, ids)
-        result = read(scope.key.session, found, start, max_tokens, scope.options.counter.count)
+        count = scope.options.counter.count
+        result = await scope.store.apart(read, scope.key.session, found, start, max_tokens, count)
         if scope.store.writable and not scope.options.readonly:
             await accessed(scope.store, scope.key, [one.seq for one in result.passages])
         return result
@@ -68,9 +69,8 @@ class Recalling:
     async def recollection(self, query: object) -> Recollection:
         """What the session's next context recalls: as many passages as it will have room for."""
         asked = Asked.of(query, None, RECALLED, None, None, None, None, None, 0)
-        _, found, _ = await self._found(asked)
-        terms = question(asked.query).terms
-        return Recollection([_passage(one.session, one.entry, one.score, one.part, terms) for one in found])
+        finder, found, _ = await self._found(asked)
+        return Recollection(await finder.apart(_passages, found, question(asked.query).terms))
 
     async def _found(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
         scope = self._session
@@ -165,13 +165,23 @@ async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user:
 async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter: TokenCounter) -> Recalled:
     """Make passages of what was found, and pack them into the budget."""
     terms, count = question(asked.query).terms, lru_cache(maxsize=None)(counter.count)  # of this search alone
-    ranked = [_passage(one.session, one.entry, one.score, one.part, terms) for one in found]
-    wanted = asked.neighbours and has_room(ranked, asked.max_tokens, count)
-    beside = await _beside(finder, asked, found) if wanted else []
-    order, tokens = packed(ranked, beside, asked.max_tokens, count)
-    order = [_marked(one, terms) if one.is_hit else one for one in order]
-    hits = sum(one.is_hit for one in order)
-    return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=len(found) - hits)
+
+    def ranked() -> tuple[list[Passage], bool]:
+        hits = _passages(found, terms)
+        return hits, asked.neighbours > 0 and has_room(hits, asked.max_tokens, count)
+
+    def chosen(hits: Sequence[Passage], beside: Sequence[Passage]) -> Recalled:
+        order, tokens = packed(hits, beside, asked.max_tokens, count)
+        order = [_marked(one, terms) if one.is_hit else one for one in order]
+        left = len(found) - sum(one.is_hit for one in order)
+        return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=left)
+
+    hits, more = await finder.apart(ranked)
+    return await finder.apart(chosen, hits, await _beside(finder, asked, found) if more else [])
+
+
+def _passages(found: Iterable[Found], terms: Sequence[str]) -> list[Passage]:
+    return [_passage(one.session, one.entry, one.score, one.part, terms) for one in found]
 
 
 def _passage(session: str, entry: Entry, score: float, part: int | None, terms: Sequence[str]) -> Passage:
@@ -221,6 +231,12 @@ async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[
     for session in dict.fromkeys(session for session, _ in wanted):
         seqs = [seq for name, seq in wanted if name == session]
         entries |= {(session, entry.seq): entry for entry in await finder.living(session, seqs)}
+    return await finder.apart(_stand, found, wanted, entries)
+
+
+def _stand(
+    found: Sequence[Found], wanted: Mapping[tuple[str, int], set[int]], entries: Mapping[tuple[str, int], Entry]
+) -> list[Passage]:
     said = {(one.entry.role, one.entry.text) for one in found}
     beside = list[Passage]()
     for place, turns in wanted.items():

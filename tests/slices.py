@@ -1,0 +1,121 @@
+"""For how long verbs of an asynchronous memory hold the event loop; by itself: the first verbs of a process.
+
+`python slices.py FILE` prints the seconds of each as JSON. It imports nothing that the memory would have to load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import selectors
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+LIMIT = 0.01
+"""Seconds of processor time."""
+
+TRIES = 3
+
+
+class Watched(selectors.DefaultSelector):
+    """A selector that notes the processor time between its waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest, self._since = 0.0, time.thread_time()
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.longest = max(self.longest, time.thread_time() - self._since)
+        try:
+            return super().select(timeout)
+        finally:
+            self._since = time.thread_time()
+
+
+class Slices:
+    """The longest slice of each verb, the least of all tries; verbs run on the loop of `selector`."""
+
+    def __init__(self) -> None:
+        self.selector = Watched()
+        self.longest: dict[str, float] = {}
+
+    async def note(self, name: str, verb: Callable[[], Awaitable[object]]) -> None:
+        await asyncio.sleep(0)
+        self.selector.longest = 0.0
+        await verb()
+        await asyncio.sleep(0)
+        self.add(name, self.selector.longest)
+
+    def add(self, name: str, took: float) -> None:
+        """Note what a verb took in one more try."""
+        self.longest[name] = min(took, self.longest.get(name, 1.0))
+
+    def once(self, main: Callable[[Slices], Awaitable[None]]) -> None:
+        """Run verbs on a loop of their own."""
+        self.selector = Watched()
+        loop = asyncio.SelectorEventLoop(self.selector)
+        try:
+            loop.run_until_complete(main(self))
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    def run(self, main: Callable[[Slices], Awaitable[None]]) -> list[str]:
+        """Run verbs until none holds the loop, and return those that always have."""
+        for _ in range(TRIES):
+            self.once(main)
+            if not self.held():
+                break
+        return self.held()
+
+    def held(self) -> list[str]:
+        return [f"{name}: {1e3 * took:.1f} ms" for name, took in self.longest.items() if took > LIMIT]
+
+
+async def first_verbs(slices: Slices, path: str) -> None:
+    """Verbs that no process has asked for before, in which each loads what only it needs."""
+    from palimpsest import AsyncMemory
+
+    note = slices.note
+    async with AsyncMemory.open(path) as memory:
+        session = memory.session("s", max_tokens=8_000, tail_share=0.2, facts="user/ann")
+        said = [{"role": ("user", "assistant")[i % 2], "content": f"lot {i} is damp"} for i in range(6)]
+        await note("add", lambda: session.add(said))
+        await note("context", session.context)
+        await note("context(at=)", lambda: session.context(at=1))
+        await note("context(recall=)", lambda: session.context(recall="lot 2"))
+        await note("messages", session.messages)
+        await note("describe", lambda: session.describe(title="lots"))
+        await note("record_usage", lambda: session.record_usage(input_tokens=100))
+        await note("pin", lambda: session.pin(1))
+        await note("hide", lambda: session.hide(2))
+        await note("rewind", lambda: session.rewind(4))
+        await note("fork", lambda: session.fork("t"))
+        await note("replace", lambda: session.replace(said[:2]))
+        await note("recall", lambda: memory.recall("lot 3"))
+        await note("passages", lambda: session.passages([1]))
+        await note("index_status", memory.index_status)
+        base = memory.knowledge("handbook")
+        await note("knowledge.add", lambda: base.add("lots", "Lots are dried slowly."))
+        await note("knowledge.search", lambda: base.search("how are lots dried?"))
+        facts = memory.working("user/ann")
+        await note("working.set", lambda: facts.set("city", "Oslo"))
+        await note("context with facts", session.context)
+        await note("stats", session.stats)
+        await note("summaries", session.summaries)
+        await note("compact", session.compact)
+        await note("verify", session.verify)
+        await note("export", session.export)
+        await note("scan", lambda: memory.scan("default", session="s"))
+        await note("erase", lambda: session.erase([1]))
+        await note("forget", lambda: memory.forget(matches="lot 4"))
+        await note("sweep", memory.sweep)
+        await note("delete_session", lambda: memory.delete_session("t"))
+
+
+if __name__ == "__main__":
+    found = Slices()
+    found.once(lambda slices: first_verbs(slices, sys.argv[1]))
+    sys.stdout.write(json.dumps(found.longest))
