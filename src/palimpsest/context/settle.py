@@ -89,29 +89,29 @@ class Settler:
         self._layouts = LayoutReader(terms, now, reader, recalled.stored if recalled is not None else None)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
         self._leads: dict[tuple[int, int | None], Lead] = {}
-        self._over = False  # it is not known that the present cut shows too much
 
     def settle(self, head: Head) -> Steps[Settled]:
         """Return what is shown of a session of this head."""
         if self._terms.exact:
             self._meter.exact = True
             return (yield from self._walk((yield from self._planning(head, Cut(start=head.first_seq)))))
-        known = yield from self._as_before(head)
-        if known is not None:
-            return known
-        cut, reason = self._present_cut(head), None
-        entries, more = yield from self._layouts.read(head, cut)
-        if not self._over:
+        layout, reason = (yield from self._as_before(head)), None
+        if isinstance(layout, Settled):
+            return layout
+        if layout is None:
+            cut = self._present_cut(head)
+            entries, more = yield from self._layouts.read(head, cut)
             layout = yield from self._layouts.view(head, cut, entries, more=more)
             reason = self._due(layout)
             if reason is None and holds(layout, self._cold(layout), self._terms.tag_shares):
                 return self._remembered(layout)
-        # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
-        self._meter.exact = True
-        layout = yield from self._layouts.view(head, cut, None if more else entries)
-        reason, cold = reason or self._due(layout), self._cold(layout)  # more may have been read
-        if reason is None and holds(layout, cold, self._terms.tag_shares):
-            return self._remembered(layout)
+            # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
+            self._meter.exact = True
+            layout = yield from self._layouts.view(head, cut, None if more else entries)
+            reason = reason or self._due(layout)  # more may have been read
+            if reason is None and holds(layout, self._cold(layout), self._terms.tag_shares):
+                return self._remembered(layout)
+        cold = self._cold(layout)
         if reason is None and is_crowded(layout, self._terms.tag_shares):
             reason = CROWDED
         settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
@@ -119,8 +119,9 @@ class Settler:
             return self._remembered(layout)  # what is above that level may not be left out
         return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
-    def _as_before(self, head: Head) -> Steps[Settled | None]:
-        """What is shown where that goes on with what was shown before, and fits; else None, and nothing is known."""
+    def _as_before(self, head: Head) -> Steps[Settled | Layout | None]:
+        """What is shown where that goes on with what was shown before, and fits; where it shows too much, how it is
+        laid out, with every figure counted. None: nothing is known."""
         before = self._recalled.view if self._recalled is not None else None
         if before is None:
             return None
@@ -133,7 +134,8 @@ class Settler:
                 layout = self._layouts.counted(layout)
                 if holds(layout, cold, self._terms.tag_shares):
                     return self._remembered(layout, before)
-            self._over = True
+            self._meter.exact, self._meter.guessed = True, 0
+            return layout
         self._meter.exact, self._meter.guessed = False, 0
         return None
 

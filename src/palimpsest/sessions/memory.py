@@ -273,7 +273,7 @@ class AsyncMemory:
     async def _open(self) -> None:
         if self._scope.opened is not None:  # by whoever was first
             return
-        store = await self.runner.run(partial(open_store, self._where, self.runner, **self._store_options))
+        store = await self.runner.run(self._open_store)
         try:
             if self._check_index is not None:
                 await self.runner.run(self._check_index)
@@ -284,6 +284,12 @@ class AsyncMemory:
         except BaseException:
             await store.close()
             raise
+
+    def _open_store(self) -> Store:
+        """The store; an event loop is not held up later by loading what almost every session is asked for."""
+        if self.runner.suspends:
+            import_module("palimpsest.sessions.contexts.verbs")
+        return open_store(self._where, self.runner, **self._store_options)
 
     async def _sweeping(self, seconds: float) -> Sweeper:
         from palimpsest.sessions.erasing.sweeper import Sweeper  # `threading`, only for who has one

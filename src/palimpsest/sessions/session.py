@@ -102,13 +102,10 @@ class AsyncSession:
         return LogReader(self._scope.store, self._scope.options)
 
     @lazy
-    def _contexts(self) -> Part[Contexts]:
-        def make() -> Contexts:
-            from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds
+    def _contexts(self) -> Contexts:
+        from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds; under an event loop it is there
 
-            return Contexts(self._scope, self._auto)
-
-        return Part(self._scope.runner, make)
+        return Contexts(self._scope, self._auto)
 
     @lazy
     def _compacting(self) -> Part[Compacting]:
@@ -637,7 +634,7 @@ class AsyncSession:
                 nothing is recalled.
             dry_run: whether nothing is stored, not even a cut.
         """
-        return await (await self._contexts()).next(
+        return await self._contexts.next(
             system, tools, format, reserve, max_tokens, max_messages, view, model, at, tail, recall, dry_run=dry_run
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from palimpsest.sessions.compacting.hiding import Hiding
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.compacting.result import below_threshold
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
+from palimpsest.sessions.parts import loaded as loaded_by
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import active_entries
 from palimpsest.sessions.verifying import verify
@@ -68,7 +70,8 @@ class Compacting:
         values.switch("force", force)
         if not dry_run:
             self._scope.may_write()
-        chosen, compactor, decision = self._options.chosen(strategy), Compactor.of(self._scope), None
+        chosen = await loaded_by(self._scope.runner, partial(self._options.chosen, strategy))  # whose module is read
+        compactor, decision = Compactor.of(self._scope), None
         self._scope.gate.refuse([chosen.name], "strategy.name")
         loaded = await compactor.load(chosen, dry_run=dry_run)
         if threshold is not None or not force:
