@@ -78,11 +78,22 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each law, on all of its examples, be among the slow tests; quick ones keep to some of them."""
+    """Let each law, on all of its examples, be among the slow tests; quick ones keep to some of them.
+
+    Of a test that is `sampled` the first is in a usual run, and the others are `wide`.
+    """
     if laws.everything:
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):
                 item.add_marker(pytest.mark.slow)
+    seen = set[str]()
+    for item in items:
+        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("slow") is None:
+            test = item.nodeid.partition("[")[0]
+            if test in seen:
+                item.add_marker(pytest.mark.wide)
+            elif item.get_closest_marker("wide") is None:
+                seen.add(test)
 
 
 DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": Memory.open, "driver awaited": awaited}

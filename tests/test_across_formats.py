@@ -48,6 +48,7 @@ def accepted(ctx: Context) -> Context:
 # --- what says nothing
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_empty_text_beside_a_result_is_no_message(session: Session, format: str) -> None:
     """A human's message of Anthropic's that holds a result and an empty text is shown as the result alone."""

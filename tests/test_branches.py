@@ -92,6 +92,7 @@ def test_after_a_rewind_the_log_goes_on_as_if_nothing_had_been(
         assert given_now(w.session) is None or rules.faults(given_now(w.session) or []) == []
 
 
+@pytest.mark.sampled
 @kinds
 @law
 @given(log=strategies.logs(), data=st.data())
@@ -117,6 +118,7 @@ def test_every_time_can_be_gone_back_to_and_forth(kind: str, folder: Path, log: 
             assert w.session.stats().total_entries == len(entries)
 
 
+@pytest.mark.sampled
 @kinds
 @law
 @given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 200))

@@ -469,6 +469,7 @@ def test_every_command_is_tried_with_such_names() -> None:
     assert sorted(PRINTING.keys() | SILENT.keys()) == sorted(app.COMMANDS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize("command", PRINTING)
 def test_no_name_reaches_the_terminal_as_it_is(here: Path, command: str, more: tuple[str, ...]) -> None:

@@ -139,6 +139,7 @@ CARD, ADDRESS = "4111 1111 1111 1111", "jane@example.com"
 PRIVATE = f"your card {CARD} and \x1b[31m{ADDRESS}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("json_option", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize(
     "play",

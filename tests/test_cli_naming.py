@@ -292,6 +292,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("columns", [40, 60])
 def test_a_narrow_terminal_keeps_the_id(here: Path, columns: int) -> None:
     """An id is never cut or broken; no line is wider than the terminal, and what has no room is left out."""

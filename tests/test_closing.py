@@ -120,6 +120,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("what", "face", "way"), EVERY)
 def test_closing_ends_although_something_never_returns(what: str, face: str, way: str, tmp_path: Path) -> None:
     """A summarizer, an observer or an index that never returns holds up `close()`, the end of `with` and the end of
@@ -142,6 +143,7 @@ def test_closing_ends_although_something_never_returns(what: str, face: str, way
         assert "work in the background did not end within 0.3 seconds" in told
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("what", "kind", "face", "way"), LOCKED)
 def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: str, way: str, tmp_path: Path) -> None:
     """A compaction in the background, or a write, that waits for somebody who never lets go of the store is given up;

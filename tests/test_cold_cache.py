@@ -413,6 +413,7 @@ def attempt(session: Session, **call: Any) -> Context | None:
         return None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 150))

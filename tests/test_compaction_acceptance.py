@@ -581,6 +581,7 @@ def test_a_summary_must_save(memory: Memory, ratio: float, accepted: bool) -> No
         assert (chat.context().messages, chat.entries()) == (before, entries)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "answer", [RuntimeError("down"), "", "ok", "I'm sorry, but I cannot help with that.", lambda prompt: prompt]
 )

@@ -150,6 +150,7 @@ def test_another_counter_recounts_what_summaries_cost(memory: Memory) -> None:
     assert other.compact("simple_fifo", dry_run=True).tokens_before == of_log(other.context())
 
 
+@pytest.mark.sampled
 def test_a_trigger_compares_what_stats_tell(memory: Memory) -> None:
     """`max_active_tokens` fires when the active set, with what the provider adds to messages, is over it."""
     heard = Listener().to(memory, "evicted")

@@ -272,6 +272,7 @@ def test_token_aware_lru_by_request_evicts_the_largest_stale_ones(memory: Memory
     assert [len(text) // 4 for text in texts(few)] == [1, 5, 1]
 
 
+@pytest.mark.sampled
 def test_limits_hold_for_messages_that_nobody_has_answered(memory: Memory) -> None:
     """50 messages of 10 tokens with limits of 100 and 7: off, all are active and each context is within both; inline,
     the active set is within both when each add returns; with the summarizer down each context still is."""

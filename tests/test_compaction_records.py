@@ -443,6 +443,7 @@ def doctored(data: dict[str, Any], place: str, value: Any) -> str:
     return place
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("place", "value", "where", "says"),
     [

@@ -46,6 +46,7 @@ FAULTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("loops", [0, 3])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_fault_loses_anything_or_loops(memory: Memory, fault: str, loops: int) -> None:

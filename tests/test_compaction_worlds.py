@@ -124,6 +124,7 @@ def check(ctx: Context, format: str, budget: int | None) -> None:
     assert budget is None or ctx.tokens <= budget
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(

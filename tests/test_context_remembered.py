@@ -265,6 +265,7 @@ def played(kind: str, folder: Path, seed: int, steps: int) -> None:
                 play.look()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_remembered_changes_nothing(kind: str, seed: int, tmp_path: Path) -> None:
@@ -280,6 +281,7 @@ def test_what_is_remembered_changes_nothing_ever(kind: str, seed: int, tmp_path:
     played(kind, tmp_path, seed, 120)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
 def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of many pages are remembered, and read, as those of one are."""

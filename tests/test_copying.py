@@ -90,6 +90,7 @@ def shown(where: str, clock: FakeClock, **options: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_all_that_a_store_has_is_in_its_copy(pair: tuple[str, str], sealed: bool, tmp_path: Path) -> None:
@@ -186,6 +187,7 @@ def test_stores_that_were_searched_are_copied_into_each_other(tmp_path: Path, cl
         copy_store(one, other)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(2, 12))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_that_was_interrupted_goes_on(

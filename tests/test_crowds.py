@@ -95,6 +95,7 @@ def tries_of(verb: Verb, chance: Callable[[], float], keys: Keys | None = None) 
     return tries
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verb", [append, pin, put])
 @pytest.mark.parametrize(("seed", "keys"), [(1, None), (2, None), (3, None), (4, FIRST)])
 def test_of_many_writers_each_has_his_way_after_a_few_tries(verb: Verb, seed: int, keys: Keys | None) -> None:

@@ -128,6 +128,7 @@ def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.Log
         assert [info.session for info in memory.sessions()] == ["branch", "copy", "s"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("by", ["repair", "erase", "branch"])
 def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
     """`repair` takes out all that is damaged, `erase` one of them, in every branch; then nothing is wrong."""
@@ -156,6 +157,7 @@ def test_a_verb_takes_a_damaged_entry_out(world: World, by: str) -> None:
             session.add(turn("after"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_tombstone_that_is_damaged_counts_once(world: World, hidden: bool) -> None:
     """What was erased, and whose tombstone is damaged since, is not erased twice: rewound or not, in every branch."""
@@ -203,6 +205,7 @@ def test_an_ephemeral_session_takes_a_damaged_entry_out_for_itself(world: World)
         assert [entry.seq for entry in memory.session("s").entries() if entry.damaged] == damaged
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seq", [1, 2, 3, 4, 6, 7, 24])
 def test_any_entry_may_be_damaged(world: World, seq: int) -> None:
     """Whichever entry it is, a question, a call, a result, an answer, the first or the last: the context is valid."""

@@ -270,6 +270,7 @@ def test_what_is_damaged_keeps_its_key(kind: str, tmp_path: Path) -> None:
         vault.memory(LAST)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int) -> None:
     """Killed at any time, all is readable with both keys, and the same again completes it."""
@@ -298,6 +299,7 @@ def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int
 # --- while others go on
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, *SERVERS])
 def test_writers_go_on_while_keys_change(kind: str, tmp_path: Path) -> None:
     """Two processes of two threads write, with the old key as their current one, all the time: nothing is lost, all

@@ -96,6 +96,7 @@ def by_table(contents: dict[Slot, Content], table: str) -> dict[Slot, Content]:
     return {slot: one for slot, one in contents.items() if slot.table == table and not is_clear(slot.place, table)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("table", ["", "entry", "record", "share"])
 def test_no_value_can_be_changed(table: str, built: Vault) -> None:
     """Each value of heads and rows is changed, cut short, emptied or doubled, and ids and expiries: reading says so."""

@@ -84,6 +84,7 @@ def fill(memory: Memory, marker: str) -> Session:
     return session
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("marker", MARKERS.values(), ids=MARKERS)
 def test_a_marker_is_on_no_byte(tmp_path: Path, kind: str, marker: str) -> None:
@@ -112,6 +113,7 @@ def test_a_marker_is_on_no_byte(tmp_path: Path, kind: str, marker: str) -> None:
 DESTROYERS = ("erase", "query", "clear", "delete", "replace", "neuralyzer", "flush", "forget", "sweep")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("how", DESTROYERS)
 def test_every_path_that_destroys_leaves_no_byte(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:

@@ -63,6 +63,7 @@ def test_they_stand_before_the_log_as_they_were_at_the_last_cut(format: Any) -> 
         assert "Ann" not in whole(third)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(3, 40))])
 def test_facts_that_are_set_at_every_call_make_no_cut(format: Any, seed: int) -> None:
     """After the first, cuts come when they come without facts; within an epoch the facts are the same bytes; the budget

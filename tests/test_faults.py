@@ -104,6 +104,7 @@ def test_erasures_survive_kills(path: Path | str, dice: random.Random, kills: in
     assert erased
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kills", KILLS)
 def test_branches_and_rewinds_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """A kill during `fork` or `rewind` leaves a branch whole or none, and turns taken back or there."""
@@ -149,6 +150,7 @@ def test_erased_text_is_gone_after_a_kill(path: Path | str, dice: random.Random)
     assert not [number for number in erased if f'question {number}"'.encode() in left]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kills", KILLS)
 def test_large_contents_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """A kill leaves no entry without its content; of a content without an entry a sweep leaves nothing."""

@@ -731,6 +731,7 @@ def test_all_of_it_is_there_after_a_restart(kind: str, tmp_path: Path) -> None:
         assert talker.managed(store).add_turn("talk", "more", "yes", []).turn_id == 10
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", fireflies.DURABLE)
 def test_processes_interleave_whole_turns(kind: str, tmp_path: Path) -> None:
     """Two processes add to one conversation: all turns are there, whole, each under a number of its own (N22)."""

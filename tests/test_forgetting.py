@@ -250,6 +250,7 @@ def crowded(memory: Memory, clock: FakeClock, seed: int) -> None:
         clock.advance(1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 40), marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize(
     "subject", [{"matches": WORD}, {"user": USER}, {"session": "one"}, {"tenant": "default"}], ids=str
@@ -340,6 +341,7 @@ def crowd(where: Any) -> None:
             session.add_assistant_message(f"of course, {WORD}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("what", ["user", "text"])
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_a_kill_in_the_middle_is_made_good_by_repeating(
@@ -370,6 +372,7 @@ def test_a_kill_in_the_middle_is_made_good_by_repeating(
             assert any("bob stays" in text for text in texts(memory)[info.session])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_one_process_forgets_while_another_adds(tmp_path: Path, kind: str) -> None:
     """Nothing that is kept is lost by that, and when the writer has ended, once more leaves nothing."""
@@ -422,6 +425,7 @@ def marked(operations: Sequence[strategies.Operation], places: set[int]) -> list
     return found
 
 
+@pytest.mark.sampled
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])

@@ -47,6 +47,7 @@ def test_a_child_keeps_what_it_was_acknowledged(where: list[str]) -> None:
     assert texts == ["parent", "child before", "child after"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_of_multiprocessing_keep_theirs(where: list[str], method: str) -> None:
     """However multiprocessing starts a process, all that it adds through its own memory is kept."""
@@ -77,6 +78,7 @@ def test_forks_of_forks_go_on(where: list[str]) -> None:
     assert texts == [*expected, "parent at the end"]
 
 
+@pytest.mark.sampled
 def test_a_child_works_whatever_a_thread_was_in_the_middle_of(where: list[str]) -> None:
     """Wherever in our code another thread of the parent stood at the fork, the child uses a memory of its own."""
     failed, forks = Process(*where, 7, 199, script=MOMENTS).end()[0]

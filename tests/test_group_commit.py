@@ -233,6 +233,7 @@ def test_an_interrupt_before_anybody_has_begun_takes_the_append_back() -> None:
     assert writer.commits == [texts([last])]
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("known", [False, True])

@@ -254,6 +254,7 @@ def test_a_pinned_group_of_any_size_is_shown_whole(memory: Memory) -> None:
     assert rules.parted(ctx, session.entries()) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("pinned", "erased"), [(5, 3), (2, 3), (5, 4), (2, 6), (4, 6)])
 def test_no_cut_after_a_compaction_begins_inside_a_pinned_group(memory: Memory, pinned: int, erased: int) -> None:
     """Where something of a pinned group was erased, the rest of it is shown all the same, and nothing is covered."""
@@ -424,6 +425,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("groups")
 
 
+@pytest.mark.sampled
 @settings(deadline=None, max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(parts=parts, budget=st.none() | st.integers(30, 700), conditions=conditions)
 @pytest.mark.parametrize("kind", STORES)

@@ -85,6 +85,7 @@ def damaged(value: Any, place: tuple[Any, ...], other: Any) -> Any:
     return changed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", FILES)
 @settings(deadline=None)
 @given(data=st.data())
@@ -121,6 +122,7 @@ def test_a_file_that_ends_anywhere_gives_what_comes_before(source: str, cut: flo
         assert report.refused or length == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", FILES)
 def test_values_that_are_nested_too_deeply_are_taken_or_told(source: str) -> None:
     """However deep: a level more or less than what can be read makes a fault of it, and never an end."""

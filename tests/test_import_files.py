@@ -52,6 +52,7 @@ def locked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         db.execute("COMMIT")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"source": "openai-agents"}], ids=str)
 def test_a_database_that_this_process_writes_to_stays_locked(
     memory: Memory, locked: Path, options: dict[str, Any]
@@ -63,6 +64,7 @@ def test_a_database_that_this_process_writes_to_stays_locked(
     assert other_writer(locked) == "database is locked"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", ["chatgpt", "messages", "palimpsest"])
 def test_a_refused_database_stays_locked(memory: Memory, locked: Path, source: str) -> None:
     """That a database is none of this source is found out without touching its locks."""

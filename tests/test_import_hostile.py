@@ -79,6 +79,7 @@ def check(memories: dict[str, Memory], source: str, count: int, dice: random.Ran
         assert all(one == found["sqlite"] for one in found.values()), body
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", FILES)
 def test_hostile_values_are_alike_on_every_store(memories: dict[str, Memory], source: str, dice: random.Random) -> None:
     """Whatever stands anywhere in a file, every store keeps and tells the same of it; repeated it adds nothing."""
@@ -186,6 +187,7 @@ def test_tables_of_another_make_are_told(memory: Memory, tmp_path: Path, schema:
     assert report.refused or "other" not in schema
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("damage", range(24))
 def test_a_damaged_database_ends_in_a_report(memory: Memory, damage: int, tmp_path: Path) -> None:
     """Bytes that were changed anywhere in a database are told; what can be read is taken."""

@@ -114,6 +114,7 @@ def test_an_id_tells_nothing_of_what_is_said(source: str) -> None:
     assert all(one != other for (_, one), (_, other) in zip(*made, strict=True))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("store", STORES)
 def test_a_file_that_grows_under_a_policy_adds_its_end(store: str, tmp_path: Path) -> None:
     """What was redacted on the way in, numbered or not, is known again in every source."""

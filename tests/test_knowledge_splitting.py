@@ -84,6 +84,7 @@ def test_the_last_chunk_has_its_least_size() -> None:
     assert last.text.endswith("end")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "text",
     ["a" * 300_000, " " * 300_000 + "x", "word " * 60_000, "😀" * 60_000, "\n\n" * 150_000 + "x", "a.\n" * 60_000],

@@ -107,6 +107,7 @@ def test_entries_that_are_read_by_pages_are_those_of_one_log(tmp_path: Path) -> 
         assert [entry.seq for entry in session.entries(at=revision)] == shown[:2_000]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_an_import_holds_a_piece_of_what_it_stores(kind: str, tmp_path: Path) -> None:
     """Beside the export that it is given, an import needs far less than the texts are that it stores."""

@@ -144,6 +144,7 @@ def test_a_bad_length_is_refused_by_name(memory: Memory) -> None:
     assert memory.sessions() == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_whoever_looks_sees_those_whose_time_is_not_over(seed: int, tmp_path: Path, clock: FakeClock) -> None:
     """Random appends, waits, sweeps and descriptions by two processes' worth of memories, beside a plain model."""
@@ -215,6 +216,7 @@ NEW: dict[str, Callable[[Memory], object]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", NEW)
 def test_what_was_made_from_it_goes_with_it(how: str, memory: Memory, clock: FakeClock) -> None:
     """Whoever destroys what is over tells those who made something from it, before; whatever it is that he is doing."""

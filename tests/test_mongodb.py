@@ -399,6 +399,7 @@ def test_an_erasure_compacts_nothing() -> None:
         assert sent.count("compact") == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("many", [5, 400], ids=["in the tail", "in a bucket"])
 def test_a_damaged_row_is_named_and_the_rest_is_read(many: int) -> None:
     """A byte that was changed in the database takes one entry."""

@@ -195,6 +195,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore::palimpsest.PalimpsestWarning")
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.parametrize("kind", STORES)

@@ -134,6 +134,7 @@ APART = ("lease", "holder", "renewing", "sweep", "expires", "every_branch", "bra
 RULES = [name for name in dir(LogConformance) if name.startswith("test_") and not any(word in name for word in APART)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("writes", [1, 2, 3])
 @pytest.mark.parametrize("name", RULES)
 def test_it_does_not_matter_how_much_is_below(name: str, writes: int, tmp_path: Path) -> None:

@@ -268,6 +268,7 @@ def many(memory: Memory, clock: FakeClock) -> dict[str, tuple[str, str, int]]:
     return made
 
 
+@pytest.mark.sampled
 def test_pages_give_each_session_once(memory: Memory, clock: FakeClock) -> None:
     """In both orders, with every filter, in pages of any size: what one listing without a limit gives."""
     made = many(memory, clock)
@@ -465,6 +466,7 @@ def does(memory: Memory, deed: str, user: str | None) -> None:
         pass
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file", "sqlite sealed", "file sealed"])
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(deeds=st.lists(st.tuples(DEEDS, st.none() | DEEDS), min_size=1, max_size=8))

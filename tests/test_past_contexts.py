@@ -252,6 +252,7 @@ def change(w: World, data: st.DataObject, seen: dict[int, Any]) -> bool:
 CALLS: list[dict[str, Any]] = [{}, {"dry_run": True}, {"max_tokens": 15}, {"max_messages": 3}, {"max_tokens": 1_000}]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(

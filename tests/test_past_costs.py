@@ -35,6 +35,7 @@ def filled(kind: str, folder: Path, entries: int, *, given: bool) -> tuple[Memor
     return memory, session, middle
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_the_past_of_a_long_log_reads_no_more_than_that_of_a_short_one(kind: str, tmp_path: Path) -> None:
     """Given with its cut, by another budget, or as a dry run: rows of entries at 2,000 and 20,000 are the same."""

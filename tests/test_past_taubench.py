@@ -32,6 +32,7 @@ def recorded(session: Session, messages: list[dict[str, Any]]) -> dict[int, list
     return calls
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("budget", [2_500, pytest.param(8_000, marks=pytest.mark.slow)])
 def test_a_past_context_is_what_was_recorded(

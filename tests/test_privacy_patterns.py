@@ -236,6 +236,7 @@ def test_counted_repeats_of_many_places_go_to_the_engine_with_a_timeout(pattern:
     assert compiled(r"(?:[A-Z]{2}\d{2} ?){1,8}[a-z]{1,255}", "x").linear
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("pattern", "unit"),
     [(r"(?s)BEGIN.*?END|BEGIN", "BEGIN "), (r"\bkey: .*?;;|\bkey", "key: "), ("<[^>]*>|<", "<")],

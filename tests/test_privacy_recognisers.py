@@ -273,6 +273,7 @@ HOSTILE += [
 HOSTILE += ["1234\n", "12345678  ", "de89", "curl -u a:", "mysql a ", "<password ", '" "@']
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [8_000, pytest.param(30_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_time_grows_with_the_length_and_not_faster(unit: str, size: int) -> None:

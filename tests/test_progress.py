@@ -171,6 +171,7 @@ def place(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_ends_beside_a_writer_who_is_always_first(place: str, name: str, tmp_path: Path) -> None:
     """Somebody adds before each commit and never stops: the verb returns, and what it was asked for is done."""
@@ -442,6 +443,7 @@ def sealed_or_not(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tu
 WRITES = ("erase a query", "erase by number", "forget what matches", "pin", "compact", "resolve", "scan")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRITES)
 def test_who_adds_between_any_two_reads_is_in_nobodys_way(name: str, disturbed: Any) -> None:
     """What was read fits over what was only added, so that every verb ends."""
@@ -471,6 +473,7 @@ def test_what_would_be_refused_is_made_again_while_nobody_else_can_write(name: s
     assert not exists(memory, "one") or session.verify().problems == ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in VERBS if name not in BRIEF])
 def test_branches_that_are_made_at_every_moment_are_in_nobodys_way(name: str, sealed_or_not: Any) -> None:
     """Somebody adds and forks right before each write of the store itself; every verb ends, in the branches, too."""
@@ -499,6 +502,7 @@ def test_branches_that_are_made_at_every_moment_are_in_nobodys_way(name: str, se
 # --- beside a process
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
 def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_contexts_of_one_epoch_begin_alike(
         law_holds(contexts)
 
 
+@pytest.mark.sampled
 @law
 @given(
     data=st.data(),
@@ -178,6 +179,7 @@ def test_another_program_is_given_the_same_context(
             assert (here.epoch, here.tokens, here.revision) == (there.epoch, there.tokens, there.revision)
 
 
+@pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
 def test_a_past_revision_gives_what_was_sent_then(
@@ -237,6 +239,7 @@ def test_the_same_log_twice_gives_the_same_bytes(kind: str, folder: Path) -> Non
         assert (one.epoch, one.revision) == (two.epoch, two.revision)
 
 
+@pytest.mark.sampled
 @law
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=20, max_size=150),
@@ -273,6 +276,7 @@ def grow(w: World, turns: int) -> int:
     return tokens
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("turns", [200, pytest.param(600, marks=pytest.mark.slow)])
 def test_cuts_stay_deep_over_a_long_conversation_with_tools(kind: str, folder: Path, turns: int) -> None:
     """Hundreds of turns with tools: at most one cut for each way from low to high water; an erasure adds one epoch."""

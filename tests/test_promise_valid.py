@@ -129,6 +129,7 @@ def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], d
             w.play(strategies.numbered(log, start=1000))
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(30, 300), data=st.data())
 def test_no_context_shows_what_has_expired_or_was_superseded(

@@ -94,6 +94,7 @@ def goes_on(before: Context | None, ctx: Context, format: str) -> None:
 PAIRS = [(one, other) for one in SPOKEN for other in FORMATS]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=[f"{one} to {other}" for one, other in PAIRS])
 @law
 @given(data=st.data(), budget=st.none() | st.integers(40, 400))

@@ -119,6 +119,7 @@ def read_beside(kind: str, folder: Path, dice: random.Random, rounds: int) -> No
             assert (name, done > 0) == ("done", True)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_what_goes_meanwhile_is_no_damage(kind: str, tmp_path: Path, dice: random.Random) -> None:
     """Whatever another process does to a session, reads give what was there before or after, never StoreCorrupt."""

@@ -151,6 +151,7 @@ GONE: dict[str, Callable[[Memory], object]] = {
 }
 
 
+@pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
 @pytest.mark.parametrize("with_embedder", [True, False])
@@ -172,6 +173,7 @@ def test_vectors_go_with_what_they_were_made_of(place: Place, how: str, with_emb
     assert len(place.vectors()) == 1
 
 
+@pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget", "forget session"])
 def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: str) -> None:

@@ -52,6 +52,7 @@ DESTROYERS: dict[str, Callable[[Memory], object]] = {
 }
 
 
+@pytest.mark.sampled
 @EVERY
 @pytest.mark.parametrize("how", ["erase", "clear", "delete", "forget session", "forget user", "forget tenant"])
 def test_what_was_destroyed_is_never_found_and_in_no_byte(tmp_path: Path, kind: str, how: str) -> None:

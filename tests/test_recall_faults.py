@@ -37,6 +37,7 @@ def filled(place: str, words: list[str], sessions: int = 1) -> None:
 # --- killed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("pages", [0, 1, 3])
 def test_killed_while_it_indexes(tmp_path: Path, kind: str, pages: int) -> None:
@@ -67,6 +68,7 @@ def test_killed_while_it_makes_the_index_anew(tmp_path: Path, kind: str, session
         assert drive(recall_of(memory).index.size()).entries == len(words)
 
 
+@pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_killed_while_it_erases(tmp_path: Path, kind: str, where: str) -> None:
@@ -162,6 +164,7 @@ def run(path: Path, sql: str) -> None:
         db.commit()
 
 
+@pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("while_open", [False, True], ids=["closed", "open"])
 @pytest.mark.parametrize("how", DAMAGE)

@@ -56,6 +56,7 @@ ERASURES: dict[str, Callable[[Memory, str], object]] = {
 }
 
 
+@pytest.mark.sampled
 @EACH
 @pytest.mark.parametrize("how", ERASURES)
 def test_what_is_erased_after_it_was_read_is_never_written(
@@ -330,6 +331,7 @@ def wrapped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
             between(one.store, verb)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(3, 20))])
 def test_any_interleaving_leaves_the_index_as_the_log(

@@ -260,6 +260,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, pytest.param("postgres", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_query_does_harm(tmp_path: Path, kind: str, query: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -152,6 +152,7 @@ def uncounted(entries: list[Entry]) -> list[Entry]:
     return [replace(entry, tokens=None) for entry in entries]
 
 
+@pytest.mark.sampled
 @kinds
 @law
 @given(log=options["log"], data=options["data"])

@@ -659,6 +659,7 @@ def test_bt19_limits_hold_whatever_compaction_does(load: Any, down: bool) -> Non
                 assert stats.active_entries <= 7
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("flush", ["simple_fifo", "lru", "hybrid_summary", "token_aware_lru"])
 @pytest.mark.parametrize("kind", ["token_based", "message_count_based", "buffer"])
 @pytest.mark.parametrize("backend", ["in_memory", "redis"])

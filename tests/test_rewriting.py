@@ -78,6 +78,7 @@ def as_in_a_file(kind: str, value: bytes) -> bytes:
     return base64.b64encode(value)[24:84] if kind == "file" else value[14:74]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("keys", [None, FIRST], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_replaced_is_in_no_byte(kind: str, keys: Keys | None, tmp_path: Path) -> None:

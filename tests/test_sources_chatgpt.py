@@ -241,6 +241,7 @@ def test_an_archive_without_conversations_is_refused(memory: Memory) -> None:
         memory.import_file(stream(archive(b"[]", "photos.json")))
 
 
+@pytest.mark.sampled
 def test_a_damaged_archive_is_refused_or_told(memory: Memory) -> None:
     """An archive cut off is refused; one whose inside is damaged gives what can be read, and says where it ended."""
     whole = archive(written([simple(f"talk-{number}", 50) for number in range(20)]))

@@ -318,6 +318,7 @@ def answer(ask: Callable[[Store], Any], store: Store) -> Any:
         return type(error)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("examples", "steps"), [(15, 30), pytest.param(400, 80, marks=pytest.mark.slow)], ids=["short", "long"]
 )

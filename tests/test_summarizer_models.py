@@ -222,6 +222,7 @@ FAULTS: list[tuple[Play, bool, str, str]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("play", "final", "kind", "why"), FAULTS)
 def test_a_fault_is_told_and_tried_again_where_it_may_pass(
     play: Play, final: bool, kind: str, why: str, stream: bool

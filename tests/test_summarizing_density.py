@@ -501,6 +501,7 @@ def test_any_answers_make_a_good_draft_or_none(entries, pinned, answers, target,
     assert not missing(draft.text, pinned)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", [*HOSTILE, "a" * 1_000_000, "word " * 200_000])
 @pytest.mark.parametrize("loops", [0, 3])
 def test_hostile_texts_go_through(text, loops):

@@ -120,6 +120,7 @@ def face(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return FACES[request.param]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "options", [{}, {"encryption": FIRST}, {"privacy": "default"}], ids=["plain", "keys", "policy"]
 )

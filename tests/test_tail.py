@@ -48,6 +48,7 @@ def talk(session: Session, dice: random.Random, number: int) -> None:
             session.add_tool_result("find", found, call_id=f"c{number}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(4, 40))])
 def test_a_tail_that_varies_at_every_call_changes_nothing_before_it(format: Any, seed: int) -> None:
     """The budget holds, the provider's rules hold, cuts come when they come without a tail, and the prefix is equal."""

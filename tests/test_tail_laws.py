@@ -50,6 +50,7 @@ def check(ctx: Context, format: str, budget: int) -> None:
     assert ctx.tokens <= budget
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(

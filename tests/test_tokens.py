@@ -248,6 +248,7 @@ def longest(text: str, belongs: Callable[[str, str], bool]) -> int:
     return best
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", adversarial())
 def test_no_stretch_exceeds_its_limit(kind: str) -> None:
     """No slice handed to the tokenizer has more of one character or of whitespace than the limit, and none is lost."""
@@ -264,6 +265,7 @@ def test_no_stretch_exceeds_its_limit(kind: str) -> None:
         assert unbroken <= UNBROKEN_LIMIT
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ORIGINALS)
 @pytest.mark.parametrize("kind", adversarial())
 def test_a_million_characters(kind: str, name: str) -> None:

@@ -241,6 +241,7 @@ def test_an_agent_s_run_stays_whole_in_one_process(place: tuple[str, dict[str, A
         whole_runs(memory.session("s"), ["ann", "bob"] if first == "ann" else ["bob", "ann"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
 def test_agents_runs_stay_whole_in_two_processes(kind: str, sealed: bool, tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_as_many_run_at_once_as_there_may_be() -> None:
     assert asyncio.run(asked()) == 3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["closed", "gone"])
 def test_threads_end_with_their_workers(how: str) -> None:
     """When these are closed, or nobody has them any more; what was put before is done."""

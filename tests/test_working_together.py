@@ -39,6 +39,7 @@ def test_two_processes_of_four_threads_lose_no_change(address: str) -> None:
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.sampled
 def test_what_a_killed_process_has_set_is_there(address: str, dice: random.Random) -> None:
     """Whatever was acknowledged, and no fact is half there."""
     said = list[str]()
