@@ -124,8 +124,10 @@ def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, st
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("resources", ["sqlite", "postgres", "redis"], indirect=True)
 def test_two_thousand_sessions_and_twenty_kills(resources: tuple[Resources, str], calls: Path) -> None:
-    """As it was promised."""
+    """In a file, and on servers."""
     found, where = resources
     dead = killed(found, where, calls, sessions=2_000, kills=20, seconds=0.01, lease="3s")
     check(found, 2_000, calls, dead)
@@ -139,13 +141,3 @@ def test_on_servers_too(resources: tuple[Resources, str], calls: Path) -> None:
     found, where = resources
     dead = killed(found, where, calls, sessions=40, kills=2, seconds=0.01, lease="3s")
     check(found, 40, calls, dead)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("resources", ["postgres", "redis"], indirect=True)
-def test_on_servers_for_longer(resources: tuple[Resources, str], calls: Path) -> None:
-    """Two hundred sessions, eight kills."""
-    found, where = resources
-    dead = killed(found, where, calls, sessions=200, kills=8, seconds=0.01, lease="3s")
-    check(found, 200, calls, dead)

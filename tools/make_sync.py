@@ -43,7 +43,11 @@ TARGETS = {
 }
 """The modules that are written, and whose faces each has: apart is what few programs load."""
 
-DOORS = {"palimpsest.compat.agterm.manager": "sync", "palimpsest.resources.operations": "operations_sync"}
+DOORS = {
+    "palimpsest.compat.agterm.manager": "sync",
+    "palimpsest.resources.agents": "agents_sync",
+    "palimpsest.resources.operations": "operations_sync",
+}
 """Modules of which every word is written again but for `PLAIN`, and what the synchronous one is called beside them."""
 
 PLAIN = {
@@ -59,6 +63,9 @@ PLAIN = {
     "completed": "ended",
     ": a declared memory by its keys. `operations_sync.py` is written out of it.": ": a declared memory by its keys.",
     "A declared memory by its keys, for programs with an event loop. Made": "A declared memory by its keys. Made",
+    "together. `agents_sync.py` is written out of it.": "together.",
+    "together, for programs with an event loop. Made by\n    `": "together. Made by\n    `",
+    "AsyncAgentMemory": "AgentMemory",
     "AsyncDeclaredMemory": "DeclaredMemory",
     "AsyncResources": "Resources",
     "palimpsest.sessions.memory import": "palimpsest.sessions.sync import",

@@ -6,6 +6,8 @@ from palimpsest import _names
 
 if TYPE_CHECKING:
     from palimpsest.errors.mistakes import Mistake as Mistake
+    from palimpsest.resources.agents import AsyncAgentMemory as AsyncAgentMemory
+    from palimpsest.resources.agents_sync import AgentMemory as AgentMemory
     from palimpsest.resources.collection import AsyncResources as AsyncResources
     from palimpsest.resources.collection import Resources as Resources
     from palimpsest.resources.definition import Resource as Resource
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
     from palimpsest.resources.operations import AsyncDeclaredMemory as AsyncDeclaredMemory
     from palimpsest.resources.operations_sync import DeclaredMemory as DeclaredMemory
     from palimpsest.resources.payloads import Limits as Limits
+    from palimpsest.resources.sharing import AgentContext as AgentContext
     from palimpsest.resources.worked import Worked as Worked
     from palimpsest.resources.worked import WorkReport as WorkReport
     from palimpsest.resources.working import Worker as Worker
 
 _HOMES = {
+    "AgentContext": "resources.sharing",
+    "AgentMemory": "resources.agents_sync",
+    "AsyncAgentMemory": "resources.agents",
     "AsyncDeclaredMemory": "resources.operations",
     "DeclaredMemory": "resources.operations_sync",
     "Health": "resources.figures",

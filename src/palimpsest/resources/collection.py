@@ -12,6 +12,8 @@ import msgspec
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.log.entry import now_us
+from palimpsest.resources.agents import AsyncAgentMemory
+from palimpsest.resources.agents_sync import AgentMemory
 from palimpsest.resources.definition import Resource, StorePlace
 from palimpsest.resources.keys import Template
 from palimpsest.resources.loading import loaded
@@ -63,11 +65,13 @@ class _Collection(Generic[M]):
         return cls(loaded(source, project), tenant, **options)
 
     def __getitem__(self, id: str) -> Resource:
+        return self._known(id, "id")
+
+    def _known(self, id: str, where: str) -> Resource:
         found = self._resources.get(id)
         if found is None:
-            raise ConfigError(
-                "id", id, f"a declared memory: {_names(self._resources)}", nearest=nearest(id, self._resources)
-            )
+            told = f"a declared memory: {_names(self._resources)}"
+            raise ConfigError(where, id, told, nearest=nearest(id, self._resources))
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -96,33 +100,50 @@ class _Collection(Generic[M]):
         self._memories[resource.id] = resource.place, memory
         return memory
 
-    def _named(self, reference: object, variables: Mapping[str, Any] | None) -> tuple[Resource, str, dict[str, Any]]:
+    def _named(
+        self, reference: object, variables: Mapping[str, Any] | None, where: str = "reference"
+    ) -> tuple[Resource, str, dict[str, Any]]:
         """The resource of a reference, the session that it names, and what the reference adds to its options."""
         given = {"id": reference} if isinstance(reference, str) else reference
         if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
-            raise ConfigError("reference", reference, "the id of a memory, or {id, key, mode}")
+            raise ConfigError(where, reference, "the id of a memory, or {id, key, mode}")
         for name in given:
             if name not in ("id", "key", "mode"):
                 raise ConfigError(
-                    f"reference.{name}", name, "id, key, mode", nearest=nearest(name, ("id", "key", "mode"))
+                    f"{where}.{name}", name, "id, key, mode", nearest=nearest(name, ("id", "key", "mode"))
                 )
-        resource, mode = self[given["id"]], given.get("mode", "read-write")
+        resource, mode = self._known(given["id"], f"{where}.id"), given.get("mode", MODES[0])
+        where = f"{where} {resource.id!r}"
         if mode not in MODES:
-            raise ConfigError(f"reference {resource.id!r}.mode", mode, ", ".join(MODES), nearest=nearest(mode, MODES))
-        return (
-            resource,
-            self._session_id(resource, given.get("key"), variables),
-            {"readonly": True} if mode == MODES[1] else {},
-        )
+            raise ConfigError(f"{where}.mode", mode, ", ".join(MODES), nearest=nearest(mode, MODES))
+        id = _session_id(resource, given.get("key"), variables, f"{where}.key")
+        return resource, id, {"readonly": True} if mode == MODES[1] else {}
 
-    def _session_id(self, resource: Resource, key: object, variables: Mapping[str, Any] | None) -> str:
-        template = Template(key, f"reference {resource.id!r}.key") if isinstance(key, str) and "{" in key else None
-        if key is None:
-            template = resource.template
-            if template is None:
-                told = f"a key: memory {resource.id!r} has no default_key_template"
-                raise ConfigError(f"reference {resource.id!r}.key", None, told)
-        return resource.session_id(template.key(variables or {}) if template is not None else key)  # type: ignore[arg-type]
+    def _all_named(
+        self, references: object, variables: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> list[tuple[Resource, str, dict[str, Any]]]:
+        """The same of each reference of a list, no two of which name one session, in one format of a provider."""
+        if not isinstance(references, Sequence) or isinstance(references, str | bytes) or not references:
+            raise ConfigError("references", references, "a list of references, one at least")
+        found = list[tuple[Resource, str, dict[str, Any]]]()
+        for i, reference in enumerate(references):
+            resource, id, added = self._named(reference, variables, f"references[{i}]")
+            if any(id == other for _, other, _ in found):
+                raise ConfigError(f"references[{i}]", id, "a session that no other reference of the list names")
+            found.append((resource, id, session_options(resource, {**options, **added})))
+        formats = sorted({str(given.get("format", "openai")) for _, _, given in found})
+        if len(formats) > 1:
+            raise ConfigError("format", ", ".join(formats), "one format for all: give `format`")
+        return found
+
+
+def _session_id(resource: Resource, key: object, variables: Mapping[str, Any] | None, where: str) -> str:
+    template = Template(key, where) if isinstance(key, str) and "{" in key else None
+    if key is None:
+        template = resource.template
+        if template is None:
+            raise ConfigError(where, None, f"a key: memory {resource.id!r} has no default_key_template")
+    return resource.session_id(template.key(variables or {}) if template is not None else key)  # type: ignore[arg-type]
 
 
 class Resources(_Collection[Memory]):
@@ -149,6 +170,25 @@ class Resources(_Collection[Memory]):
             id: the id of the declared memory.
         """
         return self._opened(self[id], Memory)
+
+    def agent(
+        self,
+        references: Sequence[str | Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> AgentMemory:
+        """Return several memories of one agent together: what they give to a call stands in the references' order,
+        and what is said is stored in each that is read-write. Raises ConfigError, naming the reference, for what names
+        none, and for two that name one session.
+
+        Args:
+            references: ids of memories, or mappings of `id`, `key` and `mode`, as `session` takes them.
+            variables: values for the templates' places by name.
+            options: options of all the sessions, such as `format`: they hold in the place of what is declared.
+        """
+        named = self._all_named(references, variables, options)
+        opened = [(self.memory(resource.id), id, given) for resource, id, given in named]
+        return AgentMemory([(memory, memory.session(id, **given)) for memory, id, given in opened])
 
     def keyed(self, id: str, *, limits: Limits | Mapping[str, int] | None = None) -> DeclaredMemory:
         """Return a declared memory by its keys: read, append, write, flush, clear, delete, figures, health.
@@ -197,6 +237,25 @@ class AsyncResources(_Collection[AsyncMemory]):
             id: the id of the declared memory.
         """
         return self._opened(self[id], AsyncMemory)
+
+    def agent(
+        self,
+        references: Sequence[str | Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> AsyncAgentMemory:
+        """Return several memories of one agent together: what they give to a call stands in the references' order,
+        and what is said is stored in each that is read-write. Raises ConfigError, naming the reference, for what names
+        none, and for two that name one session.
+
+        Args:
+            references: ids of memories, or mappings of `id`, `key` and `mode`, as `session` takes them.
+            variables: values for the templates' places by name.
+            options: options of all the sessions, such as `format`: they hold in the place of what is declared.
+        """
+        named = self._all_named(references, variables, options)
+        opened = [(self.memory(resource.id), id, given) for resource, id, given in named]
+        return AsyncAgentMemory([(memory, memory.session(id, **given)) for memory, id, given in opened])
 
     def keyed(self, id: str, *, limits: Limits | Mapping[str, int] | None = None) -> AsyncDeclaredMemory:
         """Return a declared memory by its keys: read, append, write, flush, clear, delete, figures, health.

@@ -1,0 +1,74 @@
+"""`AsyncAgentMemory`: several declared memories of one agent, together. `agents_sync.py` is written out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from palimpsest.errors import ConfigError
+from palimpsest.log import values
+from palimpsest.resources.sharing import AgentContext, together
+from palimpsest.sessions.memory import AsyncMemory
+from palimpsest.sessions.session import AsyncSession
+
+
+class AsyncAgentMemory:
+    """The sessions that an agent's references name, together, for programs with an event loop. Made by
+    `AsyncResources.agent`.
+
+    `sessions` are in the order of the references. A reference that is read-only is shown, and never written to.
+    """
+
+    def __init__(self, named: Iterable[tuple[AsyncMemory, AsyncSession]]) -> None:
+        self._named = tuple(named)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(session.id for session in self.sessions)}>"
+
+    @property
+    def sessions(self) -> tuple[AsyncSession, ...]:
+        """The sessions, in the order of the references."""
+        return tuple(session for _, session in self._named)
+
+    async def context(
+        self, question: str | None = None, *, system: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> AgentContext:
+        """Return what to send to the model: what each memory gives within its own budget, in the order of the
+        references, and the question behind it. Nothing is stored of the question.
+
+        A call that still waits for its result is not shown. Raises BudgetImpossible where all of it together is more
+        than the model's window.
+
+        Args:
+            question: what the user has just said, as it will be given to `add`; None: nothing.
+            system: the system prompt: counted and sent, not stored.
+            tools: schemas of tools, as the provider takes them: counted and sent, not stored.
+        """
+        values.text("question", question)
+        for memory, _ in self._named:
+            if question is not None and memory.redact is not None:
+                question = memory.redact(question)  # as it would be, were it stored and shown
+        contexts = [await session.context(system=system, tools=tools) for session in self.sessions]
+        return together(contexts, question, system, tools, self.sessions[0].cost)
+
+    async def add(self, question: str, answer: str, *, key: str | None = None) -> int:
+        """Store a question and its answer in each memory that is not read-only, in the order of the references; return
+        in how many.
+
+        Each stores both or neither. Where one fails, those before it have them: with a `key` the same call may be made
+        again, and stores nothing twice.
+
+        Args:
+            question: what the user has said.
+            answer: what the agent has answered.
+            key: what makes it idempotent, such as the id of a request; None: every call adds.
+        """
+        for name, text in (("question", question), ("answer", answer)):
+            values.text(name, text, none=False)
+        pair = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        writable = [session for session in self.sessions if not session.options.readonly]
+        if not writable:
+            raise ConfigError("references", "read-only ones alone", "one at least that is read-write, to add to")
+        for session in writable:
+            await session.add(pair, format="openai", key=key)
+        return len(writable)

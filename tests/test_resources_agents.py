@@ -1,0 +1,179 @@
+"""Several declared memories of one agent: shown in the order of its references, and written to together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from palimpsest import BudgetImpossible, ConfigError
+from palimpsest.resources import AgentMemory, AsyncResources, Resources
+from test_resources import written
+from writer import quarters
+
+PLACE = {"type": "in_memory"}
+
+
+def memory(id: str, **keys: Any) -> dict[str, Any]:
+    """A memory of an agent."""
+    base = {"resource": "memory", "id": id, "type": "token_based", "max_tokens": 400, "persistence": PLACE}
+    return {**base, "default_key_template": "user:{user}", **keys}
+
+
+@pytest.fixture
+def resources(tmp_path: Any) -> Any:
+    """Two memories, `facts` and `chat`."""
+    import json
+
+    for id in ("facts", "chat"):
+        written(tmp_path, json.dumps(memory(id)), f"{id}.json")
+    with Resources.load(tmp_path) as found:
+        yield found
+
+
+ANN = {"user": "ann"}
+READ = {"id": "facts", "mode": "read-only"}
+
+
+def filled(resources: Resources) -> AgentMemory:
+    """An agent that reads `facts` and has `chat`, with something in both."""
+    agent = resources.agent(["facts", "chat"], ANN)
+    facts, chat = agent.sessions
+    facts.add([{"role": "user", "content": "I live in Oslo."}, {"role": "assistant", "content": "Noted."}])
+    chat.add([{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi Ann."}])
+    return resources.agent([READ, "chat"], ANN)
+
+
+def texts(messages: list[Any]) -> list[str]:
+    """What the messages say."""
+    return [message["content"] for message in messages]
+
+
+def test_what_memories_give_stands_in_the_order_of_the_references(resources: Resources) -> None:
+    """Behind the system text, and before the question, of which nothing is stored."""
+    agent = filled(resources)
+    context = agent.context("Is it cold there?", system="Be brief.")
+    said = ["I live in Oslo.", "Noted.", "Hello.", "Hi Ann."]
+    assert texts(context.messages) == ["Be brief.", *said, "Is it cold there?"]
+    other = resources.agent(["chat", READ], ANN)
+    assert texts(other.context().messages) == [*said[2:], *said[:2]]
+    assert [len(session.entries()) for session in agent.sessions] == [2, 2]
+
+
+def test_a_question_and_its_answer_are_stored_where_that_may_be(resources: Resources) -> None:
+    """In each memory that is not read-only; a key makes it once."""
+    agent = filled(resources)
+    for _ in range(2):
+        assert agent.add("Is it cold there?", "Very.", key="turn 1") == 1
+    facts, chat = agent.sessions
+    assert [entry.text for entry in facts.entries()] == ["I live in Oslo.", "Noted."]
+    assert [entry.text for entry in chat.entries()][2:] == ["Is it cold there?", "Very."]
+    assert resources.agent(["facts", "chat"], ANN).add("q", "a") == 2
+    assert [session.entries()[-1].text for session in agent.sessions] == ["a", "a"]
+    with pytest.raises(ConfigError, match="read-write"):
+        resources.agent([READ], ANN).add("q", "a")
+    with pytest.raises(ConfigError, match="answer"):
+        agent.add("q", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
+def test_it_is_what_each_provider_takes(resources: Resources, format: str) -> None:
+    """Neighbours of one role are merged where that has to be; the client's own arguments have all of it."""
+    agent = resources.agent(["facts", "chat"], ANN, format=format)
+    for session in agent.sessions:
+        session.add_system_message("A rule.")
+        session.add_user_message("A question without an answer.")
+    context = agent.context("And this?", system="Be brief.")
+    told = str(context.request())
+    assert told.count("A question without an answer.") == 2
+    assert told.rindex("And this?") > told.rindex("A question")
+
+
+def test_each_memory_keeps_to_its_own_budget(resources: Resources) -> None:
+    """However much there is in the other."""
+    agent = resources.agent(["facts", "chat"], ANN, counter=quarters)
+    for number in range(40):
+        agent.add(f"{number} " + "words " * 20, "yes " * 20)
+    context = agent.context("now?")
+    for one in context.contexts:
+        assert 100 < one.parts.log + one.parts.head <= 400
+    total = sum(one.parts.log + one.parts.head for one in context.contexts)
+    assert total < context.tokens <= total + 20
+
+
+def test_what_is_more_than_the_window_is_not_sent(tmp_path: Any) -> None:
+    """Each memory fits, and both together do not: the error has the figures of each."""
+    big: dict[str, Any] = {"max_tokens": 6_000, "model": "gpt-4", "reserve": 1_000, "low_water": 0.9}
+    for id in ("one", "two"):
+        written(tmp_path, str(memory(id, **big)).replace("'", '"'), f"{id}.json")
+    with Resources.load(tmp_path) as resources:
+        agent = resources.agent(["one", "two"], ANN)
+        for session in agent.sessions:
+            session.add_user_message("word " * 5_000)
+        with pytest.raises(BudgetImpossible) as caught:
+            agent.context("now?")
+    assert caught.value.needed > caught.value.available
+    assert {"references[0]", "references[1]"} <= set(caught.value.parts)
+
+
+def test_a_question_is_redacted_as_if_it_were_stored() -> None:
+    """By the policy of the memories."""
+    policy = {"redact_patterns": [r"\d{3}-\d{2}-\d{4}"]}
+    with Resources.load(memory("chat", privacy_policy=policy)) as resources:
+        context = resources.agent(["chat"], ANN).context("I am 123-45-6789.")
+    assert texts(context.messages) == ["I am [REDACTED]."]
+
+
+def test_nothing_comes_between_a_call_and_its_result(resources: Resources) -> None:
+    """One that waits for its result is not shown, and what one memory has called another does not answer."""
+    agent = resources.agent(["facts", "chat"], ANN)
+    for session in agent.sessions:
+        session.add_user_message("Look.")
+        session.add_tool_call("look", {}, call_id="c1")
+    agent.sessions[1].add_tool_result("look", "seen", call_id="c1")
+    roles = [message["role"] for message in agent.context("now?").messages]
+    assert roles == ["user", "user", "assistant", "tool", "user"]
+
+
+@pytest.mark.parametrize(
+    ("references", "told"),
+    [
+        ([], "a list of references"),
+        ("chat", "a list of references"),
+        (None, "a list of references"),
+        (["chat", "caht"], r"references\[1\]\.id: 'caht'.*did you mean 'chat'"),
+        (["chat", 7], r"references\[1\]: 7"),
+        (["chat", {"id": "facts", "mode": "write-only"}], r"references\[1\] 'facts'\.mode: 'write-only'"),
+        (["chat", {"id": "facts", "mod": "x"}], r"references\[1\]\.mod.*did you mean 'mode'"),
+        (["chat", {"id": "facts", "key": "a b"}], "256"),
+        (["chat", {"id": "facts", "key": "{{.x}}"}], r"variables\.x"),
+        (["chat", {"id": "chat", "mode": "read-only"}], r"references\[1\].*no other reference"),
+    ],
+)
+def test_what_is_wrong_with_a_reference_is_told_with_its_number(
+    resources: Resources, references: Any, told: str
+) -> None:
+    """And nothing is opened."""
+    with pytest.raises(ConfigError, match=told):
+        resources.agent(references, ANN)
+
+
+def test_memories_of_several_formats_are_given_one(tmp_path: Any) -> None:
+    """By the program, for one call has one."""
+    import json
+
+    written(tmp_path, json.dumps(memory("one", format="anthropic")), "one.json")
+    written(tmp_path, json.dumps(memory("two")), "two.json")
+    with Resources.load(tmp_path) as resources:
+        with pytest.raises(ConfigError, match="anthropic, openai"):
+            resources.agent(["one", "two"], ANN)
+        assert resources.agent(["one", "two"], ANN, format="gemini").context("hi").messages
+
+
+@pytest.mark.anyio
+async def test_programs_with_an_event_loop_have_the_same() -> None:
+    """Awaited."""
+    async with AsyncResources.load(memory("chat")) as resources:
+        agent = resources.agent(["chat"], ANN)
+        assert await agent.add("Hello.", "Hi.") == 1
+        assert texts((await agent.context("How are you?")).messages) == ["Hello.", "Hi.", "How are you?"]
