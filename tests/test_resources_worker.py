@@ -15,6 +15,7 @@ from backend_reads import watched
 from on_servers import KINDS
 from palimpsest import ConfigError, Memory
 from palimpsest.resources import AsyncResources, Worked
+from palimpsest.stores.claims import Claims
 from palimpsest.stores.copying import copy_store
 from palimpsest.strategies import CallableSummarizer, Plan, Snapshot, Summarize
 from palimpsest.testing import FakeClock
@@ -199,6 +200,54 @@ async def test_what_one_who_is_gone_had_taken_is_taken_up(file: str) -> None:
             await task
         assert [await summaries(resources, key) for key in "abc"] == [1, 1, 1]
         assert (await worker.once()).looked == 0
+
+
+async def test_it_is_taken_up_too_by_one_who_has_much_to_do(file: str) -> None:
+    """A worker that does not come to the end of what is new looks for what was left behind meanwhile."""
+    clock, begun, order = FakeClock(), asyncio.Event(), list[str]()
+
+    async def hanging(prompt: str) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async def noted(prompt: str) -> str:
+        order.append(next(key for key in ("left", *new) if f"<{key}>" in prompt))
+        clock.advance(5)
+        return "a summary"
+
+    new = [f"new{number}" for number in range(40)]
+    async with opened(file, clock, lease="10s") as gone, opened(file, clock, lease="10s") as resources:
+        await fill(gone, "left")
+        task = asyncio.create_task(gone.worker(lease="10s", summarizer=hanging, counter=quarters).once())
+        await begun.wait()
+        await fill(resources, *new)
+        await resources.worker(lease="10s", summarizer=noted, counter=quarters).once()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert set(order) == {"left", *new}
+    assert order.index("left") < len(order) / 2
+
+
+async def test_a_claim_that_is_renewed_while_its_work_ends_is_gone(file: str) -> None:
+    """The renewal is not given up half way: nothing is left behind that another would look at again."""
+    looks = 0
+
+    async def quick(prompt: str) -> str:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(0.002 * (looks % 5))  # wherever in a renewal that ends
+        return "a summary"
+
+    async with opened(file) as resources:
+        worker = resources.worker(lease=0.006, summarizer=quick, counter=quarters)
+        for number in range(30):
+            await fill(resources, f"k{number}")
+            await worker.once()
+            memory = resources.memory("chat")
+            assert await Claims(memory.store, memory.tenant, "compact").open() == []
 
 
 async def test_one_on_which_another_is_at_work_is_looked_at_again(file: str) -> None:

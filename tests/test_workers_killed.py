@@ -76,14 +76,14 @@ def killed(
             begin(one)
         step = max((sessions - 2) // kills, 1)
         for number in range(kills):
-            until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1)
+            until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1, sessions)
             time.sleep(dice.random() * seconds * 2)  # somewhere in the middle of a call, or between two
             dead.add(workers[0].pid)
             workers.pop(0).kill()
             begin(workers[1])
             workers.append(ready())
         assert [one.end() for one in writers] == [["written"]] * 2
-        until(lambda: compacted(resources, sessions) == sessions)
+        until(lambda: compacted(resources, sessions) == sessions, sessions)
     return dead
 
 
@@ -93,9 +93,9 @@ def begin(worker: Process) -> None:
     worker.tell()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + PATIENCE
+def until(holds: Callable[[], bool], sessions: int) -> None:
+    """Wait until it holds, the longer the more sessions are written to meanwhile."""
+    end = time.monotonic() + PATIENCE * max(sessions / 500, 1)
     while not holds():
         assert time.monotonic() < end, "it takes too long"
         time.sleep(0.02)

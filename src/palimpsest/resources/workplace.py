@@ -68,6 +68,7 @@ class Workplace:
         self._options: dict[str, dict[str, Any]] = {}
         self._known: dict[str, int] = {}
         self._waiting: dict[str, set[str]] = {}
+        self._next: dict[str, int] = {}
 
     def pace(self, seconds: int) -> int:
         """How long after another worker a duty is done again: at once by one that goes through everything once."""
@@ -108,7 +109,7 @@ class Workplace:
         written to. Where `look` raises, the session is looked at again later, which is told.
         """
         claims = Claims(self.memory.store, self.memory.tenant, duty)
-        self._waiting[duty] = await self._left_behind(claims, look)
+        await self._left_behind(claims, look)
         while not self.stopping:
             mark, version = await claims.mark(name)
             given = {known for _, known in mark.seen}
@@ -125,6 +126,8 @@ class Workplace:
                 given.update(map(known_as, fresh))
                 if due:
                     await self._worked(claims, mine, look)
+                if self.now() >= self._next[duty]:  # there may be no end of what is new
+                    await self._left_behind(claims, look)
                 if self.stopping:
                     return
             else:
@@ -148,8 +151,9 @@ class Workplace:
         """Whether a session is as this worker has left it."""
         return self._known.get(info.session) == info.revision
 
-    async def _left_behind(self, claims: Claims, look: Look) -> set[str]:
-        """Work on what was to be looked at again, and on what one has left who is no more. Return what still waits."""
+    async def _left_behind(self, claims: Claims, look: Look) -> None:
+        """Work on what was to be looked at again, and on what one has left who is no more. Note what still waits, and
+        when to look for it once more."""
         waiting = set[str]()
         for known in await claims.open():
             mine = None
@@ -159,7 +163,7 @@ class Workplace:
                 await self._worked(claims, mine, look, again=True)
             elif known.claim.waits:
                 waiting.update(known.claim.sessions)
-        return waiting
+        self._waiting[claims.duty], self._next[claims.duty] = waiting, self._until()
 
     def _until(self) -> int:
         return self.now() + int(self._lease * 1_000_000)
@@ -192,11 +196,13 @@ class Workplace:
     @asynccontextmanager
     async def _renewed(self, claims: Claims, mine: Open) -> AsyncIterator[list[Open]]:
         """Keep a claim for as long as the block lasts. Where that ends early, it is given back as it is."""
-        held = [mine]
+        held, over = [mine], asyncio.Event()
 
         async def renew() -> None:
-            while True:
-                await asyncio.sleep(self._lease / 3)
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), self._lease / 3)
+                    return
                 with suppress(PalimpsestError):  # it is tried again, and else another may do the same once more
                     kept = await claims.hold(held[0], msgspec.structs.replace(mine.claim, due=self._until()))
                     if kept is None:
@@ -207,12 +213,12 @@ class Workplace:
         try:
             yield held
         except BaseException:
-            await _ended(renewing)
+            await _ended(renewing, over)
             back = msgspec.structs.replace(mine.claim, due=0)
             await self.memory.runner.surely(lambda: _given_back(claims, held[0], back))
             raise
         finally:
-            await _ended(renewing)
+            await _ended(renewing, over)
 
     async def _looked(self, claims: Claims, look: Look, session: str) -> tuple[int, bool]:
         """When a session is to be looked at again, and whether looking has failed, which is told."""
@@ -257,9 +263,10 @@ class Workplace:
         return self.memory.redact(text) if self.memory.redact is not None else text
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+async def _ended(renewing: asyncio.Task[None], over: asyncio.Event) -> None:
+    """Wait for a renewal that is under way: one that were given up half way might have been written all the same."""
+    over.set()
+    await asyncio.wait([renewing])
 
 
 async def _given_back(claims: Claims, known: Open, claim: Claim) -> None:
