@@ -57,6 +57,7 @@ def test_a_harmless_pattern_is_accepted(pattern: str, linear: bool) -> None:
     ("pattern", "says"),
     [
         ("[invalid(", "unterminated character set"),
+        ("a{99999999}", "at most 100,000 places"),
         ("(?P<a", "missing >"),
         ("a(?i)b", "not at the start"),
         (r"\p{L}", "bad escape"),

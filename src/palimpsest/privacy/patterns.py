@@ -33,6 +33,9 @@ MOST_SPELLED = 512
 """Places that counted repeats may have, spelled out, for RE2 to be used: at worst it looks at all of them for each
 character, which cannot be interrupted. That is 4 microseconds a character."""
 
+MOST_PLACES = 100_000
+"""Places that a pattern may have, its counted repeats spelled out: an engine makes all of them, of bytes each."""
+
 MOST_MEMORY = 8 << 20
 """Bytes that RE2 may use for one pattern and its states; with more of them it is slower, and still linear."""
 
@@ -81,6 +84,8 @@ def _refused(pattern: str) -> str | None:
             warnings.simplefilter("error")
             re.compile(pattern)
         check(pattern)
+        if spelled_out(pattern) > MOST_PLACES:
+            return f"a pattern whose counted repeats come to at most {MOST_PLACES:,} places"
     except (re.error, OverflowError) as error:
         return f"a valid regular expression ({error})"
     except Warning as warning:
