@@ -162,7 +162,7 @@ def test_an_unknown_memory_names_the_nearest() -> None:
 
     told = json.loads(result.stderr)
     assert (result.exit_code, told["error"], told["suggestions"]) == (3, "Missing", ["shop"])
-    assert "there are chat, shop" in run("config", "show", "memory", "x").stderr
+    assert "it declares chat, shop" in run("config", "show", "memory", "x").stderr
 
 
 @pytest.mark.parametrize("columns", [40, 60])

@@ -108,7 +108,7 @@ def test_health_works_and_names_what_is_near_its_limit() -> None:
         (("append", "chat", "k", "x", "--file", "chat.yaml"), 2, "TEXT or --file"),
         (("append", "chat", "k", "--file", "chat.yaml"), 2, "no JSON"),
         (("append", "chat", "k", "x" * 10_241), 1, "10,241 bytes"),
-        (("append", "chta", "k", "x"), 2, "did you mean 'chat'"),
+        (("append", "chta", "k", "x"), 3, "did you mean 'chat'"),
         (("read", "chat", "k", "--config", "no.yaml"), 2, "that is there"),
         (("raed", "chat", "k"), 2, "read"),
     ],
@@ -118,3 +118,11 @@ def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], status: int, t
     result = run("memory", *arguments)
     assert told in result.stderr
     assert result.exit_code == status
+
+
+def test_a_memory_that_is_not_declared_is_missing() -> None:
+    """With the nearest name, as in `config show`."""
+    for command in (("memory", "read", "chta", "k"), ("memory", "delete", "chta", "k", "--yes")):
+        done = run(*command)
+        assert done.exit_code == 3
+        assert "declares no memory 'chta'; did you mean 'chat'?" in done.stderr

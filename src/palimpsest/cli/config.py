@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palimpsest.cli.app import CommandGroup, examples, json_option
-from palimpsest.cli.defined import NOTHING, Row, changes, listed, print_changes, text_of
+from palimpsest.cli.defined import NOTHING, Row, changes, expect_memory, listed, print_changes, text_of
 from palimpsest.cli.failing import Missing
 from palimpsest.cli.output import console, counted, line, note, print_json, table, to_json, warn
-from palimpsest.errors import nearest, shorten
 from palimpsest.resources import Resource, Resources
 from palimpsest.resources.definition import plain
 
@@ -65,10 +64,8 @@ def check_command(source: str, as_json: bool) -> None:
 def show_command(source: str, id: str | None, as_json: bool) -> None:
     """Show what the memories of FILE or FOLDER come to, or that of this ID: each value, who says it, by which key."""
     resources = _loaded(source)
-    if id is not None and id not in resources:
-        near = nearest(id, resources)
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(resources)}"
-        raise Missing(f"{source} declares no memory {shorten(id)}; {hint}", suggestions=[near] if near else ())
+    if id is not None:
+        expect_memory(resources, id, source)
     found = [resources[one] for one in ([id] if id is not None else resources)]
     if as_json:
         print_json([_as_json(resource) for resource in found])

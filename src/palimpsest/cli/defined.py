@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from palimpsest import Memory
+from palimpsest.cli.failing import Missing
 from palimpsest.cli.opening import expect_store
 from palimpsest.cli.output import console, line, note, print_json, table, to_json
+from palimpsest.errors import nearest, shorten
 from palimpsest.resources import Resource, Resources
 from palimpsest.resources.definition import plain
 from palimpsest.resources.opening import opened_with
@@ -26,6 +28,15 @@ class Row(NamedTuple):
     option: str
     old: Any
     new: Any
+
+
+def expect_memory(resources: Resources, id: str, source: str) -> None:
+    """Raise Missing, with the nearest name, where no memory of this id is declared."""
+    if id in resources:
+        return
+    near = nearest(id, resources)
+    hint = f"did you mean {near!r}?" if near else f"it declares {', '.join(map(line, resources)) or 'none'}"
+    raise Missing(f"{source} declares no memory {shorten(id)}; {hint}", suggestions=[near] if near else ())
 
 
 def text_of(value: object) -> str:

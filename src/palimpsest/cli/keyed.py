@@ -10,6 +10,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from palimpsest.cli.app import CommandGroup, Number, Whole, examples, expect_somebody, json_option
+from palimpsest.cli.defined import expect_memory
 from palimpsest.cli.failing import InputRefused, Missing
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
 from palimpsest.resources import DeclaredMemory, KeyStats, Resources
@@ -71,6 +72,7 @@ file = click.option(
 def opened(config: str, ref: str, tenant: str) -> Iterator[DeclaredMemory]:
     """The declared memory, open."""
     with Resources.load(config, tenant=tenant) as resources:
+        expect_memory(resources, ref, config)
         yield resources.keyed(ref)
 
 

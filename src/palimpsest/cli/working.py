@@ -46,7 +46,9 @@ IN_MEMORY = "memory:"
     "--tenant", "tenants", multiple=True, metavar="NAME", help="The tenant whose sessions are meant; may be repeated."
 )
 @click.option("--all-tenants", is_flag=True, help="The sessions of all tenants that there are.")
-@click.option("--duty", "duties", multiple=True, metavar="NAME", help="Only this: compact or sweep; may be repeated.")
+@click.option(
+    "--duty", "duties", multiple=True, metavar="NAME", help="Only this: compact, sweep or index; may be repeated."
+)
 @click.option("--every", default="5s", metavar="LENGTH", show_default=True, help="How long to wait between two rounds.")
 @click.option(
     "--lease",

@@ -285,7 +285,7 @@ class AsyncResources(_Collection[AsyncMemory]):
         Args:
             tenants: whose sessions; None: those of the tenant that this object was loaded with.
             all_tenants: whether the sessions of all tenants are meant that the stores have, in the place of that.
-            duties: what is done, by name: "compact", "sweep"; None: all of it.
+            duties: what is done, by name: "compact", "sweep", "index"; None: all of it.
             lease: for how long sessions are taken by a worker that gives no sign of life; "60s" by default.
             told: called with a `Worked` for each thing that was done.
             options: options of the sessions, such as `summarizer`: they hold in the place of what is declared.

@@ -27,7 +27,7 @@ LONGEST_WAIT = 60.0
 
 
 class Worker:
-    """Does what is due: compacts sessions of declared memories, and destroys what has expired.
+    """Does what is due: compacts sessions of declared memories, destroys what has expired, keeps indexes current.
 
     Made by `AsyncResources.worker`. Any number of workers may run over one store, in one process or many: each session
     that is due is taken by one of them. A session to which nobody has written since is not read. One who is killed
@@ -38,7 +38,7 @@ class Worker:
     Args:
         memories: memories with what is declared of the sessions in each.
         tenants: whose sessions; None: those of all tenants that a store has.
-        duties: what is done, by name: "compact", "sweep"; None: all of it.
+        duties: what is done, by name: "compact", "sweep", "index"; None: all of it.
         lease: for how long sessions are taken by a worker that gives no sign of life: a timedelta, seconds, or text
             such as "60s" (default).
         told: called with a `Worked` for each thing that was done.

@@ -14,9 +14,6 @@ HELD = (
 )
 """Options that a session keeps, as the definition before has them, until the next cut. All others act at once."""
 
-MOST_KNOWN = 1024
-"""Definitions of a store that a memory remembers."""
-
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is stored of a definition: its name, its version, the `options` of its sessions, and every setting."""

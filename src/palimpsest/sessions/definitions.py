@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 DEFINITIONS = "definitions"
 """The namespace of a tenant that holds what definitions say, by their digests."""
 
-
 _DEFAULTS = GivenOptions()
 
 TOGETHER = 256
