@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,30 @@ def test_a_declared_memory_asks_a_service_of_the_program(monkeypatch: pytest.Mon
 
     assert given == [{"model": "acme-1", "endpoint": "unix:/x", "api_key": "secret"}]
     assert "secret" not in shown
-    for wrong in ({"fallback": "no-such-model"}, {"api_key": "sk-plain"}):
-        with pytest.raises(InvalidResource):
-            Resources.load({**source, "token_provider": {**provider, **wrong}})
+    with pytest.raises(InvalidResource, match="no-such-model"):
+        Resources.load({**source, "token_provider": {**provider, "fallback": "no-such-model"}})
+
+
+def test_a_key_in_the_file_is_used_and_shown_nowhere(tmp_path: Path) -> None:
+    """With a warning; it is in no value, no digest, no byte of the store."""
+    given = list[Mapping[str, Any]]()
+
+    def make(block: Mapping[str, Any]) -> Service:
+        given.append(block)
+        return Service()
+
+    COUNTERS.register("acme-plain", make)
+    provider = {"provider": "acme-plain", "api_key": "sk-veryplain-0123456789"}
+    path = tmp_path / "a.db"
+    source = {"resource": "memory", "id": "chat", "max_tokens": 500, "store": f"sqlite:///{path}"}
+    with Resources.load({**source, "token_provider": provider}) as resources:
+        resources.session({"id": "chat", "key": "a"}).add_user_message("hello")
+        declared = resources["chat"]
+        shown = repr((declared, declared.effective(), resources.warnings, declared.options))
+    other = {**provider, "api_key": "sk-another"}
+
+    assert given[0]["api_key"] == "sk-veryplain-0123456789"
+    assert "read by everybody" in shown
+    assert "veryplain" not in shown
+    assert not [file for file in tmp_path.iterdir() if b"veryplain" in file.read_bytes()]
+    assert Resources.load({**source, "token_provider": other})["chat"].digest == declared.digest

@@ -615,3 +615,48 @@ def test_what_a_program_gives_holds_in_the_place_of_what_is_declared() -> None:
         read = resources.session({"id": "user_conversation", "key": "a", "mode": "read-only"}, readonly=False)
         with pytest.raises(Exception, match="read"):
             read.add_user_message("no")
+
+
+def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
+    """Also one whose option another key sets, and `flushing`, which a type has anyway."""
+    provider = {"token_provider": {"model": "gpt-4o"}}
+    plainly = only({**loaded(MINIMAL), **provider})
+    empty = only({**loaded(MINIMAL), **provider, "model": None, "flushing": None, "summary_share": None})
+    assert empty.options["model"] == "gpt-4o"
+    assert empty.options["long_term"] == plainly.options["long_term"]
+    same = only({**loaded(MINIMAL), **provider, "model": "gpt-4o"})
+    assert same.options == plainly.options
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"archive": False}, "archive: false has no effect"),
+        ({"archive": False, "persistence_strategy": "INCREMENTAL"}, "archive: false has no effect"),
+        ({"context_window": 8_000}, "context_window has no effect"),
+        ({"locking": {"clear_ttl": "10s"}}, "locking.clear_ttl"),
+        ({"type": "buffer", "flushing": {"type": "lru"}}, "flushing.type"),
+        ({"flushing": {"type": "lru", "summary_tokens": 5}}, "summary_tokens has no effect"),
+        ({"token_provider": {"provider": "openai", "endpoint": "https://example.com"}}, "no key and no endpoint"),
+    ],
+)
+def test_what_has_no_effect_is_warned_of(keys: dict[str, Any], told: str) -> None:
+    """Nothing that is declared is dropped in silence."""
+    assert any(told in text for text in only({**loaded(MINIMAL), **keys}).warnings)
+    assert not any("archive" in text for text in only({"archive": False, "persistence_strategy": "flush"}).warnings)
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"max_tokens": "4000"}, r"max_tokens: '4000'.*tokens of what the memory gives to a context"),
+        ({"flushing": {"type": "lru", "max_tokens": 0}}, r"flushing\.max_tokens: 0 is not accepted"),
+        ({"low_water": 1.5}, r": low_water: 1\.5 is not accepted"),
+        ({"flushing": {"low_water": 0.9}}, r"flushing\.low_water: 0\.9.*under the threshold, 0\.8"),
+        ({"short_term_memory_strategy": {"memory_strategy_id": "max_tokens", "max_tokens": 5}}, "did you mean '"),
+    ],
+)
+def test_an_error_says_which_of_several_meanings_is_meant(declared: dict[str, Any], told: str) -> None:
+    """By the whole key, and what it bounds."""
+    with pytest.raises(InvalidResource, match=told):
+        Resources.load({**loaded(MINIMAL), **declared})

@@ -1,8 +1,9 @@
 """The documents' acceptance cases, each by a file that is loaded: AT are Alquimia's, BT Compozy's.
 
-A name has the number of its case. Those whose clauses are shown elsewhere through files are: AT16 (knowledge, when it
-acts), BT3 to BT5 (`test_resources`: keys, templates, projects), BT13 (`test_concurrency`: any session), BT14 and BT15
-(`test_resources`, `test_resources_files`: privacy), BT18 (`test_resources`: references).
+A name has the number of its case. Further clauses are in `test_resources_clauses`. Shown elsewhere are: BT2
+(`test_shares`), several references of BT18 (`test_resources_agents`), BT13 (`test_concurrency`: any session), BT14
+and BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17
+(`test_compaction_faults`), and a knowledge base that is away, of AT16 (`test_knowledge`).
 """
 
 from __future__ import annotations
@@ -614,7 +615,7 @@ def test_bt17_pages_writes_and_limits(load: Any) -> None:
 
 
 def test_bt18_a_reference_may_only_read(load: Any) -> None:
-    """Two memories give their contexts in the order of the references; another mode is refused."""
+    """Every write to it raises; another mode is refused."""
     with load(compozy(max_tokens=1000)) as resources:
         turns(open_in(resources), 4)
         reader = resources.session({"id": "memory", "key": "a", "mode": "read-only"}, counter=W)

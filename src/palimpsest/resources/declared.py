@@ -13,7 +13,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.log.late import dumps, sha256
 from palimpsest.privacy.policy import load as load_policy
 from palimpsest.resources.definition import Resource, Setting, StorePlace, plain
-from palimpsest.resources.effective import effective_of
+from palimpsest.resources.effective import SOURCES, effective_of
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.keys import Template, check_name
 from palimpsest.resources.limits import limits_of, version_of
@@ -47,7 +47,8 @@ def resource_of(given: object, problems: Problems, *, project: str = "default", 
         key = "long_term_memory_strategy" if _names(given, BARE[1]) else "short_term_memory_strategy"
         root, problems.bare = {key: given}, (key,)
     else:
-        problems.add((), type(given).__name__, "a mapping of keys, or a list of strategies")
+        found = None if given is None else type(given).__name__
+        problems.add((), found, "a mapping of keys, or a list of strategies")
         root = {}
     return _Reader(_spread(root, problems), problems, project, file).resource()
 
@@ -99,12 +100,10 @@ class _Reader:
         kind = self._kind()
         name, project = self._name(kind), self._project_name()
         self._options |= limits_of(self._root, self._problems, self._warnings, kind)
+        if (lifetime := lifetime_of(self._root)) is not None:
+            self._options["lifetime"] = lifetime
         self._own_options()
         self._strategies(kind)
-        if (lifetime := lifetime_of(self._root)) is not None:
-            if "lifetime" in self._root:
-                self._problems.add(("lifetime",), self._root["lifetime"], "one of the two: persistence has a ttl")
-            self._options["lifetime"] = lifetime
         required = self._root.get("type") is not None  # also where that is none
         place = place_of(self._root, self._problems, self._warnings, required=required)
         place = self._with_policy(place)
@@ -175,6 +174,9 @@ class _Reader:
         for name in OPTIONS:
             if name not in self._root or name in ("max_messages", "max_context_ratio", "max_log_tokens"):
                 continue
+            if name in self._options:
+                self._check_said_once(name)
+                continue
             with self._problems.at(name, named=name):
                 if (
                     name == "lifetime" and self._root[name] is not None
@@ -185,6 +187,11 @@ class _Reader:
         summarizer = self._root.get("summarizer")
         if summarizer is not None and each_fault(self._problems, ("summarizer",), summarizer, check_summarizer):
             self._options["summarizer"] = summarizer
+
+    def _check_said_once(self, name: str) -> None:
+        """Note an option that a documented key says otherwise."""
+        if self._root[name] is not None and self._root[name] != self._options[name]:
+            self._problems.add((name,), self._root[name], f"one of the two: {SOURCES[name][0]} says it, too")
 
     def _strategies(self, kind: str | None) -> None:
         root, problems, warnings = self._root, self._problems, self._warnings
@@ -199,6 +206,8 @@ class _Reader:
             self._options["persistence"] = persistence
             if persistence == "ephemeral":
                 check_unwritten(root, problems)
+        if root.get("archive") is False and self._options.get("persistence") != "flush":
+            warnings.append("archive: false has no effect beside another persistence_strategy than FLUSH")
 
     def _with_policy(self, place: StorePlace) -> StorePlace:
         given, own = self._root.get("privacy_policy"), self._root.get("privacy")

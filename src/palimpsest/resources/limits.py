@@ -8,6 +8,7 @@ from math import floor, isclose
 from typing import Any
 
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors.secret import Secret
 from palimpsest.log import values
 from palimpsest.resources.problems import Problems
 from palimpsest.tokens.counter import ENCODINGS
@@ -37,6 +38,14 @@ NEEDED = {
 }
 """Of which limits each type needs one."""
 
+MEANT = {
+    "max_tokens": "tokens of what the memory gives to a context; a strategy may have a max_tokens of its own",
+    "max_messages": "messages of what the memory gives to a context",
+    "max_log_tokens": "tokens of what the memory gives to a context, as max_tokens",
+    "context_window": "tokens of the model's window",
+}
+"""What each limit of a resource bounds: the same words mean something else in other places."""
+
 _VERSION = re.compile(r"(?a)v?\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]{1,64})?(\+[0-9A-Za-z.-]{1,64})?")
 
 
@@ -50,14 +59,16 @@ def version_of(root: Mapping[str, Any], problems: Problems) -> None:
 def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], kind: str | None) -> dict[str, Any]:
     """The options of a session that the limits of a resource come to."""
     options = _model(root, problems, warnings)
-    for name in ("max_tokens", "max_messages", "max_log_tokens", "context_window"):
-        with problems.at(name):
-            values.whole(name, root.get(name), 1, none=True)
+    for name, meant in MEANT.items():
+        if root.get(name) is not None and not values.is_whole(root[name], 1):
+            problems.add((name,), root[name], f"a whole number of at least 1: {meant}")
     tokens = [root[name] for name in ("max_tokens", "max_log_tokens") if values.is_whole(root.get(name), 1)]
     if (share := root.get("max_context_ratio")) is not None:
         with problems.at("max_context_ratio"):
             values.share("max_context_ratio", share)
             tokens.append(max(floor(share * _window(root)), 1))
+    elif root.get("context_window") is not None:
+        warnings.append("context_window has no effect without max_context_ratio, which is a share of it")
     if tokens:
         options["max_log_tokens"] = min(tokens)
     if values.is_whole(root.get("max_messages"), 1):
@@ -85,7 +96,7 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
     secret = given.get("api_key")
     if isinstance(secret, str) and not secret.startswith("${"):
         warnings.append(
-            "token_provider.api_key: a key in a file is read by everybody who reads the file; it is not kept"
+            "token_provider.api_key: a key in a file is read by everybody who reads the file; it is not stored"
         )
     if isinstance(given.get("provider"), str) and COUNTERS.knows(given["provider"]):
         return _service(given, problems)
@@ -106,7 +117,10 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
 
 
 def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """A counting service of the program's: it counts, and the fallback, a model or an encoding, does where it fails."""
+    """A counting service of the program's: it counts, and the fallback, a model or an encoding, does where it fails.
+
+    A key that stands in the file is used where nothing else names one, and held where nothing shows it.
+    """
     fallback, model = given.get("fallback"), given.get("model")
     known = find_model(fallback) if isinstance(fallback, str) else None
     if isinstance(fallback, str) and known is None and fallback not in ENCODINGS:
@@ -116,7 +130,7 @@ def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     if isinstance(secret := given.get("api_key"), str) and secret.startswith("${"):
         said.setdefault("api_key_env", secret[2:-1])
     elif isinstance(secret, str):
-        problems.add(("token_provider", "api_key"), "a key", "${NAME} or api_key_env, for a service that is asked")
+        said.setdefault("api_key", Secret(secret.encode()))
     encoding = known.encoding if known is not None else fallback
     options: dict[str, Any] = {"counter": {**said, **({"fallback": encoding} if encoding else {})}}
     return {**options, "model": model} if isinstance(model, str) and find_model(model) is not None else options
@@ -127,7 +141,7 @@ def _window(root: Mapping[str, Any]) -> int:
     given, provider = root.get("context_window"), root.get("token_provider")
     if values.is_whole(given, 1):
         return given
-    model = provider.get("model") if isinstance(provider, Mapping) else root.get("model")
+    model = (provider.get("model") if isinstance(provider, Mapping) else None) or root.get("model")
     name = provider.get("provider") if isinstance(provider, Mapping) else None
     if isinstance(model, str):
         known = find_model(model)
@@ -169,8 +183,6 @@ def _allocation(root: Mapping[str, Any], problems: Problems, kind: str | None) -
         problems.add(place, round(total, 4), "shares whose sum is 1")
     options: dict[str, Any] = {}
     if more and not wrong:
-        if root.get("tag_shares") is not None:
-            problems.add(("tag_shares",), root["tag_shares"], "one of the two: token_allocation has user_defined")
         options["tag_shares"] = {str(tag): share for tag, share in more.items()}
     share = given.get("long_term")
     if values.is_number(share) and 0 <= share <= 1:

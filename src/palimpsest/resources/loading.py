@@ -20,8 +20,10 @@ from palimpsest.resources.problems import Place, Problem, Problems, spelled
 from palimpsest.resources.reading import LONGEST, Document, read_document
 
 SUFFIXES = (".yaml", ".yml", ".json")
-_DECLARED = re.compile(r"""(?:^|[{,])\s*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
-"""What a file of a folder says that declares a memory, as YAML and JSON write it."""
+_DECLARED = re.compile(r"""(?:^|[{,])[ \t]*["']?resource["']?\s*:\s*["']?memory\b""", re.MULTILINE)
+"""What a file of a folder says that declares a memory, as YAML and JSON write it; others may say it somewhere, too."""
+MOST_BYTES = 4 * LONGEST + 1
+"""Bytes of a file that are read: as many as its characters may have, and one by which a longer one is known."""
 
 
 def loaded(source: object, project: str = "default") -> list[Resource]:
@@ -34,7 +36,7 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
         raise ConfigError("source", type(source).__name__, "a file, a folder, or a mapping")
     path = Path(source)
     if path.is_dir():
-        return _all(list(_declaring(path)), project)
+        return _all(list(_declaring(path)), project, in_folder=True)
     if not path.is_file():
         raise ConfigError("source", str(source), "a file or a folder that is there, or a mapping")
     if path.suffix.lower() not in SUFFIXES:
@@ -43,13 +45,31 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
 
 
 def _declaring(folder: Path) -> Iterator[tuple[Path, None]]:
-    """The files of a folder, and of those in it, that declare a memory, by name."""
+    """The files of a folder, and of those in it, that seem to declare a memory, by name."""
     for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()):
-        if path.stat().st_size <= LONGEST * 4 and _DECLARED.search(path.read_text("utf-8", errors="replace")):
+        try:
+            said = _bytes(path)
+        except OSError:  # which is told, for nobody knows whether it is one
+            yield path, None
+            continue
+        if _DECLARED.search(said.decode("utf-8", errors="replace")):
             yield path, None
 
 
-def _all(sources: list[tuple[Path | None, Mapping[str, Any] | None]], project: str) -> list[Resource]:
+def _bytes(path: Path) -> bytes:
+    """What a file has, up to more than one may have. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES)
+
+
+def _declares(value: object) -> bool:
+    """Whether what a file says is a memory: others of a folder may have these words in some other place."""
+    return isinstance(value, Mapping) and value.get("resource") == "memory"
+
+
+def _all(
+    sources: list[tuple[Path | None, Mapping[str, Any] | None]], project: str, *, in_folder: bool = False
+) -> list[Resource]:
     found, mistakes, places = list[Resource](), list[Mistake](), dict[str, str]()
     for path, value in sources:
         file = None if path is None else str(path)
@@ -57,6 +77,8 @@ def _all(sources: list[tuple[Path | None, Mapping[str, Any] | None]], project: s
         document = Document(value, {}) if path is None else _read(path, problems)
         if document is None:
             mistakes += _told(problems, Document(None, {}), file)
+            continue
+        if in_folder and not _declares(document.value):
             continue
         resource = resource_of(document.value, problems, project=project, file=file)
         if resource.id in places and not problems.found:
@@ -72,7 +94,11 @@ def _all(sources: list[tuple[Path | None, Mapping[str, Any] | None]], project: s
 def _read(path: Path, problems: Problems) -> Document | None:
     """What a file says; None where that cannot be read, which is noted."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        said = _bytes(path)
+        if len(said) == MOST_BYTES:
+            problems.add((), f"over {len(said):,} bytes", f"a file of at most {LONGEST:,} characters")
+            return None
+        text = said.decode("utf-8-sig")
         return read_document(text, is_json=path.suffix.lower() == ".json")
     except UnicodeDecodeError as fault:
         problems.add((), f"byte {fault.start}", "UTF-8")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from palimpsest.errors import ConfigError
+from palimpsest.errors.secret import Secret
 from palimpsest.log.head import Definition
 from palimpsest.resources.definition import Resource, plain
 from palimpsest.sessions.counting import DEFAULT_ENCODING
@@ -57,6 +58,8 @@ def _counting(resource: Resource, given: Mapping[str, Any]) -> Any:
     provider, fallback = said.pop("provider"), said.pop("fallback", DEFAULT_ENCODING)
     if (name := said.pop("api_key_env", None)) is not None:
         said["api_key"] = _variable(name, f"memory {resource.id!r}: token_provider.api_key_env")
+    elif isinstance(secret := said.get("api_key"), Secret):
+        said["api_key"] = secret.reveal().decode()
     named = f"{provider}:{said['model']}" if said.get("model") else provider
     return FallbackCounter(COUNTERS.find(provider)(said), fallback, name=named)
 

@@ -41,6 +41,8 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
         place = _persistence(given, problems, warnings)
     breaker = _breaker(root.get("circuit_breaker"), ("circuit_breaker",), problems)
     if breaker is not None:
+        if place.circuit_breaker is not None:
+            problems.add(("circuit_breaker",), root["circuit_breaker"], "one of the two: persistence has one, too")
         place = msgspec.structs.replace(place, circuit_breaker=breaker)
     return msgspec.structs.replace(place, keys_env=_keys_env(root, problems), **_leases(root, problems, warnings))
 
@@ -107,8 +109,9 @@ def _address(url: object, backend: str) -> str:
     """The address, or as `${NAME}` the variable that has it. Raises ConfigError."""
     if isinstance(url, str) and url.startswith("${") and url.endswith("}") and url[2:-1].isidentifier():
         return url
-    if not isinstance(url, str):
-        raise ConfigError("url", type(url).__name__, "an address, or ${NAME}: what that variable says")
+    if not isinstance(url, str) or "${" in url:
+        shown = discreet_address(url) if isinstance(url, str) else type(url).__name__
+        raise ConfigError("url", shown, "an address, or ${NAME}: what that variable says, which is the whole of it")
     read_address(url)
     kinds = {
         "postgres": ("postgres", "postgresql"),

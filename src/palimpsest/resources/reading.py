@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from palimpsest.errors import MissingExtra
 from palimpsest.resources.problems import Path, Place, Problem
 
-LONGEST = 1_000_000
-"""Characters of a file."""
+LONGEST = 200_000
+"""Characters of a file: a hundred times what a large declaration has."""
 DEEPEST = 32
 """How deep a mapping or a list may stand."""
 
@@ -35,6 +35,8 @@ def read_document(text: str, *, is_json: bool = False) -> Document:
     """
     if len(text) > LONGEST:
         raise Problem((), f"{len(text):,} characters", f"a file of at most {LONGEST:,} characters")
+    if not text.strip():
+        return Document(None, {})
     if not is_json:
         return _Builder(_events(text)).document()
     try:
@@ -50,19 +52,22 @@ def read_document(text: str, *, is_json: bool = False) -> Document:
     return Document(value, places)
 
 
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""A text, or what opens or ends a level. A text without an end goes on to that of the file, and is not begun again."""
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def _json(text: str) -> Any:
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in found]
-        for key in keys:
-            if keys.count(key) > 1:
+        known = dict[str, Any]()
+        for key, value in found:
+            if key in known:
                 raise Problem((key,), key, "each key once")
-        return dict(found)
+            known[key] = value
+        return known
 
     depth = 0
-    for mark in re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', text):
+    for mark in _MARK.findall(text):
         depth += (mark in "[{") - (mark in "]}")
         if depth > DEEPEST:
             raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels")

@@ -16,6 +16,8 @@ KINDS = ("memory_strategy_id", "long_term_memory_id", "type")
 """The keys that say what kind of strategy a block is."""
 FLUSHING = {"type": "simple_fifo"}
 """How a memory with a type flushes that does not say it."""
+MOST = 64
+"""Strategies of one kind that a memory may have: each is looked at after every interaction."""
 SUMMARIZER = (
     *("model", "base_url", "api_key_env", "timeout", "retries"),
     *("allowance", "stream", "window", "max_output", "settings"),
@@ -41,7 +43,9 @@ def long_term_of(
     for path, block in _blocks(root.get(key), (key,), problems):
         if _loads(block, path, problems, warnings, load_long_term):
             found.append(block)
-    flushing = root.get("flushing", FLUSHING if kind is not None else None)
+    flushing = root.get("flushing")
+    if flushing is None:  # also where the key stands there with nothing behind it
+        flushing = FLUSHING if kind is not None else None
     if flushing is None:
         return _named_apart(found, problems)
     if not isinstance(flushing, Mapping):
@@ -93,6 +97,9 @@ def _blocks(given: object, path: Path, problems: Problems) -> list[tuple[Path, d
         return [(path, dict(given))]
     if isinstance(given, str) or not isinstance(given, Sequence):
         problems.add(path, type(given).__name__, "a list of strategies")
+        return []
+    if len(given) > MOST:
+        problems.add(path, f"{len(given):,} strategies", f"at most {MOST}")
         return []
     found = []
     for i, block in enumerate(given):
