@@ -250,12 +250,12 @@ def _read(found: Gleaned, entry: Entry, words: set[str], mentioned: _Places, uns
         _read_sentences(found, entry, text, terms)
     if text.lstrip()[:1] in ("{", "["):
         terms = [term for term in terms if not text.startswith('":', term.start + len(term.text))]
-    seq = entry.seq
+    seq, sure, doubtful = entry.seq, mentioned.of, unsure.of
     for term in terms:
-        known = mentioned if term.sure else unsure
-        places = known.of.get(term.text)
+        known, name = sure if term.sure else doubtful, term.text
+        places = known.get(name)
         if places is None:
-            known.of[term.text] = [seq] if seq else []
+            known[name] = [seq] if seq else []
         elif seq and (not places or places[-1] != seq):
             places.append(seq)
             if len(places) > SOURCES:
@@ -341,7 +341,7 @@ def _item(kind: ItemKind, text: str, seq: int, status: str) -> SummaryItem:
 
 def weight(item: SummaryItem) -> float:
     """How much a mention matters: how often, by whom, and how telling it is."""
-    often = max(len(item.sources), 1)
+    often = len(item.sources) or 1
     by = 3 if item.status == NAMED else 1
     telling = 0.3 if item.text.isdecimal() or item.text.lower() in COMMON else 1
     return often * by * telling

@@ -212,8 +212,8 @@ def _telling(found: Gleaned) -> list[SummaryItem]:
     """
     ranked: dict[str, tuple[float, int, SummaryItem]] = {}
     for item, inside in found.sentences:
-        mentions = [found.mentioned[term] for term in dict.fromkeys(inside) if term in found.mentioned]
-        rare = sum(1 / max(len(mention.sources), 1) for mention in mentions)
+        mentions = [known for term in dict.fromkeys(inside) if (known := found.mentioned.get(term)) is not None]
+        rare = sum([1 / (len(mention.sources) or 1) for mention in mentions])
         if rare >= _RARE or not inside:
             value = rare / (1 + len(item.text) / 160)
             ranked.setdefault(item.text, (-value, -max(item.sources, default=0), item))

@@ -64,8 +64,10 @@ _DIGITS = (  # with those that no pattern takes for one, and `str.isdigit` does
 )
 _END = rf"(?=[{SEPARATORS}'\u2019]|\Z)"
 _WORD, _NUMBER, _AMOUNT = 1, 2, 3
+_BETWEEN = r" \n\t,;!?\"()"
 _NEXT = re.compile(
-    r"(?:[a-z]++[.:]?[ \n\t,;!?\"()]++(?:: )?+"  # a word, and what stands between it and the next
+    rf"(?:[a-z{_BETWEEN}]+(?<=[{_BETWEEN}])(?:: )?+"  # whole words and what stands between them, as many as there are
+    rf"|[a-z]++[.:][{_BETWEEN}]++"
     rf"|[{SEPARATORS}]++"
     rf"|[a-z](?:[^{SEPARATORS}{_DIGITS}A-Z@#/\\_.:'\u2019]++|[.:](?![\w:])|(?<=\w)['\u2019](?=\w))*+{_END}"
     rf"|(?:[^\w{SEPARATORS}@#/\\'\u2019.:{_DIGITS}]|[.:](?![\w:]))++{_END}"  # signs
@@ -165,12 +167,11 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
         if kind is None:
             break
         if kind == _WORD:
-            word = match[_WORD]
-            start = first = match.start(_WORD)
-            last = match.end()
+            word, last = match[_WORD], match.end()
+            start = first = last - len(word)
             if not run and (word in _OPENINGS or text[last : last + 1] != " " or text[last + 1 : last + 2] in _ALONE):
                 if word not in _USUAL:
-                    _add_name(names, text, word, first, (ended, first))
+                    _add_name(names, word, first, _begins(text, ended, first))
                 before, ended = first, last
                 continue
         elif kind <= _AMOUNT:
@@ -271,16 +272,14 @@ def _name(names: list[_Place], text: str, run: _Run, opened: tuple[int, int]) ->
         name, start = run[first]
         if last - first > 1:
             name = " ".join([word for word, _ in run[first:last]])
-        _add_name(names, text, name, start, opened if last == 1 else None)
+        _add_name(names, name, start, last == 1 and _begins(text, *opened))
     run.clear()
 
 
-def _add_name(names: list[_Place], text: str, name: str, start: int, opened: tuple[int, int] | None) -> None:
-    """Add a name; one of one word, for which the gap before it is given, is a doubtful one where a sentence begins."""
-    if 1 < len(name) <= LONGEST:
-        begins = opened is not None and _begins(text, *opened)
-        if not (begins and _NO_NAME.search(name)):
-            names.append((start, -len(name), True, name, not begins))
+def _add_name(names: list[_Place], name: str, start: int, begins: bool) -> None:
+    """Add a name; one word that `begins` a sentence is a doubtful one."""
+    if 1 < len(name) <= LONGEST and not (begins and _NO_NAME.search(name)):
+        names.append((start, -len(name), True, name, not begins))
 
 
 def _is_small(word: str) -> bool:
@@ -293,6 +292,8 @@ def _begins(text: str, ended: int, first: int) -> bool:
     there, stands more than a blank."""
     for at in range(first - 1, max(ended - 2, -1), -1):
         char = text[at]
+        if char.isalnum():
+            return False  # as nearly always, soon
         if char in _BREAKS:
             return True
         if not (char in _APART or char.isspace()):
