@@ -65,8 +65,8 @@ HEADS_DUE = (
     "WHERE (expires, number) > (?, ?) AND expires <= ? AND +tenant = ? AND hot IS NOT NULL "
     "ORDER BY expires, number LIMIT ?"
 )
-ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"
-PUT = "INSERT OR REPLACE INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), ?)"
+ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), nullif(?, ''))"
+PUT = ADD.replace("INSERT", "INSERT OR REPLACE")
 DROP = "DELETE FROM ROWS WHERE pos BETWEEN ? AND ?"
 ANY = "SELECT 1 FROM ROWS WHERE pos BETWEEN ? AND ? LIMIT 1"
 """Statements over a table of rows, by `_sql`."""
@@ -237,12 +237,13 @@ class Tables:
         if len(batch) != 2 or not batch[1].rows_only:
             return False
         first, rows = batch
-        known = self._known
-        numbers = known.numbers
+        numbers, hot, expect = self._known.numbers, first.hot, first.expect
         number = numbers.places.get(first.place)
-        if number is None or known.marked.get(number) != at // MARKED or first.hot is None or first.expires is not None:
+        if number is None or hot is None or expect is None or first.expires is not None:
             return False
-        if self._db.execute(MOVE, (first.hot, number, first.expect, numbers.generation)).rowcount != 1:
+        if self._known.marked.get(number) != at // MARKED:
+            return False
+        if self._db.execute(MOVE, (bytearray(hot), number, bytearray(expect), numbers.generation)).rowcount != 1:
             return False
         self.numbers = numbers
         if first.cold is not None:
@@ -290,12 +291,12 @@ class Tables:
             self._drop(step.place, name, low, high)
         place, numbers = step.place, self.numbers
         for name, rows in step.put:
-            high, shift, values = -1, 0, []
+            high, shift, values = -1, 0, []  # for `bytes` and None the driver would look for adapters, in vain
             for key, value, id, expires in rows:
                 if key >> 32 != high:  # as a rule they are all of one part
                     high = key >> 32
                     shift = numbers.make_part(self._db, place, name, high) - high << 32
-                values.append((key + shift, value, id, expires))
+                values.append((key + shift, bytearray(value), id, "" if expires is None else expires))
             try:
                 self._db.executemany(_sql(ADD, name), values)  # a third cheaper, and nearly always enough
             except sqlite3.IntegrityError:
