@@ -25,7 +25,6 @@ from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options, check_id, check_scope
-from palimpsest.sessions.owned import OwnedSession
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, Opened, SessionScope
@@ -404,6 +403,8 @@ class AsyncMemory:
         given = admitted_options(self._scope.key(session_id), self._gate, options)
         if given.about is None or given.about.user is None:
             return AsyncSession(SessionScope(self._scope, given))
+        from palimpsest.sessions.owned import OwnedSession  # a millisecond, for who says whose sessions are
+
         return OwnedSession(SessionScope(self._scope, given))
 
     def fork(self, scope: str) -> AsyncMemory:
