@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from cold import ASYNC, NOTHING, RAW, SYNC, environment
@@ -53,30 +54,36 @@ APPENDS = "for turn in work[:calls]: {}.add(turn)"
 CONTEXTS = "for _ in range(calls): {}"
 
 
-def instructions(script: str, *given: object) -> int:
-    """How many a new interpreter takes for the script, once its byte code is there."""
+def ran(script: str, *given: object, within: Sequence[str] = ()) -> str:
+    """Run the script in a new interpreter, within another program if one is given, and return what that says."""
     here = str(Path(__file__).parent)
     known = environment()
     paths = ":".join(filter(None, (here, known.get("PYTHONPATH", ""))))
-    command = [sys.executable, "-c", script, *map(str, given)]
-    counting = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]
-    told = subprocess.run(
-        counting, env=known | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True
-    )
-    found = re.search(r"Collected : (\d+)", told.stderr)
-    assert found is not None, told.stderr
+    command = [*within, sys.executable, "-c", script, *map(str, given)]
+    known |= {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
+    return subprocess.run(command, env=known, capture_output=True, text=True, check=True).stderr
+
+
+def instructions(script: str, *given: object) -> int:
+    """How many a new interpreter takes for the script. It has to be run once before, or compiling counts, too."""
+    told = ran(script, *given, within=["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"])
+    found = re.search(r"Collected : (\d+)", told)
+    assert found is not None, told
     return int(found[1])
 
 
 def each(script: str, path: Path) -> float:
     """Instructions of one call among many; each run has a copy of the file."""
-    found = []
-    for calls in (FEW, MORE):
-        with scratch(path.parent) as own:
-            copy = own / path.name
+    with scratch(path.parent) as own:
+        copy = own / path.name
+
+        def counted(calls: int) -> int:
             shutil.copy(path, copy)
-            found.append(instructions(script, copy, calls))
-    return (found[1] - found[0]) / (MORE - FEW)
+            return instructions(script, copy, calls)
+
+        shutil.copy(path, copy)
+        ran(script, copy, 1)  # byte code
+        return (counted(MORE) - counted(FEW)) / (MORE - FEW)
 
 
 def started(folder: Path) -> dict[str, float]:
@@ -85,9 +92,7 @@ def started(folder: Path) -> dict[str, float]:
     first, last = prepare_cold(path, SIZE)
     scripts = {"pass": (NOTHING,), "raw": (RAW, path, first, last), "sync": (SYNC, path), "async": (ASYNC, path)}
     for script, *given in scripts.values():  # byte code
-        subprocess.run(
-            [sys.executable, "-c", script, *map(str, given)], env=environment(), capture_output=True, check=True
-        )
+        ran(script, *given)
     found = {name: instructions(script, *given) for name, (script, *given) in scripts.items()}
     return {name: count - found["pass"] for name, count in found.items()}
 
