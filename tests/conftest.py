@@ -30,7 +30,7 @@ from processes import can_be_anybody
 from suspending import awaited
 from writer import quarters
 
-EMBEDDED = ("memory", "sqlite", "file")
+EMBEDDED = ("memory", "sqlite", pytest.param("file", marks=pytest.mark.wide))
 
 COMPILED = pytest.StashKey[str]()
 """The folder of compiled modules for processes that tests start."""
@@ -144,7 +144,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for server in SERVERS
             if usual or server not in ONCE
         ]
-        mark = pytest.mark.parametrize("memory", [*EMBEDDED, *drivers, *over], indirect=True)
+        embedded = ("memory", "sqlite", "file") if usual else EMBEDDED
+        mark = pytest.mark.parametrize("memory", [*embedded, *drivers, *over], indirect=True)
         metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 FOLDER = "PALIMPSEST_TEST_SERVERS"
 """Where the environment says which folder the servers of this run are in, and which process they are for."""
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that a server may take to start, or to end, on a machine with much else to do."""
 
 NOBODY = 65534

@@ -87,6 +87,7 @@ def test_a_list_of_no_calls_is_not_sent(session: Session, calls: Any) -> None:
     assert find_format("openai").encode(session.entries()) == messages
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("content", [[], [{"type": "text", "text": ""}], "", None])
 def test_a_result_without_content_is_an_empty_one(session: Session, format: str, content: Any) -> None:

@@ -527,6 +527,7 @@ def test_closing_while_others_write_ends_them_with_an_error(path: Path) -> None:
     assert integrity(path) == "ok"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_branches_are_made_while_others_write(tmp_path: Path, kind: str) -> None:
     """A fork now, and one of an earlier time, wait for no pause of a busy writer; each branch is whole."""

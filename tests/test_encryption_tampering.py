@@ -130,6 +130,7 @@ def test_no_row_can_be_dropped(table: str, built: Vault) -> None:
     assert everything(built) == before
 
 
+@pytest.mark.sampled
 def test_no_two_values_can_change_places(built: Vault) -> None:
     """Heads of two places, entries and records, of one session or of two: exchanged, or doubled, they are refused."""
     before, unnoticed = everything(built), []

@@ -36,6 +36,7 @@ def told(what: str, kind: str, folder: Path, encrypted: bool) -> dict[str, dict[
     return found["told"]
 
 
+@pytest.mark.sampled
 @STORED
 def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted: bool, tmp_path: Path) -> None:
     """Also where what it needs would have been imported only now; it works again when there are some."""
@@ -44,6 +45,7 @@ def test_without_descriptors_every_verb_fails_in_our_words(kind: str, encrypted:
             assert came in ("ok", "StoreUnavailable", "EntryNotFound", "SessionNotFound"), (spare, verb, came)
 
 
+@pytest.mark.sampled
 @STORED
 def test_without_room_every_read_goes_on(kind: str, encrypted: bool, tmp_path: Path) -> None:
     """What a read would have stored, such as counts, is made again another time; a write says that there is none."""

@@ -55,6 +55,7 @@ def test_what_was_acknowledged_survives_kills(path: Path | str, dice: random.Ran
     assert acknowledged
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kills", KILLS)
 def test_cuts_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """A kill during `context` leaves cuts whole: one record an epoch, and what was acknowledged can be rebuilt."""
@@ -78,6 +79,7 @@ def test_cuts_survive_kills(path: Path | str, dice: random.Random, kills: int) -
     assert epochs > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kills", KILLS)
 def test_erasures_survive_kills(path: Path | str, dice: random.Random, kills: int) -> None:
     """A kill during `erase` or `clear` leaves an entry whole or a tombstone, a log there or gone, nothing between."""

@@ -52,6 +52,7 @@ def test_one_key_that_many_set_has_one_row_and_the_last_value(kind: str, times: 
         assert WorkingMemory(store=store, scope_id="shared").to_dict() == {"key": rows[0].content}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "times"), SHARED)
 def test_what_many_save_is_all_there(kind: str, times: int, tmp_path: Path) -> None:
     """Two processes of four threads each, entries and facts of their own; and what all count up is not miscounted."""

@@ -197,6 +197,7 @@ def test_verify_has_nothing_to_say_of_erased_calls_and_late_results(memory: Memo
 # --- pinned entries and their groups
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("which", [1, 2, 3])
 def test_a_pinned_entry_keeps_its_group_however_far_cuts_have_passed_it(memory: Memory, which: int) -> None:
     """The text beside a call, the call or its result: whichever is pinned, every later cut shows all three."""

@@ -163,6 +163,7 @@ def test_a_question_that_was_hidden_does_not_come_back_with_what_follows_it(memo
     assert 1 not in [entry.seq for entry in session.active_entries()]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(

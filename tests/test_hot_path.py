@@ -185,8 +185,8 @@ def test_plain_numbers_and_names_are_found_by_few_calls() -> None:
 def allocated(work: Callable[[], object]) -> int:
     """The most bytes that are held at once for it, beside those that were: at least, for at times more is done."""
     found = []
-    for _ in range(5):
-        gc.collect()
+    gc.collect()
+    for _ in range(3):
         tracemalloc.start()
         try:
             work()

@@ -111,6 +111,7 @@ def test_our_own_store_can_be_named_by_mistake(tmp_path: Path) -> None:
         assert len(memory.session("one").entries()) == 2
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(sys.platform == "win32", reason="there a file has its name for as long as it is open")
 @pytest.mark.parametrize("kind", ["archive", "strict", "database"])
 def test_what_comes_as_a_stream_has_no_copy_on_the_disk(here: Path, kind: str) -> None:

@@ -249,6 +249,7 @@ def options_of() -> dict[str, Any]:
     return {"counter": strategies.WORDS, "max_tokens": 200}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=8), more=strategies.logs(most=3), data=st.data())

@@ -157,6 +157,7 @@ def opened(kind: str, folder: Path) -> Memory:
     return Memory.open(where, synchronous="NORMAL")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_what_is_taken_does_no_harm_and_what_is_not_is_named(kind: str, tmp_path: Path, dice: random.Random) -> None:
     """An export with odd values in any place: refused at the place, or good for every verb on every store."""

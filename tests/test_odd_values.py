@@ -225,6 +225,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Memory]:
         yield memory
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("levels", [200, 20_000])
 def test_schemas_that_no_provider_reads_are_refused(memory: Memory, levels: int) -> None:
     """A tool nested deeper than a hundred levels is named; one of a dozen levels is counted and sent."""

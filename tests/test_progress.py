@@ -531,6 +531,7 @@ def test_all_ends_beside_a_process_that_never_pauses(kind: str, sealed: bool, tm
         assert session.verify().problems == ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
 @pytest.mark.parametrize("sealed", [False, pytest.param(True, marks=pytest.mark.wide)], ids=["plain", "encrypted"])
 def test_erasures_end_beside_a_process_that_makes_branches(kind: str, sealed: bool, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def attempt(session: Session, memory: Memory, **call: Any) -> Context | None:
     return None
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(), budget=budgets, requests=st.lists(strategies.requests, min_size=1, max_size=3))
 def test_every_context_fits_its_budget_less_the_reserve(

@@ -52,6 +52,7 @@ def law_holds(contexts: list[tuple[Context, str | None]]) -> None:
             assert after.report.epoch_reason
 
 
+@pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(most=20), budget=st.integers(15, 200))
 def test_contexts_of_one_epoch_begin_alike(
@@ -120,6 +121,7 @@ def test_two_views_with_conditions_do_not_disturb_each_other(
             law_holds(contexts)
 
 
+@pytest.mark.sampled
 @law
 @given(data=st.data(), log=strategies.logs(), budget=st.integers(15, 200))
 def test_a_change_of_epoch_has_a_record(
@@ -157,6 +159,7 @@ def test_an_erasure_is_the_reason_of_the_next_context(kind: str, folder: Path) -
         assert not w.session.context().report.new_cut
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(), budget=st.integers(15, 200), request=strategies.requests)
 def test_another_program_is_given_the_same_context(

@@ -356,6 +356,7 @@ with Memory.open("memory://", embedder=sys.argv[1]) as memory:
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("model", "there"), [("wordllama", "small"), ("minilm", "large")])
 def test_a_model_is_loaded_when_it_is_first_asked(model: str, there: str, request: pytest.FixtureRequest) -> None:
     """Opening a memory and adding to it loads no weights: the first search does, and finds by meaning."""

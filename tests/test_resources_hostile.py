@@ -262,6 +262,7 @@ def changed_text(text: str, dice: random.Random) -> str:
     return text
 
 
+@pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")  # of a model that is in no table
 @settings(max_examples=1_000, deadline=None)
 @given(st.integers(0, 2**64), st.sampled_from(RIGHT))
 def test_a_thousand_changed_files_load_or_are_refused(

@@ -97,6 +97,7 @@ def test_the_promises_hold_with_a_tail_that_varies_at_every_call(
 SPOKEN = [format for format in FORMATS if PROVIDERS[format].batches is not None]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", SPOKEN)
 @law
 @given(data=st.data(), budget=st.integers(80, 400), marks=st.booleans())

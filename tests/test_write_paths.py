@@ -45,7 +45,7 @@ LONG = {"memory.import_file", "memory.import_session", "session.compact"}
 """Drivers that do very much."""
 AGAIN = {("memory", "pattern"), ("sealed", "pattern"), ("sqlite", "pseudonym")}
 """Runs in which these are among the slow tests: privacy takes the same steps in another."""
-WIDE = {("memory", "pattern"), ("sqlite async", "pattern"), ("sqlite", "recogniser")}
+WIDE = {*((world, "pattern") for world in ("memory", "sqlite async", "file", "sealed")), ("sqlite", "recogniser")}
 """Runs that differ from others in one thing alone, which tests of its own look at, too."""
 
 
