@@ -13,9 +13,11 @@ from typing import Any
 
 from palimpsest import Memory
 from palimpsest.log.entry import now_us
+from palimpsest.resources import Resources
 from palimpsest.strategies import CallableSummarizer
 from writer import SESSION, address, meet, quarters, say, turn
 
+DECLARED = {"id": "memory", "key": "killed"}
 STRATEGY = {"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": 0, "summary_floor": 10}
 
 
@@ -65,6 +67,16 @@ def flush(path: str, start: str) -> None:
             say(["flushed", number])
 
 
+def flush_declared(path: str, start: str) -> None:
+    """The same of the session of a key, whose memory is declared in a file; say each step as `flush` does."""
+    with Resources.load(path, clock=later(start)) as resources:
+        session = resources.session(DECLARED, counter=quarters)
+        for number in itertools.count(int(start)):
+            with session.turn():
+                session.add(turn(str(number)))
+            say(["flushed", number])
+
+
 def replace(path: str, start: str) -> None:
     """Say what is active anew, over and over: the turn before, and a new one; say each step."""
     with Memory.open(address(path), clock=later(start)) as memory:
@@ -92,7 +104,9 @@ def once(path: str, name: str, seconds: str) -> None:
         say({"asked": len(asked), "reason": done.reason, "text": done.summary.text if done.summary else None})
 
 
-MODES: dict[str, Callable[..., None]] = {mode.__name__: mode for mode in (compact, neuralyze, flush, replace, once)}
+MODES: dict[str, Callable[..., None]] = {
+    mode.__name__: mode for mode in (compact, neuralyze, flush, flush_declared, replace, once)
+}
 
 if __name__ == "__main__":
     MODES[sys.argv[1]](*sys.argv[2:])

@@ -634,7 +634,6 @@ def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
         ({"archive": False}, "archive: false has no effect"),
         ({"archive": False, "persistence_strategy": "INCREMENTAL"}, "archive: false has no effect"),
         ({"context_window": 8_000}, "context_window has no effect"),
-        ({"locking": {"clear_ttl": "10s"}}, "locking.clear_ttl"),
         ({"type": "buffer", "flushing": {"type": "lru"}}, "flushing.type"),
         ({"flushing": {"type": "lru", "summary_tokens": 5}}, "summary_tokens has no effect"),
         ({"token_provider": {"provider": "openai", "endpoint": "https://example.com"}}, "no key and no endpoint"),

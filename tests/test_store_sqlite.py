@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sqlite3
@@ -15,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
+from palimpsest.runtime.runner import drive
 from palimpsest.stores.sqlite.db import LOOK
+from palimpsest.testing import FakeClock
 from processes import PATIENCE
-from sqlitestore import Held, database
+from sqlitestore import Held, connection, database
 
 TEXT = "a text"
 
@@ -299,3 +302,22 @@ def test_memory_is_no_file() -> None:
     """SQLite's own name of a database in memory is refused, with the address that means it here."""
     with pytest.raises(ConfigError, match="memory://"):
         Memory.open("sqlite:///:memory:")
+
+
+def test_what_changed_last_is_found_however_many_did_not(path: Path) -> None:
+    """Who asks for what was written since a mark costs SQLite as many steps over 900 sessions as over 30."""
+    clock, counts = FakeClock(), list[int]()
+    with Memory.open(path, clock=clock) as memory:
+        for upto in (30, 900):
+            for number in range(upto):
+                memory.session(f"s{upto}.{number}").add_user_message("hello")
+            clock.advance(2)
+            memory.session("last").add_user_message("hello")
+            (mark, _), *_ = drive(memory.store.used(memory.tenant, newest_first=True, limit=1))
+            steps = itertools.count()
+            connection(memory).set_progress_handler(lambda steps=steps: next(steps) and None, 1)
+            found = drive(memory.store.used(memory.tenant, mark=mark))
+            connection(memory).set_progress_handler(None, 1)
+            assert [info.session for _, info in found] == ["last"]
+            counts.append(next(steps))
+    assert 0 < counts[1] <= counts[0] + 20

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from compactor_process import later
 from palimpsest.resources import AsyncResources, Resources, Worker
 from palimpsest.strategies import CallableSummarizer
 from writer import meet, quarters, say
@@ -79,11 +80,11 @@ def worker_of(resources: AsyncResources, calls: str, seconds: str, lease: str) -
     return resources.worker(lease=lease, summarizer=summarizer, counter=quarters)
 
 
-def work(where: str, calls: str, seconds: str, lease: str) -> None:
-    """Work until killed, from when it is told."""
+def work(where: str, calls: str, seconds: str, lease: str, ahead: str = "0") -> None:
+    """Work until killed, from when it is told, with a clock that is so many seconds ahead."""
 
     async def forever() -> None:
-        async with AsyncResources.load(declared(where, lease)) as resources:
+        async with AsyncResources.load(declared(where, lease), clock=later(ahead)) as resources:
             worker = worker_of(resources, calls, seconds, lease)
             meet()
             await worker.run(every=0.05)

@@ -57,6 +57,8 @@ PLAIN = {
         'handler: a function or coroutine function; for "config:changed" a function alone.'
     ),
     "async def ": "def ",
+    "async with held(": "with held_inline(",
+    "resources.clearing import held": "resources.clearing import held_inline",
     "await ": "",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

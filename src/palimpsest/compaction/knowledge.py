@@ -157,13 +157,18 @@ def check_search(
     for name, given in (("score_threshold", score_threshold), ("lambda_mult", lambda_mult)):
         if not (values.is_number(given) and 0 <= given <= 1) and not (given is None and name == "score_threshold"):
             raise ConfigError(name, given, "a number from 0 to 1")
-    if embedder is not None and not callable(embedder):
-        raise ConfigError("embedder", embedder, "a function that makes a vector of each text of a list, or None")
+    if embedder is not None and not _embeds(embedder):
+        raise ConfigError("embedder", embedder, EMBEDDER)
     if search_type == "similarity" and embedder is None:
-        allowed = (
-            "keyword, hybrid or mmr; similarity compares vectors: give an embedder, a function from texts to these"
-        )
+        allowed = "keyword, hybrid or mmr; similarity compares vectors: give an embedder"
         raise ConfigError("search_type", search_type, allowed)
+
+
+def _embeds(given: object) -> bool:
+    """Whether it can be an embedder: a name, a function, or an object with one of its verbs."""
+    if isinstance(given, str):
+        return bool(given.strip())
+    return callable(given) or any(callable(getattr(given, name, None)) for name in EMBEDS)
 
 
 BLOCKS: dict[str, type[KnowledgeBase | TextSplitter]] = {

@@ -196,9 +196,11 @@ class Resources(_Collection[Memory]):
         Args:
             id: the id of the declared memory.
             limits: how large what is written at once may be; None: what MAX_MESSAGE_CONTENT_LENGTH and
-                MAX_TOTAL_CONTENT_SIZE say, else 10,240 bytes a message, 102,400 in all, 100 messages.
+                MAX_TOTAL_CONTENT_SIZE say, else what is declared, else 10,240 bytes a message, 102,400 in all, 100
+                messages.
         """
-        resource, most = self[id], Limits.of(limits)
+        resource = self[id]
+        most = Limits.of(limits, resource.limits)
         return DeclaredMemory(self.memory(id), resource, session_options(resource), most)
 
     def close(self) -> None:
@@ -264,7 +266,8 @@ class AsyncResources(_Collection[AsyncMemory]):
             id: the id of the declared memory.
             limits: how large what is written at once may be, as `Resources.keyed` takes it.
         """
-        resource, most = self[id], Limits.of(limits)
+        resource = self[id]
+        most = Limits.of(limits, resource.limits)
         return AsyncDeclaredMemory(self.memory(id), resource, session_options(resource), most)
 
     def worker(

@@ -12,14 +12,16 @@ from palimpsest.log import values
 from palimpsest.log.head import SessionKey
 from palimpsest.log.late import dumps, sha256
 from palimpsest.privacy.policy import load as load_policy
-from palimpsest.resources.definition import Resource, Setting, StorePlace, plain
+from palimpsest.resources.allocation import long_term_share, shared_out
+from palimpsest.resources.definition import CLEAR_LEASE, Resource, Setting, StorePlace, plain
 from palimpsest.resources.effective import SOURCES, effective_of
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.keys import Template, check_name
-from palimpsest.resources.limits import limits_of, version_of
-from palimpsest.resources.places import lifetime_of, place_of
+from palimpsest.resources.limits import limits_of, sizes_of, version_of
+from palimpsest.resources.places import leases_of, lifetime_of, place_of
 from palimpsest.resources.problems import Problems
 from palimpsest.resources.strategies import (
+    check_embedders,
     check_summarizer,
     check_unwritten,
     long_term_of,
@@ -104,6 +106,7 @@ class _Reader:
             self._options["lifetime"] = lifetime
         self._own_options()
         self._strategies(kind)
+        long_term = self._shared_out()
         required = self._root.get("type") is not None  # also where that is none
         place = place_of(self._root, self._problems, self._warnings, required=required)
         place = self._with_policy(place)
@@ -117,6 +120,9 @@ class _Reader:
             template=self._template(),
             digest=sha256(dumps(_digested(self._root), sort_keys=True).encode()).hex(),
             file=self._file,
+            clear_lease=leases_of(self._root, Problems()).get("clear_lease", CLEAR_LEASE),
+            limits=sizes_of(self._root, self._problems),
+            long_term_share=long_term,
         )
         self._check_whole()
         return msgspec.structs.replace(resource, warnings=tuple(self._warnings), settings=self._effective(resource))
@@ -202,12 +208,24 @@ class _Reader:
             self._options["short_term"] = short
         if long := long_term_of(root, problems, warnings, kind):
             self._options["long_term"] = long
+        check_embedders(root, problems, warnings)
         if (persistence := persistence_of(root, problems)) is not None:
             self._options["persistence"] = persistence
             if persistence == "ephemeral":
                 check_unwritten(root, problems)
         if root.get("archive") is False and self._options.get("persistence") != "flush":
             warnings.append("archive: false has no effect beside another persistence_strategy than FLUSH")
+
+    def _shared_out(self) -> float | None:
+        """The share of what is remembered for long; take the room of what is recalled out of it."""
+        share = long_term_share(self._root)
+        if share is None or self._problems.found:
+            return share
+        with self._problems.at("tail_share"):
+            self._options |= shared_out(share, self._options)
+        if not share:
+            self._warnings.append("token_allocation.long_term is 0: no summary, and nothing recalled, has room")
+        return share
 
     def _with_policy(self, place: StorePlace) -> StorePlace:
         given, own = self._root.get("privacy_policy"), self._root.get("privacy")

@@ -14,6 +14,9 @@ Origin: TypeAlias = Literal["given", "document default", "our default"]
 """Who says a value: the resource, the document that its keys are from, or Palimpsest."""
 
 
+CLEAR_LEASE = "10s"
+
+
 def plain(value: Any) -> Any:
     """What is said in JSON's types; what these have no form for as a text."""
     if isinstance(value, Mapping):
@@ -56,6 +59,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     `id` is its name in its `project`. `options` are those of its sessions, `place` says where they are kept, `template`
     which key a reference without one has. `digest` is the same for two definitions that say the same. `warnings` are
     what a reader should know: what has no effect here, or not the one that may be expected. `file` is where it stands.
+    `clear_lease` is how long who clears or deletes by key holds up the next one if he is killed. `limits`, in fields of
+    `Limits`, says how large what is written by key at once may be. `long_term_share` is the share of the room that
+    summaries and what is recalled have together (None: it is not said).
     """
 
     id: str
@@ -69,6 +75,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     digest: str = ""
     file: str | None = None
+    clear_lease: str = CLEAR_LEASE
+    limits: Mapping[str, int] = {}
+    long_term_share: float | None = None
 
     def effective(self) -> tuple[Setting, ...]:
         """Return every resolved value with its origin."""

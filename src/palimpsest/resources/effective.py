@@ -10,6 +10,7 @@ import msgspec
 from palimpsest.compaction import loading
 from palimpsest.context.short_term import MaxTokens
 from palimpsest.resources.definition import Origin, Resource, Setting, StorePlace
+from palimpsest.resources.payloads import KEYS, Limits
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.common import discreet_address
 
@@ -22,6 +23,7 @@ SOURCES = {
     "counter": ("token_provider",),
     "summary_share": ("token_allocation", "summary_share"),
     "tag_shares": ("token_allocation", "tag_shares"),
+    "tail_share": ("tail_share", "token_allocation"),
     "persistence": ("persistence_strategy",),
     "lifetime": ("persistence", "lifetime"),
 }
@@ -30,7 +32,8 @@ SOURCES = {
 
 def effective_of(root: Mapping[str, Any], resource: Resource) -> tuple[Setting, ...]:
     """Every setting: what it is called, the place, then each option of a session, then each field of each strategy."""
-    return (*_of_name(root, resource), *_of_place(root, resource.place), *_of_options(root, resource.options))
+    named = (*_of_name(root, resource), *_of_place(root, resource.place))
+    return (*named, *_of_keyed(root, resource), *_of_options(root, resource.options))
 
 
 def _of_name(root: Mapping[str, Any], resource: Resource) -> Iterator[Setting]:
@@ -54,6 +57,15 @@ def _of_place(root: Mapping[str, Any], place: StorePlace) -> Iterator[Setting]:
     locking = root.get("locking") or {}
     for ours, key in (("turn_lease", "append_ttl"), ("compaction_lease", "flush_ttl")):
         yield Setting(ours, getattr(place, ours), "given" if key in locking else "document default", f"locking.{key}")
+
+
+def _of_keyed(root: Mapping[str, Any], resource: Resource) -> Iterator[Setting]:
+    """What holds for those who write and destroy by key."""
+    given = "clear_ttl" in (root.get("locking") or {})
+    yield Setting("clear_lease", resource.clear_lease, "given" if given else "document default", "locking.clear_ttl")
+    for key, name in KEYS.items():
+        origin: Origin = "given" if name in resource.limits else "document default"
+        yield Setting(f"limits.{name}", resource.limits.get(name, getattr(Limits(), name)), origin, f"limits.{key}")
 
 
 def _said(given: bool) -> Origin:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import floor, isclose
+from math import floor
 from typing import Any
 
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.errors.secret import Secret
 from palimpsest.log import values
+from palimpsest.resources.allocation import allocation_of
+from palimpsest.resources.payloads import KEYS as SIZES
 from palimpsest.resources.problems import Problems
 from palimpsest.tokens.counter import ENCODINGS
 from palimpsest.tokens.fallback import COUNTERS
@@ -30,7 +32,6 @@ WINDOWS = {
 """The windows that Compozy takes for a provider whose model is not named, in tokens."""
 
 PROVIDER_KEYS = ("provider", "model", "api_key", "api_key_env", "endpoint", "fallback", "settings")
-SHARES = ("short_term", "long_term", "system", "user_defined")
 NEEDED = {
     "token_based": ("max_tokens", "max_context_ratio", "max_messages"),
     "message_count_based": ("max_messages",),
@@ -47,6 +48,22 @@ MEANT = {
 """What each limit of a resource bounds: the same words mean something else in other places."""
 
 _VERSION = re.compile(r"(?a)v?\d{1,9}\.\d{1,9}\.\d{1,9}(-[0-9A-Za-z.-]{1,64})?(\+[0-9A-Za-z.-]{1,64})?")
+
+
+def sizes_of(root: Mapping[str, Any], problems: Problems) -> dict[str, int]:
+    """How large what is written by key at once may be, in fields of `Limits`: what `limits` says."""
+    given, place = root.get("limits"), ("limits",)
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        problems.add(place, type(given).__name__, f"a mapping of {', '.join(SIZES)}")
+        return {}
+    problems.check_keys(given, place, tuple(SIZES))
+    found = {SIZES[key]: value for key, value in given.items() if key in SIZES and value is not None}
+    for key, name in SIZES.items():
+        if name in found and not values.is_whole(found[name], 1):
+            problems.add((*place, key), found[name], "a whole number of at least 1")
+    return found
 
 
 def version_of(root: Mapping[str, Any], problems: Problems) -> None:
@@ -76,7 +93,7 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
     needed = NEEDED.get(kind or "", ())
     if needed and not any(root.get(name) is not None for name in needed):
         problems.add((needed[0],), None, f"a value: {kind} needs {' or '.join(needed)}")
-    return options | _allocation(root, problems, kind)
+    return options | allocation_of(root, problems, kind)
 
 
 def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
@@ -87,7 +104,7 @@ def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> 
     if not isinstance(given, Mapping):
         problems.add(("token_provider",), type(given).__name__, "a mapping")
         return {}
-    _check_keys(given, ("token_provider",), PROVIDER_KEYS, problems)
+    problems.check_keys(given, ("token_provider",), PROVIDER_KEYS)
     for key in ("provider", "model", "api_key", "api_key_env", "endpoint", "fallback"):
         with problems.at("token_provider", key):
             values.text(key, given.get(key))
@@ -155,42 +172,3 @@ def _window(root: Mapping[str, Any]) -> int:
         WINDOWS
     )
     raise ConfigError("max_context_ratio", root["max_context_ratio"], allowed)
-
-
-def _allocation(root: Mapping[str, Any], problems: Problems, kind: str | None) -> dict[str, Any]:
-    """The shares of summaries and of tags: pinned entries and interactions have what these leave, as the document has
-    it."""
-    given, place = root.get("token_allocation"), ("token_allocation",)
-    if given is None:
-        return {}
-    if kind not in (None, "token_based"):
-        problems.add(place, kind, "the type token_based, which alone shares out tokens")
-    if not isinstance(given, Mapping):
-        problems.add(place, type(given).__name__, "a mapping of shares")
-        return {}
-    _check_keys(given, place, SHARES, problems)
-    more = given.get("user_defined") or {}
-    if not isinstance(more, Mapping):
-        problems.add((*place, "user_defined"), more, "a mapping of names to shares")
-        more = {}
-    named: dict[tuple[str, ...], Any] = {(key,): given[key] for key in SHARES[:3] if given.get(key) is not None}
-    named |= {("user_defined", str(key)): value for key, value in more.items()}
-    wrong = [path for path, share in named.items() if not values.is_number(share) or not 0 <= share <= 1]
-    for path in wrong:
-        problems.add((*place, *path), named[path], "a share from 0 to 1")
-    total = sum(share for path, share in named.items() if path not in wrong)
-    if not wrong and not isclose(total, 1, abs_tol=0.001):
-        problems.add(place, round(total, 4), "shares whose sum is 1")
-    options: dict[str, Any] = {}
-    if more and not wrong:
-        options["tag_shares"] = {str(tag): share for tag, share in more.items()}
-    share = given.get("long_term")
-    if values.is_number(share) and 0 <= share <= 1:
-        options["summary_share"] = min(max(share, 0.001), 0.999)
-    return options
-
-
-def _check_keys(given: Mapping[str, Any], path: tuple[str, ...], known: tuple[str, ...], problems: Problems) -> None:
-    for key in given:
-        if key not in known:
-            problems.add((*path, str(key)), key, ", ".join(known), nearest=nearest(key, known))

@@ -9,6 +9,7 @@ from typing import Any
 from palimpsest.errors import ConfigError
 from palimpsest.errors.secret import Secret
 from palimpsest.log.head import Definition
+from palimpsest.resources.allocation import RECALLS, shared_out
 from palimpsest.resources.definition import Resource, plain
 from palimpsest.sessions.counting import DEFAULT_ENCODING
 from palimpsest.sessions.declared import Declared, Kept
@@ -37,7 +38,9 @@ def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) ->
 def session_options(resource: Resource, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options of its sessions, the summarizer made, and in their place those that the program has `given`.
     Raises ConfigError, and MissingExtra for a model."""
-    options = dict(resource.options)
+    options, given = dict(resource.options), given or {}
+    if resource.long_term_share is not None and RECALLS & given.keys():
+        options |= shared_out(resource.long_term_share, {**options, **given})
     summarizer = options.get("summarizer")
     if isinstance(summarizer, Mapping):
         from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # an extra, for who has one
@@ -49,7 +52,7 @@ def session_options(resource: Resource, given: Mapping[str, Any] | None = None) 
         options["summarizer"] = ModelSummarizer(said.pop("model"), **said)
     if isinstance(asked := options.get("counter"), Mapping):
         options["counter"] = _counting(resource, asked)
-    return {**options, "definition": declared(resource, given or {}), **(given or {})}
+    return {**options, "definition": declared(resource, given), **given}
 
 
 def _counting(resource: Resource, given: Mapping[str, Any]) -> Any:

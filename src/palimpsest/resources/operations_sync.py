@@ -12,6 +12,7 @@ from typing import Any
 from palimpsest.errors import ConfigError, PalimpsestError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.entry import moment
+from palimpsest.resources.clearing import held_inline
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats
 from palimpsest.resources.keys import check_pattern, matcher
@@ -29,6 +30,7 @@ class DeclaredMemory:
 
     def __init__(self, memory: Memory, resource: Resource, options: Mapping[str, Any], limits: Limits) -> None:
         self._memory, self._resource, self._options, self._limits = memory, resource, options, limits
+        self._clear_seconds = values.microseconds("clear_ttl", resource.clear_lease) / 1_000_000
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._resource.id!r}>"
@@ -87,15 +89,22 @@ class DeclaredMemory:
     def delete(self, key: str, *, max_keys: int = 0) -> int:
         """Destroy the sessions of a key or a pattern, and return how many there were.
 
+        Raises LockTimeout where another clears or deletes the same key for longer than five seconds.
+
         Args:
             key: a key, or a pattern.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
-        gone = [self._memory.delete_session(self._resource.session_id(one)) for one in self._keys(key, max_keys)]
-        return sum(gone)
+        gone = 0
+        for one in self._keys(key, max_keys):
+            session = self._resource.session_id(one)
+            with held_inline(self._memory, session, self._clear_seconds):
+                gone += self._memory.delete_session(session)
+        return gone
 
     def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
-        """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`.
+        """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`,
+        LockTimeout where another clears or deletes the same key for longer than five seconds.
 
         Args:
             key: a key, or a pattern.
@@ -109,9 +118,10 @@ class DeclaredMemory:
         entries, backups = dict[str, int](), dict[str, str]()
         for one in self._keys(key, max_keys):
             session = self.session(one)
-            if backup and (kept := self._backup(session)) is not None:
-                backups[one] = kept
-            entries[one] = session.clear()
+            with held_inline(self._memory, session.id, self._clear_seconds):
+                if backup and (kept := self._backup(session)) is not None:
+                    backups[one] = kept
+                entries[one] = session.clear()
         return KeyCleared(entries=entries, backups=backups)
 
     def _backup(self, session: Session) -> str | None:

@@ -13,6 +13,12 @@ from palimpsest.log import values
 
 VARIABLES = {"content_bytes": "MAX_MESSAGE_CONTENT_LENGTH", "total_bytes": "MAX_TOTAL_CONTENT_SIZE"}
 """The variables that limits are taken from, where a program does not say them."""
+KEYS = {
+    "max_message_content": "content_bytes",
+    "max_total_content_size": "total_bytes",
+    "max_messages_per_request": "messages",
+}
+"""The keys of a resource's `limits`, and which limit each is: the first two are Compozy's."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,14 +35,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 102_400
 
     @classmethod
-    def of(cls, given: Limits | Mapping[str, int] | None) -> Limits:
-        """What was given: limits, a mapping, or None for those of the environment. Raises ConfigError, naming it.
+    def of(cls, given: Limits | Mapping[str, int] | None, declared: Mapping[str, int] | None = None) -> Limits:
+        """What was given: limits, a mapping, or None for what is declared, in whose place the environment's hold.
+        Raises ConfigError, naming it.
 
         Args:
             given: limits, a mapping with their fields, or None.
+            declared: fields that a resource declares.
         """
         if given is None:
-            given = {name: _variable(variable) for name, variable in VARIABLES.items() if os.environ.get(variable)}
+            named = {name: _variable(variable) for name, variable in VARIABLES.items() if os.environ.get(variable)}
+            given = {**(declared or {}), **named}
         if isinstance(given, Mapping):
             values.known("limits", given, cls.__struct_fields__, inside=True)
             given = cls(**given)

@@ -24,8 +24,8 @@ LOCAL = {"in_memory": "memory://", "file": "file:.palimpsest", "sqlite": "sqlite
 
 KEYS = ("type", "ttl", "url", "path", "circuit_breaker")
 BREAKER = ("enabled", "timeout", "max_failures", "reset_timeout")
-LEASES = {"append_ttl": "turn_lease", "flush_ttl": "compaction_lease", "clear_ttl": ""}
-"""The leases of the document, and which of ours each is: to clear is one step, which needs none."""
+LEASES = {"append_ttl": "turn_lease", "clear_ttl": "clear_lease", "flush_ttl": "compaction_lease"}
+"""The leases of the document, and which of ours each is."""
 
 
 def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *, required: bool) -> StorePlace:
@@ -44,7 +44,8 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
         if place.circuit_breaker is not None:
             problems.add(("circuit_breaker",), root["circuit_breaker"], "one of the two: persistence has one, too")
         place = msgspec.structs.replace(place, circuit_breaker=breaker)
-    return msgspec.structs.replace(place, keys_env=_keys_env(root, problems), **_leases(root, problems, warnings))
+    leases = {name: value for name, value in leases_of(root, problems).items() if name in StorePlace.__struct_fields__}
+    return msgspec.structs.replace(place, keys_env=_keys_env(root, problems), **leases)
 
 
 def lifetime_of(root: Mapping[str, Any]) -> str | None:
@@ -172,7 +173,8 @@ def _keys_env(root: Mapping[str, Any], problems: Problems) -> str | None:
     return name
 
 
-def _leases(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
+def leases_of(root: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """How long each lease lasts that `locking` names, by our names: those of the store, and that of who clears."""
     given = root.get("locking")
     if given is None:
         return {}
@@ -186,8 +188,5 @@ def _leases(root: Mapping[str, Any], problems: Problems, warnings: list[str]) ->
             continue
         with problems.at("locking", key):
             values.microseconds(key, value)
-            if LEASES[key]:
-                found[LEASES[key]] = value
-    if "clear_ttl" in given:
-        warnings.append("locking.clear_ttl: to clear is one step here, which needs no lease")
+            found[LEASES[key]] = value
     return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from palimpsest.errors import ConfigError, shorten
+from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.errors.secret import hidden, shown
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -61,6 +61,12 @@ class Problems:
     def add(self, path: Path, found: object, allowed: str, *, nearest: str | None = None) -> None:
         """Note one."""
         self.found.append(Problem(path, found, allowed, nearest=nearest))
+
+    def check_keys(self, given: Iterable[object], path: Path, known: Sequence[str]) -> None:
+        """Note each key of a mapping that is not among those that are known."""
+        for key in given:
+            if key not in known:
+                self.add((*path, str(key)), key, ", ".join(known), nearest=nearest(key, known))
 
     @contextmanager
     def at(self, *path: str | int, named: str | None = None) -> Iterator[None]:

@@ -15,8 +15,10 @@ from palimpsest.formats import FormatName
 from palimpsest.privacy.policy import PSEUDONYM, Pattern, Policy
 from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
 from palimpsest.resources import limits, places, strategies
+from palimpsest.resources.allocation import SHARES
 from palimpsest.resources.declared import RESERVED
 from palimpsest.resources.keys import LONGEST_TEMPLATE
+from palimpsest.resources.payloads import KEYS as SIZES
 from palimpsest.resources.schema_blocks import flushing, knowledge, long_term, native, short_term
 from palimpsest.resources.schema_parts import (
     ANY,
@@ -130,7 +132,7 @@ def _keys_of_resource() -> dict[str, Schema]:
     }
     provider: dict[str, Schema] = {key: or_null(TEXT) for key in limits.PROVIDER_KEYS if key != "settings"}
     part: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-    shares: dict[str, Schema] = {key: or_null(part) for key in limits.SHARES if key != "user_defined"}
+    shares: dict[str, Schema] = {key: or_null(part) for key in SHARES if key != "user_defined"}
     shares["user_defined"] = or_null({"type": "object", "additionalProperties": part})
     recognisers = _policy()["properties"]["recognisers"]["anyOf"][:2]
     return {
@@ -147,6 +149,7 @@ def _keys_of_resource() -> dict[str, Schema]:
         "flushing": or_null(ref("flushing")),
         "persistence": or_null(closed(inside("persistence", persistence), ["type"], **ttl_needed)),
         "locking": or_null(closed(inside("locking", dict.fromkeys(places.LEASES, LENGTH)))),
+        "limits": or_null(closed(inside("limits", dict.fromkeys(SIZES, or_null(WHOLE))))),
         "privacy_policy": or_null(ref("policy"), *recognisers),
         "default_key_template": or_null({**TEXT, "maxLength": LONGEST_TEMPLATE}),
         "profile": {},

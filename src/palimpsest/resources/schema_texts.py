@@ -19,12 +19,17 @@ TEXTS = {
     },
     "locking": {
         "append_ttl": "how long a turn of a process that was killed holds up the next one; 30s by default",
-        "clear_ttl": "without effect: to clear is one step here",
+        "clear_ttl": "how long a clear by key of a process that was killed holds up the next one; 10s by default",
         "flush_ttl": "how long a compaction of a process that was killed holds up the next one; 5m by default",
+    },
+    "limits": {
+        "max_message_content": "bytes of one message's content; 10240 by default",
+        "max_total_content_size": "bytes of all that is written at once; 102400 by default",
+        "max_messages_per_request": "messages that are written at once; 100 by default",
     },
     "token_allocation": {
         "short_term": "the share of the messages, which also have what the others leave",
-        "long_term": "the share that summaries take at most",
+        "long_term": "the share that summaries, and what is recalled, take at most",
         "system": "the share of system messages and of what is pinned, which may take more",
         "user_defined": "shares by tag: the most that entries with this tag in their metadata take",
     },

@@ -7,7 +7,7 @@ from typing import Any
 
 from palimpsest.compaction.loading import load as load_long_term
 from palimpsest.context.short_term import load as load_short_term
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.log import values
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.problems import Path, Problems, spelled
@@ -127,6 +127,23 @@ def check_unwritten(root: Mapping[str, Any], problems: Problems) -> None:
         base = block.get("knowledge_base")
         if isinstance(base, Mapping) and base.get("write", True) is not False:
             problems.add((*path, "knowledge_base", "write"), True, "false, in a memory that is EPHEMERAL")
+
+
+def check_embedders(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> None:
+    """Note each embedder of a knowledge base whose name stands for none; where none can run here, that is warned of."""
+    key = "long_term_memory_strategy"
+    for path, block in _blocks(root.get(key), (key,), Problems()):
+        base = block.get("knowledge_base")
+        name = base.get("embedder") if isinstance(base, Mapping) else None
+        if not isinstance(name, str) or not name.strip():
+            continue
+        try:
+            from palimpsest.recall.embedders import MODELS  # numpy, only for who names one
+        except MissingExtra as missing:
+            warnings.append(f"{spelled((*path, 'knowledge_base', 'embedder'))}: {missing}")
+            return
+        with problems.at(*path, "knowledge_base", "embedder"):
+            MODELS.check(name)
 
 
 def check_summarizer(given: object) -> None:

@@ -35,9 +35,10 @@ TABLE = (
     Documented(
         "locking",
         "Compozy",
-        "turn_lease, compaction_lease",
+        "turn_lease, compaction_lease, the lease of a clear",
         "how long one who works on a session holds it without a sign of life",
     ),
+    Documented("limits", "Compozy", "limits of `keyed`", "how large what is written by key at once may be"),
     Documented("privacy_policy", "Compozy", "privacy", "what may not be kept"),
     Documented(
         "default_key_template", "Compozy", "a part of the session's id", "which key a reference without one has"

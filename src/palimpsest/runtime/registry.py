@@ -61,6 +61,14 @@ class Registry:
         offered = {point.name: point for point in self._points()}
         if name in offered:
             return offered[name].load()
-        known = sorted({*self._registered, *self._built_in, *offered})
+        raise self._unknown(name, given)
+
+    def check(self, name: str) -> None:
+        """Raise ConfigError, with what there is, for an unknown name. Nothing is loaded."""
+        if not self.knows(name):
+            raise self._unknown(name)
+
+    def _unknown(self, name: str, given: object = None) -> ConfigError:
+        known = sorted({*self._registered, *self._built_in, *(point.name for point in self._points())})
         allowed = ", ".join(map(self._form.format, known))
-        raise ConfigError(self._option, given or name, allowed, nearest=nearest(name, known))
+        return ConfigError(self._option, given or name, allowed, nearest=nearest(name, known))

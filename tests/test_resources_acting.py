@@ -1,0 +1,271 @@
+"""Fields of Compozy's resources that other tests only load: each does something when it stands in a file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import Entry, LockTimeout, StoreUnavailable
+from palimpsest.errors import InvalidEntry, InvalidResource
+from palimpsest.formats import FORMATS
+from palimpsest.formats.openai_chat import OpenAIChat
+from palimpsest.resources import Resources
+from palimpsest.strategies import CallableSummarizer
+from palimpsest.testing import FakeClock
+from processes import PATIENCE
+from test_resources_cases import SHORT, compozy, load, open_in, refused, turns
+from test_store_breaker import flaky
+
+__all__ = ["load"]  # the fixture
+
+
+def sqlite(folder: Path, **keys: Any) -> dict[str, Any]:
+    """A resource in a file of SQLite, which several may open."""
+    return compozy(persistence={"type": "sqlite", "path": str(folder / "a.db")}, **keys)
+
+
+# --- how large what is written may be
+
+
+def test_limits_bound_what_is_written_by_key(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself; a variable holds in the place of the file, and the program's own word in the place of both."""
+    limits = {"max_message_content": 5, "max_total_content_size": 8, "max_messages_per_request": 3}
+    with load(compozy(max_tokens=1000, limits=limits)) as resources:
+        keyed = resources.keyed("memory")
+        assert keyed.append("a", ["12345", "123"]) == 2
+        for payload, told in ((["123456"], "6 bytes"), (["12345", "1234"], "9 bytes"), (["1"] * 4, "4 messages")):
+            with pytest.raises(InvalidEntry, match=told):
+                keyed.append("a", payload)
+            with pytest.raises(InvalidEntry, match=told):
+                keyed.write("a", payload)
+        assert keyed.read("a").total == 2
+        monkeypatch.setenv("MAX_MESSAGE_CONTENT_LENGTH", "7")
+        assert resources.keyed("memory").append("b", "1234567") == 1
+        with pytest.raises(InvalidEntry, match="at most 8"):
+            resources.keyed("memory").append("b", ["1234567", "12"])
+        assert resources.keyed("memory", limits={"content_bytes": 20}).append("b", "1" * 20) == 1
+    settings = {one.option: one for one in load(compozy(max_tokens=1, limits=limits))["memory"].effective()}
+    assert (settings["limits.total_bytes"].value, settings["limits.total_bytes"].origin) == (8, "given")
+    wrong = {"max_message_content": 0, "max_messages_per_request": "x", "content": 1}
+    keys = refused(load, compozy(max_tokens=1000, limits=wrong))
+    assert sorted(keys) == ["limits.content", "limits.max_message_content", "limits.max_messages_per_request"]
+
+
+# --- leases
+
+
+def test_append_ttl_is_how_long_a_turn_holds_up_the_next(load: Any, tmp_path: Path) -> None:
+    """Of a process that gives no sign of life: not a second longer, and not a second less."""
+    clock = FakeClock()
+    source = sqlite(tmp_path, max_tokens=1000, locking={"append_ttl": "20s"})
+    with load(source, clock=clock) as one, load(source, clock=clock) as other, open_in(one).turn():
+        clock.advance(19)
+        with pytest.raises(LockTimeout), open_in(other).turn(wait=0):
+            pass
+        clock.advance(2)
+        with open_in(other).turn(wait=0):
+            pass
+
+
+def test_flush_ttl_is_how_long_a_flush_holds_up_the_next(load: Any, tmp_path: Path) -> None:
+    """While its summarizer answers another is told that it is pending; when the lease is over it does it itself."""
+    clock, reasons = FakeClock(), list[str | None]()
+    flushing = {"type": "hybrid_summary", "summary_tokens": 60, "cod_max_loops": 0}
+    source = sqlite(tmp_path, max_tokens=10_000, flushing=flushing, locking={"flush_ttl": "90s"}, auto_compact="off")
+    with load(source, clock=clock) as one, load(source, clock=clock) as other:
+
+        def late(_: str) -> str:
+            for seconds in (89, 2) if not reasons else ():
+                clock.advance(seconds)
+                reasons.append(open_in(other, summarizer=SHORT).compact().reason)
+            return "short"
+
+        session = open_in(one, summarizer=CallableSummarizer(late, checked=False))
+        turns(session, *[60] * 4)
+        session.compact()
+        assert reasons == ["pending", None]
+        assert session.verify().ok
+
+
+def destroying(resources: Resources, verb: str, done: list[str]) -> threading.Thread:
+    """Another who clears the key with a backup, or deletes it, and says so when he has."""
+    keyed = resources.keyed("memory")
+
+    def destroy() -> None:
+        if verb == "clear":
+            done.append(f"cleared {keyed.clear('a', confirm=True, backup=True).entries['a']}")
+        else:
+            done.append(f"deleted {keyed.delete('a')}")
+
+    thread = threading.Thread(target=destroy, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("verb", "said"), [("clear", "cleared 0"), ("delete", "deleted 1")])
+def test_clear_ttl_is_how_long_a_clear_holds_up_the_next(load: Any, tmp_path: Path, verb: str, said: str) -> None:
+    """Two that destroy a key at once go one after the other; one that gives no sign of life is waited for so long."""
+    clock, done = FakeClock(), list[str]()
+    source = sqlite(tmp_path, max_tokens=1000, locking={"clear_ttl": "50s"})
+    with load(source, clock=clock) as one, load(source, clock=clock) as other:
+
+        def in_the_middle(*_: object) -> None:
+            waiting = destroying(other, verb, done)
+            clock.advance(49)
+            waiting.join(0.5)  # it cannot end, however long one waits
+            assert done == []
+            clock.advance(2)
+            waiting.join(PATIENCE)
+            done.append("the first goes on")
+
+        open_in(one).add_user_message("hello")
+        keyed, memory = one.keyed("memory"), one.memory("memory")
+        memory.on("session:cleared", in_the_middle)
+        assert keyed.clear("a", confirm=True).entries == {"a": 1}
+        assert done == [said, "the first goes on"]
+
+
+# --- a store that does not answer
+
+
+@pytest.mark.parametrize(("enabled", "asked"), [(True, 2), (False, 7)])
+def test_a_breaker_is_as_it_is_declared(load: Any, enabled: bool, asked: int) -> None:
+    """After so many failures the store is left alone, until so long after; where it is not enabled, never."""
+    clock, backend = FakeClock(), flaky("flakyacting")
+    breaker = {"enabled": enabled, "max_failures": 2, "reset_timeout": "7s"}
+    source = compozy(max_tokens=100, persistence=None, store="flakyacting://", circuit_breaker=breaker)
+    with load(source, clock=clock) as resources:
+        session = open_in(resources)
+        session.add_user_message("hello")
+        backend.away, backend.asked = True, 0
+        for _ in range(7):
+            with pytest.raises(StoreUnavailable):
+                session.entries()
+        assert backend.asked == asked
+        backend.away = False
+        clock.advance(6)
+        if enabled:
+            with pytest.raises(StoreUnavailable):
+                session.entries()
+        clock.advance(1)
+        assert len(session.entries()) == 1
+
+
+# --- how a memory is flushed
+
+
+def flushed(load: Any, **flushing: Any) -> list[str]:
+    """The first words of what is active of ten turns of 20 tokens, when they have been added one by one."""
+    with load(compozy(max_tokens=200, flushing=flushing)) as resources:
+        session = open_in(resources, summarizer=SHORT)
+        turns(session, *[20] * 10)
+        return [entry.text.split()[0] for entry in session.active_entries() if entry.is_human]
+
+
+def test_a_threshold_and_low_water_are_those_of_the_file(load: Any) -> None:
+    """When it is flushed, and down to what."""
+    assert flushed(load, type="simple_fifo", summarize_threshold=0.8, low_water=0.5)[0] == "q3"
+    assert flushed(load, type="simple_fifo", summarize_threshold=1.0, low_water=0.5)[0] == "q5"
+    assert flushed(load, type="simple_fifo", summarize_threshold=0.8, low_water=0.2) == ["q6", "q7", "q8", "q9"]
+
+
+def test_a_share_of_the_oldest_is_summarised(load: Any) -> None:
+    """A quarter, or three quarters; the summary keeps to its own tokens."""
+    for percent, covered in ((0.25, 4), (0.75, 12)):
+        flushing = {
+            "type": "hybrid_summary",
+            "summary_tokens": 12,
+            "summarize_oldest_percent": percent,
+            "low_water": 0.79,
+            "cod_max_loops": 0,
+        }
+        with load(compozy(max_tokens=10_000, flushing=flushing, auto_compact="off")) as resources:
+            session = open_in(resources)
+            turns(session, *[30] * 8)
+            done = session.compact()
+            assert done.covered == covered
+            assert done.summary is not None
+            assert done.summary.tokens <= 12
+
+
+# --- how the room is shared out
+
+
+KNOWN = " ".join(["The kettle of Ann leaks at its handle."] * 4)
+
+
+@pytest.mark.parametrize("long_term", [0.3, 0.1])
+def test_summaries_and_what_is_recalled_keep_to_one_share(load: Any, long_term: float) -> None:
+    """However much each would take; what they leave is the interactions'."""
+    base = {"collection_id": "notes", "search_type": "keyword"}
+    block = {"long_term_memory_id": "summarizer", "interaction_threshold_qty": 4, "interaction_keep": 1}
+    shares = {"short_term": 0.9 - long_term, "long_term": long_term, "system": 0.1}
+    source = compozy(
+        max_tokens=1000,
+        token_allocation=shares,
+        long_term_memory_strategy=[{**block, "cod_max_loops": 0, "knowledge_base": base}],
+    )
+    with load(source) as resources:
+        for number in range(20):
+            resources.memory("memory").knowledge("notes").add(f"d{number}", f"{number} {KNOWN}")
+        summarizer = CallableSummarizer(lambda _: "They spoke. " * 250, checked=False)
+        session = open_in(resources, summarizer=summarizer)
+        turns(session, *[300] * 4)
+        session.add_user_message("Which kettle leaks?")
+        parts = session.context().parts
+        assert parts.summaries > 0
+        assert parts.tail > 0
+        assert parts.summaries + parts.tail <= long_term * 1000
+
+
+def test_a_room_for_what_is_recalled_is_a_part_of_the_share(load: Any) -> None:
+    """One that is larger than all of it is refused, in the file and by the program."""
+    shares = {"short_term": 0.7, "long_term": 0.2, "system": 0.1}
+    source = compozy(max_tokens=1000, token_allocation=shares)
+    assert refused(load, {**source, "tail_share": 0.25}) == ["tail_share"]
+    with load({**source, "tail_share": 0.15}) as resources:
+        assert resources["memory"].options["summary_share"] == pytest.approx(0.05)
+    with load(source) as resources:
+        options = resources.session({"id": "memory", "key": "a"}, facts=("ann",)).options
+        assert (options.summary_share, options.tail_share) == (pytest.approx(0.1), 0.1)
+    none = {"short_term": 0.9, "long_term": 0, "system": 0.1}
+    assert any("long_term is 0" in text for text in load(compozy(max_tokens=9, token_allocation=none)).warnings)
+
+
+# --- what a file says of itself
+
+
+def test_what_is_no_memory_is_refused_by_its_word(load: Any) -> None:
+    """And a description is kept with the definition that it describes."""
+    with pytest.raises(InvalidResource, match="memory"):
+        load(compozy(max_tokens=10, resource="agent"))
+    assert load(compozy(max_tokens=10, description="What Ann says"))["memory"].description == "What Ann says"
+
+
+def test_bt12_a_format_adds_what_its_provider_does(load: Any) -> None:
+    """Content, role and 2 where it knows no better; chat completions have 3 beside the role, as OpenAI has told."""
+
+    class Plain(OpenAIChat):
+        """A format whose provider says nothing of what a message costs beside its content."""
+
+        name = "plain"
+
+        def overhead(self, entry: Entry) -> int:
+            return len(entry.role.encode()) // 4 + 2
+
+    class Quarters:
+        """A quarter of a text's bytes, with what the format adds."""
+
+        name, overhead = "quarters with overhead", True
+
+        def count(self, text: str) -> int:
+            return len(text.encode()) // 4
+
+    FORMATS.register("plain", Plain)
+    for format, tokens in (("plain", 3 + 1 + 2), ("openai", 3 + 1 + 3)):
+        with load(compozy(max_tokens=1000, format=format)) as resources:
+            session = open_in(resources, Quarters())
+            assert session.cost(session.add_user_message("Hello, world!")) == tokens
