@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ from palimpsest import Entry, LockTimeout, StoreUnavailable
 from palimpsest.errors import InvalidEntry, InvalidResource
 from palimpsest.formats import FORMATS
 from palimpsest.formats.openai_chat import OpenAIChat
-from palimpsest.resources import Resources
+from palimpsest.resources import AsyncResources, Resources
+from palimpsest.runtime.runner import Inline
+from palimpsest.stores import STORES
+from palimpsest.stores.memory import MemoryBackend
 from palimpsest.strategies import CallableSummarizer
 from palimpsest.testing import FakeClock
 from processes import PATIENCE
@@ -128,7 +133,51 @@ def test_clear_ttl_is_how_long_a_clear_holds_up_the_next(load: Any, tmp_path: Pa
         assert done == [said, "the first goes on"]
 
 
+@pytest.mark.wide
+def test_who_waits_too_long_for_a_clear_is_told(load: Any, tmp_path: Path) -> None:
+    """After five seconds, by the key's session; nothing is destroyed by who gives up."""
+    told = list[BaseException]()
+    source = sqlite(tmp_path, max_tokens=1000)
+    with load(source) as one, load(source) as other:
+
+        def in_the_middle(*_: object) -> None:
+            with pytest.raises(LockTimeout, match="the clear of session 'default/memory/a'") as caught:
+                other.keyed("memory").delete("a")
+            told.append(caught.value)
+
+        open_in(one).add_user_message("hello")
+        one.memory("memory").on("session:cleared", in_the_middle)
+        one.keyed("memory").clear("a", confirm=True)
+        assert len(told) == 1
+        assert open_in(one).info().session == "default/memory/a"
+
+
 # --- a store that does not answer
+
+
+@pytest.mark.anyio
+async def test_a_store_that_takes_longer_than_the_breaker_waits_is_given_up(load: Any, tmp_path: Path) -> None:
+    """After `timeout`, which counts as a failure of it."""
+
+    class Hanging(MemoryBackend):
+        """One whose writes never end."""
+
+        blocking = inline = False
+
+        async def write(self, *given: Any, **named: Any) -> Any:
+            await asyncio.Event().wait()
+
+        async def together(self, start: Any, *, reads: bool = False) -> Any:
+            return await start()
+
+    STORES.register("hangingdeclared", lambda url, runner, **options: Hanging(Inline()))
+    source = compozy(max_tokens=100, persistence=None, store="hangingdeclared://", circuit_breaker={"timeout": "20ms"})
+    path = tmp_path / "memory.json"
+    path.write_text(json.dumps(source), "utf-8")
+    async with AsyncResources.load(path) as resources:
+        session = resources.session({"id": "memory", "key": "a"})
+        with pytest.raises(StoreUnavailable, match=r"within 0\.02 seconds"):
+            await session.add_user_message("hello")
 
 
 @pytest.mark.parametrize(("enabled", "asked"), [(True, 2), (False, 7)])

@@ -2,8 +2,9 @@
 
 A name has the number of its case. Further clauses are in `test_resources_clauses`. Shown elsewhere are: BT2
 (`test_shares`), several references of BT18 (`test_resources_agents`), BT13 (`test_concurrency`: any session), BT14
-and BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17
-(`test_compaction_faults`), and a knowledge base that is away, of AT16 (`test_knowledge`).
+and BT15 (`test_resources`, `test_resources_files`: privacy), a FLUSH that is killed, of AT17 (`test_resources_killed`),
+a knowledge base that is down, of AT16 (`test_resources_acting_alquimia`), and a format's overhead, of BT12
+(`test_resources_acting`).
 """
 
 from __future__ import annotations
