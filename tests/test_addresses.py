@@ -207,3 +207,61 @@ def test_roles_have_other_names_elsewhere(format: str, memory: Memory) -> None:
     assert [message["role"] for message in session.context().messages] == ["user", "assistant"] * 2
     with pytest.raises(InvalidEntry, match="robot"):
         session.add({"role": "robot", "content": "x"})
+
+
+MISTYPED = {
+    "postgres//x": "postgres://x",
+    "PostgreSQL//db.internal/x": "postgresql://db.internal/x",
+    "redis//host:6379/0": "redis://host:6379/0",
+    "rediss///host": "rediss://host",
+    "mongodb//host/x": "mongodb://host/x",
+    "mongodb+srv//host/x": "mongodb+srv://host/x",
+    "sqlite//a.db": "sqlite:///a.db",
+    "sqlite///a.db?readonly=true": "sqlite:///a.db?readonly=true",
+    "file//logs": "file:logs",
+    "memory//": "memory://",
+    "postgres;//x": "postgres://x",
+    "postgre//x": "postgres://x",
+    "sqllite//a.db": "sqlite:///a.db",
+}
+"""Addresses that lost their colon, and what was meant."""
+
+
+@pytest.mark.parametrize(("where", "meant"), MISTYPED.items())
+def test_an_address_that_lost_its_colon_is_no_file(where: str, meant: str, here: Path) -> None:
+    """The nearest right form is named, by the library and on the command line, and nothing comes into being."""
+    with pytest.raises(ConfigError, match="store: ") as caught:
+        Memory.open(where)
+    told = run("import", "-", "--store", where, given="[]")
+
+    assert caught.value.nearest == meant
+    assert (told.exit_code, f"did you mean {meant!r}?" in told.output.replace("\n", " ")) == (2, True)
+    assert list(here.iterdir()) == []
+
+
+def test_what_is_meant_is_told_without_a_password(here: Path) -> None:
+    """Nor with what else the address may hold."""
+    with pytest.raises(ConfigError, match=r"did you mean 'postgres://…@host/x\?token=…'") as caught:
+        Memory.open("postgres//me:sesame@host/x?token=sesame")
+
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "where", ["data/agent.db", "./sqlite//a.db", "sqlite/a.db", "redis/a.db", "data//agent.db", "my//a.db"]
+)
+def test_a_relative_path_stays_one(where: str, here: Path) -> None:
+    """Folders may have any names, those of stores, too."""
+    with Memory.open(where) as memory:
+        memory.session("s").add_user_message("x")
+
+    assert (here / where).is_file()
+    assert run("show", "s", "--store", where).exit_code == 0
+
+
+def test_a_path_object_is_no_mistyped_address(here: Path) -> None:
+    """Whoever gives one means a file."""
+    with Memory.open(Path("sqlite//a.db")) as memory:
+        memory.session("s").add_user_message("x")
+
+    assert (here / "sqlite/a.db").is_file()

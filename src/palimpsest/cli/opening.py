@@ -19,7 +19,7 @@ from palimpsest.cli.privacy import redactor
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.common import discreet_address, disk_options
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
-from palimpsest.stores.opening import read_address
+from palimpsest.stores.opening import read_address, refuse_mistyped
 from palimpsest.types import SessionInfo
 
 CANDIDATES = 10
@@ -31,9 +31,13 @@ _PLAIN = re.compile(r"\w[\w.:@/+=%,-]*")
 
 
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
-    """Return store and tenant: the command's own options, else the root's, else the environment's, else defaults."""
+    """Return store and tenant: the command's own options, else the root's, else the environment's, else defaults.
+
+    Raises ConfigError for an address that has lost its colon.
+    """
     root = click.get_current_context().find_root().obj or (None, None)
     where = store or root[0] or os.environ.get("PALIMPSEST_STORE") or DEFAULT_STORE
+    refuse_mistyped(where)
     return (where if ":" in where else Path(where)), (tenant or root[1] or "default")
 
 

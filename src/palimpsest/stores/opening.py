@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, nearest
 from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Runner
@@ -83,6 +83,8 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
         raise ConfigError("store", shown, allowed)
     if address == IN_MEMORY:
         return STORES.find("memory"), "memory://", {}
+    if not isinstance(where, os.PathLike):
+        refuse_mistyped(address)
     if isinstance(where, os.PathLike) or not _SCHEME.match(address):
         if not isinstance(where, os.PathLike) and "@" in address:  # an address, with a password, that lost its kind
             raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
@@ -100,6 +102,20 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     return opener, url, options_in(query)
 
 
+def refuse_mistyped(address: str) -> None:
+    """Raise ConfigError, with what was meant, for an address of a known kind that has lost the colon behind that."""
+    found = _LOST.match(address)
+    kind = nearest(found[1].lower(), STORES.built_in, cutoff=MISSPELT) if found is not None else None
+    if found is None or kind is None:
+        return
+    meant = discreet_address(_FORMS.get(kind, f"{kind}://{{}}").format(found[2]))
+    told = f"{_ALLOWED}; ./{discreet_address(address)} for a file in a folder of that name"
+    raise ConfigError("store", discreet_address(address), told, nearest=meant)
+
+
+MISSPELT = 0.9
+"""How close a name of a kind has to be to one that there is: one letter too many or too few."""
+
 LONGEST = 4096
 """Characters of an address: no system takes longer paths."""
 
@@ -108,6 +124,10 @@ IN_MEMORY = ":memory:"
 
 _HERE = ("palimpsest.stores.file", "palimpsest.stores.memory", "palimpsest.stores.sqlite")
 """Where stores of this machine are opened, whose options are read here."""
+
+_LOST = re.compile(r"([A-Za-z][A-Za-z0-9+]*)[;.,]?//+(.*)", re.DOTALL)
+_FORMS = {"sqlite": "sqlite:///{}", "file": "file:{}"}
+"""How addresses are spelt of which what follows is a path."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ALLOWED = "a path such as agent.db, or an address such as sqlite:///agent.db or memory://"
