@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 
 class Newest(msgspec.Struct, frozen=True):
-    """The session's head as it is now: answered by a `Head`, an empty one for a session that does not exist."""
+    """The session's head as it is now: answered by a `Head`, an empty one for a session that does not exist.
+
+    What is computed of that answer alone, up to the next ask, takes no time to speak of.
+    """
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -44,7 +47,11 @@ class Recalled(msgspec.Struct, frozen=True):
     """What was remembered of the session as the head that was told last has it: answered by that, or by None."""
 
 
-Ask: TypeAlias = Newest | Page | Places | Compacted | Recalled
+class Long(msgspec.Struct, frozen=True):
+    """That what is computed from here on may take long, however little was read: answered by None."""
+
+
+Ask: TypeAlias = Newest | Page | Places | Compacted | Recalled | Long
 Steps: TypeAlias = Generator[Ask, Any, T]
 """What asks, and comes to a T."""
 

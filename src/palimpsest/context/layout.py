@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.context.asks import Page, Steps
+from palimpsest.context.asks import Long, Page, Steps
 from palimpsest.context.budget import Budget, Fixed, learned, measure, refuse_fixed, resolve
 from palimpsest.context.groups import Group, Meter, counted_anew, opening
 from palimpsest.context.reading import CHUNK, WindowReader, waiting_in
@@ -152,7 +152,8 @@ class LayoutReader:
         reader: type[WindowReader] = WindowReader,
         stored: Mapping[int, int] | None = None,
     ) -> None:
-        self._terms, self._now = terms, now
+        self._terms, self._now, self._long = terms, now, terms.is_long
+        self._fixed: dict[bool, Fixed] = {}
         self.meter = Meter(terms.counter, terms.format, terms.model, stored)
         self.reader = reader(self.meter, masks=terms.masks)
 
@@ -166,6 +167,8 @@ class LayoutReader:
             more = (yield Page(first - 1, head.next_seq, CHUNK, newest_first=True))[::-1]
             if len(more) != head.next_seq - first:
                 return None
+        if self._long:
+            yield Long()
         self.meter.guessed, self.meter.memo = view.guessed, view.memo
         rules = self._static_rules(cut)
         window = look_on(view.layout.window, more, cut, self.meter, now=self._now, conditions=rules)
@@ -214,12 +217,12 @@ class LayoutReader:
         shows them.
         """
         terms = self._terms
-        budget, fixed = self._budget(cut)
         rules = [] if terms.exact else self._static_rules(cut)
         if known is None:
-            entries, more = yield from self._read(head, cut, budget, rules, whole=whole)
+            entries, more = yield from self._read(head, cut, rules, whole=whole)
         else:
             entries = [entry for entry in known if entry.seq >= cut.start]
+        budget, fixed = self._budget(cut)
         seqs = cut.passed((*cut.pins, *cut.anchors))
         if planning:
             first = entries[0] if entries else None
@@ -241,18 +244,26 @@ class LayoutReader:
 
     def read(self, head: Head, cut: Cut) -> Steps[tuple[list[Entry], bool]]:
         """The entries that `view` would read of this cut, and whether it would leave older ones unread."""
-        budget, _ = self._budget(cut)
         rules = [] if self._terms.exact else self._static_rules(cut)
-        return (yield from self._read(head, cut, budget, rules))
+        return (yield from self._read(head, cut, rules))
 
     def _read(
-        self, head: Head, cut: Cut, budget: Budget | None, rules: list[AppliedCondition], *, whole: bool = False
+        self, head: Head, cut: Cut, rules: list[AppliedCondition], *, whole: bool = False
     ) -> Steps[tuple[list[Entry], bool]]:
         # What was given when its cut was made is given whole: it fitted then.
         given = self._terms.past and cut.revision == head.revision
         everything = given or whole or (self.meter.exact and self._terms.walks_all)
-        room = None if budget is None or everything else budget.room
-        return (yield from self.reader.window(head, cut, room, rules))
+
+        def room_of() -> Steps[int | None]:
+            if self._long:
+                yield Long()
+            budget, _ = self._budget(cut)
+            return None if budget is None or everything else budget.room
+
+        found = yield from self.reader.window(head, cut, room_of, rules)
+        if self._long:  # nothing may have been read
+            yield Long()
+        return found
 
     def _static_rules(self, cut: Cut) -> list[AppliedCondition]:
         """The conditions that depend on one message alone: those of today, or those that a cut of then recorded."""
@@ -269,8 +280,10 @@ class LayoutReader:
         return learned(head.usage, self._terms.margin)
 
     def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
-        terms = self._terms
-        fixed = measure(terms.system, terms.tools, self.meter, exact=self.meter.exact)
+        terms, exact = self._terms, self.meter.exact
+        if exact not in self._fixed:
+            self._fixed[exact] = measure(terms.system, terms.tools, self.meter, exact=exact)
+        fixed = self._fixed[exact]
         budget = resolve(
             terms.bounds, terms.limits, fixed, cut.factor or terms.margin, terms.low_water, terms.tail_share
         )

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from palimpsest.context.asks import Newest, Recalled, Steps
+from palimpsest.context.asks import Long, Newest, Recalled, Steps
 from palimpsest.context.layout import Recollection
 from palimpsest.context.result import Context
 from palimpsest.context.settle import Settled, Settler
@@ -51,10 +51,14 @@ def newest(
         settled = yield from Settler(terms, now, recalled=recalled).settle(head)
     if settled.reason is not None:
         return settled, None
+    given = settled.given(head, head.epoch)
     if (yield Newest()).epoch == head.epoch:
-        return settled, settled.given(head, head.epoch)
+        return settled, given
+    if not last_try:
+        return settled, None
+    yield Long()
     note = "others began new epochs meanwhile, so this context belongs to none"
-    return settled, settled.given(head, None, (note,)) if last_try else None
+    return settled, settled.given(head, None, (note,))
 
 
 def _held(terms: Terms, now: int, head: Head, recalled: Recollection | None) -> Steps[Settled | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -34,14 +34,16 @@ class WindowReader:
         self._meter, self._masks = meter, masks
 
     def window(
-        self, head: Head, cut: Cut, room: int | None, rules: Sequence[Rule] = ()
+        self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
     ) -> Steps[tuple[list[Entry], bool]]:
         """Return the entries from the cut's start on, oldest first, and whether some were left unread.
 
-        Reading stops when what was read comes to more than `room` tokens (None: read all), as the cut and these
-        conditions show it, and as a next cut might. So what is left unread does not fit, whatever it is.
+        Reading stops when what was read comes to more than so many tokens as there is room for (None: read all), as the
+        cut and these conditions show it, and as a next cut might. So what is left unread does not fit, whatever it is.
+        How much room there is may take long to say: it is asked for when something has been read.
         """
         entries: list[Entry] = []
+        room: int | None = None
         hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
         open_spans, total = spans.visible(hidden, cut.start - 1, head.next_seq), 0
         waiting = head.group or head.next_seq  # what is held back, until its calls are answered, takes no room
@@ -51,6 +53,8 @@ class WindowReader:
                 chunk: list[Entry] = yield Page(first - 1, before, CHUNK, newest_first=True)
                 if not chunk:
                     break
+                if not entries:
+                    room = yield from room_of()
                 before = chunk[-1].seq
                 chunk.reverse()
                 entries = chunk + entries if entries else chunk

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.context.asks import Steps
+from palimpsest.context.asks import Long, Steps
 from palimpsest.context.cold import cold_share, holds, is_crowded
 from palimpsest.context.cut import CutPlan, Room
 from palimpsest.context.groups import Meter
@@ -105,7 +105,7 @@ class Settler:
             reason = self._due(layout)
             if reason is None and holds(layout, self._cold(layout), self._terms.tag_shares):
                 return self._remembered(layout)
-            # Bounds left it open, or a cut is due anyway: from here on every figure is counted.
+            yield Long()  # bounds left it open, or a cut is due anyway: from here on every figure is counted
             self._meter.exact = True
             layout = yield from self._layouts.view(head, cut, None if more else entries)
             reason = reason or self._due(layout)  # more may have been read
@@ -130,6 +130,7 @@ class Settler:
             cold = self._cold(layout)
             if holds(layout, cold, self._terms.tag_shares):
                 return self._remembered(layout, before)
+            yield Long()
             if self._meter.guessed or not layout.fixed.exact:
                 layout = self._layouts.counted(layout)
                 if holds(layout, cold, self._terms.tag_shares):

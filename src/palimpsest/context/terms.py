@@ -9,6 +9,7 @@ import msgspec
 
 from palimpsest.context.budget import Bounds, BudgetLimits
 from palimpsest.formats import Format, Message
+from palimpsest.tokens.counter import Encoding
 
 if TYPE_CHECKING:
     from palimpsest.context.short_term import AppliedCondition, MaxTokens
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from palimpsest.tokens.counter import TokenCounter
     from palimpsest.tokens.models import Model
 
+
+FEW_TOOLS = 64
+"""Schemas of tools that are written out and measured in well under a millisecond."""
 
 SUMMARY_SHARE = 0.25
 """Share of the budget that summaries take at most, where interactions want the room."""
@@ -61,6 +65,15 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Every condition of the low-water strategies, as a cut records them."""
     failures: dict[str, str]
     """Conditions that could not be evaluated, and why: filled while contexts are computed."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a context may take long to compute however little of the log it shows: what stands beside the log,
+        shares, conditions and a counter of the user's take what they take, and each may load what only it needs."""
+        if not isinstance(self.counter, Encoding) or self.exact or self.past or len(self.tools) > FEW_TOOLS:
+            return True
+        beside = self.lead is not None or self.tail or self.tag_shares
+        return bool(beside) or any(rules for _, rules in self.strategies)
 
     @property
     def walks_all(self) -> bool:

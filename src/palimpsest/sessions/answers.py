@@ -8,7 +8,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TypeVar
 
-from palimpsest.context.asks import Ask, Compacted, Done, Newest, Page, Places, Recalled, Steps, advance
+from palimpsest.context.asks import Ask, Compacted, Done, Long, Newest, Page, Places, Recalled, Steps, advance
 from palimpsest.context.layout import Recollection
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import Entry
@@ -20,6 +20,10 @@ from palimpsest.stores.values import Standing
 
 T = TypeVar("T")
 
+LIGHT = 256 * 1024
+"""Bytes of entries, as `weight_of` has it, up to which what is computed of them takes some two milliseconds at most,
+mostly half of one: a change of threads, with what it costs all others, takes as long."""
+
 
 async def answered(
     store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]], recall: Recall | None = None
@@ -29,8 +33,9 @@ async def answered(
     What `recall` has is not read again, where it still holds; it has what was read, then.
 
     All is read in one go, where the store's verbs run, and nothing of it twice. What is computed in between holds up no
-    event loop. Steps that ask for the head are told the one that was seen last: whatever is read tells the one that is
-    there, too, and where that is another they begin again.
+    event loop: it is done in a thread, but where it is made of few entries and does not say that it takes long. Steps
+    that ask for the head are told the one that was seen last: whatever is read tells the one that is there, too, and
+    where that is another they begin again.
     """
 
     async def read() -> T:
@@ -50,7 +55,8 @@ class _Answers:
     ) -> None:
         self._store, self._key, self._counter, self._told, self._recall = store, key, counter, told, recall
         self._sure = told is None
-        self._asked = self._read = self._shown = False
+        self._asked = self._read = self._shown = self._long = False
+        self._weight = 0
         self._stretches: list[Stretch] = []
         self._compacted: dict[int, Compaction] = {}
 
@@ -58,9 +64,11 @@ class _Answers:
         """What the steps come to; None where the session was not as they were told, and so they are to begin again."""
         store = self._store
         answer: object = None
+        looked = False
         while True:  # a blocking store is in its own thread here
+            here = store.blocking or looked or not (self._long or self._weight > LIGHT)
             try:
-                ask = advance(steps, answer) if store.blocking else await store.apart(advance, steps, answer)
+                ask = advance(steps, answer) if here else await store.apart(self._onward, steps, answer)
             except PalimpsestError:  # it may be of a session that is another by now
                 if self._asked and await self._is_other():
                     return None
@@ -71,7 +79,10 @@ class _Answers:
                 if self._recall is not None and self._told is not None:
                     self._recall.read(self._told.mark, self._stretches)
                 return ask
-            if isinstance(ask, Recalled):
+            looked = isinstance(ask, Newest)
+            if isinstance(ask, Long):
+                self._long, answer = True, None
+            elif isinstance(ask, Recalled):
                 answer = self._recalled()
             elif isinstance(ask, Newest):
                 if self._asked and await self._is_other():
@@ -82,12 +93,35 @@ class _Answers:
                 if answer is None:
                     return None
 
+    def _onward(self, steps: Steps[T], answer: object) -> Ask | Done[T]:
+        """As `advance`, up to what has to be waited for: in a thread, so that all between two waits is one change."""
+        ask = advance(steps, answer)
+        while (found := self._at_hand(ask)) is not None:
+            ask = advance(steps, found[0])
+        return ask
+
+    def _at_hand(self, ask: Ask | Done[T]) -> tuple[object] | None:
+        """The answer that nothing has to be read for; None where there is none."""
+        match ask:
+            case Long():
+                return (None,)
+            case Newest() if self._asked and self._sure and self._read:
+                seen = self._store.seen(self._key)
+                return (seen.head,) if seen is not None else None
+            case Page():
+                found, rest = self._known(ask)
+                return (found,) if rest is None else None
+            case Compacted(revision) if revision in self._compacted:
+                return (self._compacted[revision],)
+        return None
+
     def _recalled(self) -> Recollection | None:
         """What was remembered, where it holds for the session as it was told."""
         before = self._recall.before if self._recall is not None else None
         if before is None or self._told is None or not before.holds(self._told.mark, self._counter):
             return None
         self._stretches, self._shown = list(before.stretches), before.recollection.view is not None
+        self._weight = before.weight
         return before.recollection
 
     async def _newest(self) -> Standing:
@@ -114,7 +148,9 @@ class _Answers:
             case Page():
                 return await self._page(ask)
             case Places(seqs):
-                return await self._store.fetch(self._key, seqs, counter=self._counter)
+                found = await self._store.fetch(self._key, seqs, counter=self._counter)
+                self._weight += weight_of(found)
+                return found
             case Compacted(revision):
                 nothing = Page(0, 1, 1)  # what is read tells how the session is, too
                 if revision not in self._compacted and await self._paged(nothing, revision) is None:
@@ -176,7 +212,9 @@ class _Answers:
         high = ask.before if whole or ask.newest_first else entries[-1].seq + 1
         if self._recall is not None and any(entry.damaged for entry in entries):
             self._recall = None  # it may be repaired, or turn out to be whole
-        new = Stretch(low, high, entries, weight_of(entries) if self._recall is not None else 0)
+        weighed = self._recall is not None or not self._store.blocking
+        new = Stretch(low, high, entries, weight_of(entries) if weighed else 0)
+        self._weight += new.weight
         others = []
         for other in self._stretches:
             if (joined := new.joined(other)) is not None:

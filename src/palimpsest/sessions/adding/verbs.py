@@ -32,6 +32,7 @@ _MUCH = 1_000
 """Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
 
 _CHARACTERS = 1_000
+_HOLDING = (dict, list, tuple, Mapping)  # the quick ones to ask for first
 
 
 class Adding:
@@ -333,14 +334,14 @@ def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str,
 def takes_long(value: object) -> bool:
     """Whether there is so much in a value that to look at all of it would hold up an event loop."""
     left = _MUCH
-    some: list[Any] = [value if isinstance(value, Mapping | list | tuple) else [value]]
+    some: list[Any] = [value if isinstance(value, _HOLDING) else [value]]
     while some and left > 0:
         one = some.pop()
-        for inner in islice(one.values() if isinstance(one, Mapping) else one, left):
+        for inner in islice(one if isinstance(one, list | tuple) else one.values(), left):
             left -= 1
             if isinstance(inner, str):
                 left -= len(inner) // _CHARACTERS
-            elif isinstance(inner, Mapping | list | tuple):
+            elif isinstance(inner, _HOLDING):
                 some.append(inner)
     return left <= 0
 

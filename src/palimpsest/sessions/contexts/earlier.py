@@ -7,12 +7,12 @@ Where neither says it, PastUnknown does: nothing else is given in its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from palimpsest.context.asks import Steps
+from palimpsest.context.asks import Long, Steps
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Layout, is_unshown
 from palimpsest.context.reading import WindowReader
@@ -120,7 +120,11 @@ class EarlierContext:
         return bool(spans.common(spans.union(*covered), spans.of(erased)))
 
     async def _answered(self, steps: Steps[T]) -> T:
-        return await answered(self._store, self._options.key, self._options.counter.name, lambda: steps)
+        def begin() -> Steps[T]:
+            yield Long()  # what was shown then is laid out by terms of then, which may have to be read first
+            return (yield from steps)
+
+        return await answered(self._store, self._options.key, self._options.counter.name, begin)
 
     def _unknown(self, reason: str) -> PastUnknown:
         return PastUnknown(self._options.key.session, self._at, reason)
@@ -147,9 +151,9 @@ class _Noting(WindowReader):
         self.expiring: list[int] = []
 
     def window(
-        self, head: Head, cut: Cut, room: int | None, rules: Sequence[Rule] = ()
+        self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
     ) -> Steps[tuple[list[Entry], bool]]:
-        entries, more = yield from super().window(head, cut, room, rules)
+        entries, more = yield from super().window(head, cut, room_of, rules)
         self._note(entries)
         return entries, more
 

@@ -1,0 +1,193 @@
+"""How often a context over a driver leaves the event loop for a thread: not at all where there is little to compute.
+
+A change of threads costs as much as a good part of a context, so a context of the usual size is made where its driver
+is awaited. What may take long (a large window, a counter of the user's, exact figures) goes to a thread, in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory
+from palimpsest.context.result import Context
+from palimpsest.strategies import MaxTokens
+from slices import Slices
+from suspending import SuspendingBackend
+
+WORDS = "The lot of barley from the north vault came back damp, and somebody wants it weighed again. "
+TOOLS = [{"type": "function", "function": {"name": f"tool{i}", "parameters": {"type": "object"}}} for i in range(5)]
+
+
+def talk(turns: int, times: int = 8) -> list[dict[str, Any]]:
+    return [{"role": ("user", "assistant")[i % 2], "content": f"{i}: {WORDS * times}"} for i in range(2 * turns)]
+
+
+class Hops:
+    """Notes what a memory's store hands to threads."""
+
+    def __init__(self, memory: AsyncMemory, patch: pytest.MonkeyPatch) -> None:
+        self.memory, self.backend = memory, memory.store.backend
+        assert isinstance(self.backend, SuspendingBackend)
+        self.count = 0
+        own = self.backend.apart
+
+        async def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+            self.count += 1
+            return await own(function, *arguments)
+
+        patch.setattr(self.backend, "apart", apart)
+
+    async def of(self, make: Callable[[], Awaitable[Context]]) -> tuple[int, list[str], Context]:
+        """How often a context changed threads, and what it asked of the driver."""
+        self.count, begun = 0, len(self.backend.calls)
+        made = await make()
+        return self.count, self.backend.calls[begun:], made
+
+
+def counted(
+    patch: pytest.MonkeyPatch, turns: int, play: Callable[[Any, Hops], Awaitable[None]], **options: Any
+) -> None:
+    """Play in a session of so many turns, every entry of which has been counted."""
+
+    async def run() -> None:
+        own = {"view_bytes": options.pop("view_bytes")} if "view_bytes" in options else {}
+        async with AsyncMemory.open("suspending://", **own) as memory:
+            session = memory.session("s", **{"max_tokens": 8_000, **options})
+            await session.add(talk(turns))
+            await session.count()
+            await session.context()
+            await play(session, Hops(memory, patch))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
+@pytest.mark.parametrize("call", [{}, {"system": "Be brief.", "tools": TOOLS}], ids=["bare", "system and tools"])
+def test_a_usual_context_stays_on_the_loop(monkeypatch: pytest.MonkeyPatch, view_bytes: int, call: Any) -> None:
+    """It is one read; after a turn, which nobody has counted yet, and after none."""
+
+    async def play(session: Any, hops: Hops) -> None:
+        await session.context(**call)
+        for _ in range(3):
+            hopped, asked, made = await hops.of(lambda: session.context(**call))
+            assert (hopped, len(asked), bool(made.messages)) == (0, 1, True)
+            await session.add(talk(1, times=1))
+            hopped, asked, made = await hops.of(lambda: session.context(**call))
+            assert (hopped, len(asked), made.entries[-1].text.startswith("1: ")) == (0, 1, True)
+
+    counted(monkeypatch, 40, play, view_bytes=view_bytes)
+
+
+def test_a_first_context_stays_on_the_loop_but_for_its_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody has counted is counted in one change of threads, in which a new cut is planned, too; it is given in
+    another, once it is stored."""
+
+    async def play(session: Any, hops: Hops) -> None:
+        for _ in range(8):
+            await session.add(talk(5))
+            hopped, asked, made = await hops.of(session.context)
+            assert hopped <= (len(asked) if "commit" in asked else 1)
+            assert made.counted <= 8_000
+
+    counted(monkeypatch, 40, play)
+
+
+@pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
+def test_a_large_window_is_computed_beside_the_loop(monkeypatch: pytest.MonkeyPatch, view_bytes: int) -> None:
+    """In one go for each read."""
+
+    async def play(session: Any, hops: Hops) -> None:
+        hopped, asked, made = await hops.of(session.context)
+        assert 0 < hopped <= max(len(asked), 1)
+        assert made.counted > 64_000
+
+    counted(monkeypatch, 400, play, max_tokens=128_000, view_bytes=view_bytes)
+
+
+STORED: tuple[list[str], ...] = ([], ["read", "write"])
+"""What is asked for to store what was counted."""
+
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a tail": ({"tail_share": 0.1}, {"tail": "It is Thursday."}),
+    "shares of tags": ({"tag_shares": {"lots": 0.5}}, {}),
+    "conditions": ({"short_term": MaxTokens(conditions=("message.content != ''",))}, {}),
+    "many tools": ({}, {"tools": TOOLS * 20}),
+}
+
+
+@pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
+@pytest.mark.parametrize("how", OPTIONS)
+def test_what_may_take_long_changes_threads_once(monkeypatch: pytest.MonkeyPatch, how: str, view_bytes: int) -> None:
+    """Whatever else it needs, one read and one change of threads are all."""
+    options, call = OPTIONS[how]
+
+    async def play(session: Any, hops: Hops) -> None:
+        await session.context(**call)
+        for _ in range(2):
+            hopped, asked, _ = await hops.of(lambda: session.context(**call))
+            walked = how == "conditions"  # which is a cut each time, given when it is known not to be stored
+            assert (hopped, asked[0] in ("look", "read"), asked[1:] in STORED) == (1 + walked, True, True)
+            await session.add(talk(1, times=1))
+
+    counted(monkeypatch, 40, play, view_bytes=view_bytes, **options)
+
+
+@pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
+def test_a_counter_of_the_users_is_never_called_on_the_loop(monkeypatch: pytest.MonkeyPatch, view_bytes: int) -> None:
+    """It may take as long as it likes: for the entries, for the system prompt, and in a session with nothing in it."""
+    callers: set[int] = set()
+
+    def count(text: str) -> int:
+        callers.add(threading.get_ident())
+        return len(text) // 4
+
+    async def play(session: Any, hops: Hops) -> None:
+        for _ in range(2):
+            hopped, asked, made = await hops.of(lambda: session.context(system="Be brief."))
+            assert (hopped, asked[0] in ("look", "read"), asked[1:] in STORED) == (1, True, True)
+            await session.add(talk(1, times=1))
+        await hops.memory.session("empty", counter=count, max_tokens=8_000).context(system="Be brief.")
+        await session.context(at=made.revision, system="Be brief.")
+        assert callers
+        assert threading.get_ident() not in callers
+
+    counted(monkeypatch, 40, play, view_bytes=view_bytes, counter=count)
+
+
+def test_exact_figures_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where bounds on what nobody has counted leave it open whether all fits, that is counted in one change."""
+
+    async def play(session: Any, hops: Hops) -> None:
+        await session.add(talk(9, times=8))
+        hopped, asked, made = await hops.of(session.context)
+        assert (hopped, "commit" in asked, made.counted <= 8_000) == (1, False, True)
+
+    counted(monkeypatch, 10, play, max_tokens=8_000)
+
+
+async def contexts(slices: Slices, turns: int, max_tokens: int, view_bytes: int) -> None:
+    """Contexts over a driver, each as it may come."""
+    note = slices.note
+    async with AsyncMemory.open("suspending://", view_bytes=view_bytes) as memory:
+        session = memory.session("s", max_tokens=max_tokens, tail_share=0.1)
+        await session.add(talk(turns, times=3))
+        await note("first context", session.context)
+        await note("context", session.context)
+        await session.add(talk(20, times=3))
+        await note("context after turns", session.context)
+        await note("context with a tail", lambda: session.context(tail=WORDS * 20))
+        then = (await session.context()).revision
+        await note("context of then", lambda: session.context(at=then))
+        await note("dry run", lambda: session.context(dry_run=True, max_tokens=max_tokens // 2))
+
+
+@pytest.mark.parametrize("max_tokens", [8_000, 128_000])
+@pytest.mark.parametrize("view_bytes", [0, 1 << 26], ids=["nothing remembered", "remembered"])
+def test_no_context_over_a_driver_holds_the_loop(max_tokens: int, view_bytes: int) -> None:
+    """Whatever its window."""
+    assert Slices().run(lambda slices: contexts(slices, 600, max_tokens, view_bytes)) == []
