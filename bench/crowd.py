@@ -1,13 +1,17 @@
-"""Many sessions of one process, served by many tasks on its event loop at once: for the benches of servers."""
+"""What the benches of servers share: many sessions of one process, served by many tasks on its event loop at once; and
+one session as a program has it, a context after each turn."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from statistics import quantiles
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from statistics import mean, median, quantiles
+from typing import Any
 
 from measure import Figure
-from workload import some
+from workload import Turn, some
 
 from palimpsest import AsyncMemory
 
@@ -17,6 +21,62 @@ TICK = 0.005
 """Seconds that the task sleeps which measures how late the loop is."""
 LAG = 25
 """Milliseconds by which the loop may be late, in 95 of 100 cases."""
+
+
+async def grown(
+    memory: AsyncMemory,
+    turns: list[Turn],
+    raw_add: Callable[[Turn], Awaitable[object]],
+    raw: Callable[[], Awaitable[object]],
+) -> dict[str, float]:
+    """A context after each of these turns, of which the raw side adds each, too, and reads its window.
+
+    Only contexts are timed, and their round trips counted; the memory remembers what it may.
+    """
+    session, backend, trips = memory.session("s", max_tokens=BUDGET), memory.store.backend, list[int]()
+    took: tuple[list[float], list[float]] = ([], [])
+    for i, turn in enumerate(turns):
+        await raw_add(turn)
+        await session.add(turn)
+        for side in (0, 1) if i % 2 else (1, 0):
+            begun = time.perf_counter()
+            await (session.context() if side else raw())
+            took[side].append(time.perf_counter() - begun)
+    for turn in turns[:50]:
+        await session.add(turn)
+        with counted(backend) as calls:
+            await session.context()
+        trips.append(len(calls))
+    theirs, ours = (median(side) * 1e6 for side in took)
+    return {"wall": ours / theirs, "us": ours, "raw us": theirs, "trips": mean(trips)}
+
+
+@contextmanager
+def counted(backend: Any) -> Iterator[list[str]]:
+    """The calls of a backend's verbs that look or write, meanwhile."""
+    calls = list[str]()
+
+    def counting(name: str) -> Callable[..., Any]:
+        own = getattr(backend, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            calls.append(name)
+            return own(*given, **named)
+
+        return call
+
+    for name in ("look", "write"):
+        setattr(backend, name, counting(name))
+    try:
+        yield calls
+    finally:
+        del backend.look, backend.write
+
+
+def grown_figures(found: dict[str, float]) -> list[Figure]:
+    """What is shown of that."""
+    named, detail = "a context after each turn, remembered", f"{found['us']:.0f} / {found['raw us']:.0f} us"
+    return [Figure(f"{named}, wall", found["wall"], 2, detail), Figure(f"{named}, round trips, mean", found["trips"])]
 
 
 async def crowd(memory: AsyncMemory) -> dict[str, float]:

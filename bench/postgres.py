@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import asyncpg
-from crowd import crowd, figures_of
+from crowd import crowd, figures_of, grown, grown_figures
 from measure import Figure, arguments, over_runs, report
 from raw import estimate, payload, stored
 from workload import Turn, history, some
@@ -179,6 +179,27 @@ def contexts(address: str, size: int, calls: int) -> dict[str, float]:
     return asyncio.run(run())
 
 
+def growing(address: str, calls: int) -> dict[str, float]:
+    """Contexts as a program has them: one after each turn, by a memory that remembers the one before."""
+
+    async def run() -> dict[str, float]:
+        async with both(address) as (_, raw, memory):
+            session, turns = memory.session("s", max_tokens=BUDGET), history(1_000)
+            for side in (raw, session):
+                await side.add([message for turn in turns for message in turn])
+            await raw.count(turns)
+            await session.count()
+            messages = len((await session.context()).messages)
+
+            async def add(turn: Turn) -> None:
+                await raw.add(turn)
+                await raw.count([turn])
+
+            return await grown(memory, [*some(calls, seed=5)], add, lambda: raw.window(messages))
+
+    return asyncio.run(run())
+
+
 async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[object]]:
     """What asks the store once more for what a context reads."""
     backend: Any = memory.store.backend
@@ -248,6 +269,7 @@ def measured(given: Any) -> int:
             detail = f"{c['look us']:.0f} / {c['look raw']:.0f} us"
             figures.append(Figure(f"what it asks the store for, N = {size:,}, wall", c["look"], 2.0, detail))
         figures.append(Figure(f"context, time at {given.large:,} / at 1,000", times[given.large] / times[1_000], 1.25))
+        figures += grown_figures(over_runs(given.runs, lambda: growing(address, given.calls)))
         figures.append(Figure("bytes for a byte of payload, with counts", bytes_of(address), 1.6))
         figures += figures_of(over_runs(given.runs, lambda: crowded(address)))
     return report("PostgreSQL", figures, given, "In raw ones, on one connection of the same server.")

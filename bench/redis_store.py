@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from crowd import crowd, figures_of
+from crowd import crowd, figures_of, grown, grown_figures
 from measure import Figure, arguments, over_runs, report
 from raw import payload, stored
 from redis.asyncio import Redis
@@ -59,9 +59,13 @@ class Raw:
         assert answer == [None], answer
         self._head = head
 
-    async def window(self, messages: int) -> list[Any]:
-        """The newest messages."""
+    async def rows(self) -> Any:
+        """The key under which its messages are."""
         (rows,) = [key async for key in self._client.scan_iter("raw:*:r:*", count=100_000)]
+        return rows
+
+    async def window(self, rows: Any, messages: int) -> list[Any]:
+        """The newest messages under this key."""
         found = await self._client.zrevrangebylex(rows, "+", "-", start=0, num=messages)
         return [json.loads(row[10:]) for row in found]
 
@@ -165,6 +169,21 @@ def contexts(address: str, size: int, calls: int) -> dict[str, float]:
     return asyncio.run(run())
 
 
+def growing(address: str, calls: int) -> dict[str, float]:
+    """Contexts as a program has them: one after each turn, by a memory that remembers the one before."""
+
+    async def run() -> dict[str, float]:
+        async with both(address) as (client, memory):
+            raw, session, turns = Raw(client), memory.session("s", max_tokens=BUDGET), history(1_000)
+            for side in (raw, session):
+                await side.add([message for turn in turns for message in turn])
+            await session.count()
+            messages, rows = len((await session.context()).messages), await raw.rows()
+            return await grown(memory, [*some(calls, seed=5)], raw.add, lambda: raw.window(rows, messages))
+
+    return asyncio.run(run())
+
+
 async def asked(memory: AsyncMemory, session: Any) -> Callable[[], Awaitable[object]]:
     """What asks the store once more for what a context reads."""
     backend: Any = memory.store.backend
@@ -235,6 +254,7 @@ def measured(given: Any) -> int:
             figures.append(Figure(f"what a context of 8,000 asks for, N = {size:,}, wall", one["look"], 2, detail))
             figures.append(Figure("the whole context", one["wall"], 2, f"{one['us']:.0f} / {one['raw us']:.0f} us"))
         figures.append(Figure(f"context at {given.large:,} / at 1,000", large["us"] / small["us"], 1.25))
+        figures += grown_figures(over_runs(given.runs, lambda: growing(address, given.calls // 3)))
         b = bytes_of(address)
         for name, what in (("one", "one long session"), ("many", "500 sessions")):
             detail = f"{b[f'{name} turn']:,.0f} bytes a turn"

@@ -1,6 +1,7 @@
 """For how long verbs of an asynchronous memory hold the event loop; by itself: the first verbs of a process.
 
-`python slices.py FILE` prints the seconds of each as JSON. It imports nothing that the memory would have to load.
+`python slices.py STORE` prints the seconds of each as JSON. It imports nothing that the memory would have to load, but
+for a store that begins with `suspending:`, which is one with a driver.
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ async def first_verbs(slices: Slices, path: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1].startswith("suspending:"):
+        import suspending  # noqa: F401 (it registers itself)
     found = Slices()
     found.once(lambda slices: first_verbs(slices, sys.argv[1]))
     sys.stdout.write(json.dumps(found.longest))

@@ -191,3 +191,20 @@ async def contexts(slices: Slices, turns: int, max_tokens: int, view_bytes: int)
 def test_no_context_over_a_driver_holds_the_loop(max_tokens: int, view_bytes: int) -> None:
     """Whatever its window."""
     assert Slices().run(lambda slices: contexts(slices, 600, max_tokens, view_bytes)) == []
+
+
+def test_counts_of_turns_are_stored_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context after a turn is one read, whether or not the turn had to be counted: its counts wait for more."""
+
+    async def play(session: Any, hops: Hops) -> None:
+        counted = written = 0
+        for _ in range(40):
+            await session.add(talk(1, times=4))
+            hopped, asked, _ = await hops.of(session.context)
+            if "commit" not in asked:
+                counted, written = counted + hopped, written + ("write" in asked)
+                assert (hopped <= 1, asked[1:] in STORED) == (True, True)
+        assert counted >= 10
+        assert written <= 3
+
+    counted(monkeypatch, 60, play)

@@ -163,12 +163,13 @@ def test_no_verb_holds_the_loop(tmp_path: Path, options: dict[str, Any]) -> None
     assert held == []
 
 
-def test_no_first_verb_of_a_process_holds_the_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["{}/{}.db", "suspending://"], ids=["SQLite", "a driver"])
+def test_no_first_verb_of_a_process_holds_the_loop(tmp_path: Path, where: str) -> None:
     """What a verb loads when it is first asked for is loaded in a thread."""
     slices = Slices()
     for number in range(TRIES):
         command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("slices.py"))]
-        done = subprocess.run([*command, f"{tmp_path}/{number}.db"], stdout=subprocess.PIPE, check=True)
+        done = subprocess.run([*command, where.format(tmp_path, number)], stdout=subprocess.PIPE, check=True)
         for name, took in json.loads(done.stdout).items():
             slices.add(name, took)
         if not slices.held():

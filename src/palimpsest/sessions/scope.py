@@ -186,7 +186,7 @@ class MemoryScope:
         """Renew nothing any more, and remember nothing. Return what closes the store, where one is open."""
         self.renewals.close()
         self.compactions.close()
-        counts = self.views.unstored()
+        counts = self.views.unstored() if self.opened is not None and self.opened.blocking else []
         self.views.clear()
         return partial(_closed, self.opened, counts, self._shared.indexes) if self.opened is not None else None
 

@@ -31,8 +31,7 @@ Content = str | Sequence[Part]
 _MUCH = 1_000
 """Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
 
-_CHARACTERS = 1_000
-_HOLDING = (dict, list, tuple, Mapping)  # the quick ones to ask for first
+_CHARACTERS, _HOLDING = 1_000, (dict, list, tuple, Mapping)  # the quick ones to ask for first
 
 
 class Adding:

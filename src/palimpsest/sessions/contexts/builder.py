@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 TOGETHER = 32
 """Counts of a session that are remembered are stored when there are so many, or as its memory closes: a transaction for
-those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again."""
+those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again, and
+so is what one over a driver has not: there each session would be two trips to a server more before it is closed."""
 
 
 PROVISIONAL = "the token counter failed, so another one counted for now"
@@ -200,7 +201,7 @@ class ContextBuilder:
         if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
             return False, ()
         counts, name = meter.counted, meter.counter.name
-        if recall is not None and self._is_kept and self._store.blocking:
+        if recall is not None and self._is_kept:
             if recall.before is not None and recall.before.holds(recall.mark, name):
                 counts = recall.unstored = {**recall.before.unstored, **counts}
                 if len(counts) < TOGETHER:

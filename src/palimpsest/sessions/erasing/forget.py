@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 
 from palimpsest.errors import ConfigError, Conflict
+from palimpsest.formats import words_of
 from palimpsest.log import values
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
@@ -26,6 +27,7 @@ from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import drop_scopes
 from palimpsest.stores import SessionInfo, Store
@@ -75,7 +77,8 @@ async def forget(
         query = matches
     elif user is not None or matches is not None:
         query = Query(user=user, text=matches)
-    mentions = finder(query.text) if query is not None and query.text is not None else None
+    text = query.text if query is not None else None
+    mentions = await loaded(scope.runner, partial(_sought, text)) if text is not None else None
     forgetting = Forgetting(scope, checked_reason(scope.gate, reason, mentions), progress or _nobody, dry_run=dry_run)
     if session is not None:
         done = await forgetting.session(session)
@@ -94,6 +97,12 @@ async def forget(
         return done + Erased(dry_run=True)
     await end_those_over(scope)  # in which nobody finds anything
     return done + Erased(remains=await scope.scrub(scope.store))
+
+
+def _sought(text: str) -> Mentions:
+    """What finds a text. The words that formats are made of, which it looks past, are loaded with it."""
+    words_of(None)
+    return finder(text)
 
 
 async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> dict[str, int]:

@@ -98,6 +98,16 @@ class Store(SideData):
             await self.ending(self, over.key)
             return await self._make(start)
 
+    async def _rarely(
+        self,
+        run: Callable[[Callable[[], Coroutine[Any, Any, T]]], Awaitable[T]],
+        do: Callable[[Seldom], Coroutine[Any, Any, T]],
+    ) -> T:
+        """Run what most processes do without; over a driver it is loaded in a thread, before anything is awaited."""
+        if not (self.blocking or "_seldom" in vars(self)):
+            await self.backend.apart(lambda: self._seldom)
+        return await run(lambda: do(self._seldom))
+
     def _may_write(self) -> None:
         if self._closed or not self.writable or os.getpid() != self._pid:
             self.check()
@@ -210,7 +220,9 @@ class Store(SideData):
         it. Clearing removes what is before it from this session alone. Raises Conflict unless revision and epoch are as
         expected, and the session is the one that the change is meant for.
         """
-        return await self._make(lambda: self._seldom.changing.commit(key, change, expect_revision, expect_epoch))
+        return await self._rarely(
+            self._make, lambda seldom: seldom.changing.commit(key, change, expect_revision, expect_epoch)
+        )
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         """Make the session `into` of the same tenant: a branch of `key` with the given head.
@@ -220,24 +232,24 @@ class Store(SideData):
         one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
         expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
         """
-        await self._make(lambda: self._seldom.branching.fork(key, into, head, expect_epoch, created))
+        await self._rarely(self._make, lambda seldom: seldom.branching.fork(key, into, head, expect_epoch, created))
 
     async def branches(self, key: SessionKey) -> list[str]:
         """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
-        return await self._look(lambda: self._seldom.branching.branches(key))
+        return await self._rarely(self._look, lambda seldom: seldom.branching.branches(key))
 
     async def sharing(self, key: SessionKey, seqs: Collection[int]) -> dict[str, tuple[int, ...]]:
         """Return which of these entries other sessions of the tenant share, by their ids."""
-        return await self._look(lambda: self._seldom.branching.sharing(key, seqs)) if seqs else {}
+        return await self._rarely(self._look, lambda seldom: seldom.branching.sharing(key, seqs)) if seqs else {}
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
-        await self._make(lambda: self._seldom.loading.load(key, dump, replace))
+        await self._rarely(self._make, lambda seldom: seldom.loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         """Destroy the session with all that is its; return whether there was one. Raises Conflict if it is not at the
         revision `expect`, where one is given."""
-        return await self._run(lambda: self._seldom.branching.delete(key, expect))
+        return await self._rarely(self._run, lambda seldom: seldom.branching.delete(key, expect))
 
     async def sessions(
         self, tenant: str, *, after: str = "", limit: int = 1000, begin: str = "", user: str | None = None
@@ -246,7 +258,7 @@ class Store(SideData):
 
         The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's.
         """
-        return await self._look(lambda: self._seldom.listing.sessions(tenant, after, limit, begin, user))
+        return await self._rarely(self._look, lambda seldom: seldom.listing.sessions(tenant, after, limit, begin, user))
 
     async def used(
         self, tenant: str, *, mark: int | None = None, after: str = "", limit: int = 1000, newest_first: bool = False
@@ -256,7 +268,9 @@ class Store(SideData):
         The page behind one begins at the mark of its last session, `after` the id of that. One that is written
         meanwhile comes at its new place: again, or with `newest_first` not at all.
         """
-        return await self._look(lambda: self._seldom.listing.by_use(tenant, mark, after, limit, newest_first))
+        return await self._rarely(
+            self._look, lambda seldom: seldom.listing.by_use(tenant, mark, after, limit, newest_first)
+        )
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""
@@ -267,15 +281,15 @@ class Store(SideData):
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session; of
         one whose time is over none, for it goes whole."""
-        return await self._look(lambda: self._seldom.expiry.due(tenant, now))
+        return await self._rarely(self._look, lambda seldom: seldom.expiry.due(tenant, now))
 
     async def end(self, key: SessionKey) -> bool:
         """Destroy the session if its time is over; return whether it was."""
-        return await self._run(lambda: self._seldom.branching.end(key))
+        return await self._rarely(self._run, lambda seldom: seldom.branching.end(key))
 
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what of the tenant's has expired at `now` (microseconds), entries and items; return how much."""
-        return await self._run(lambda: self._seldom.expiry.sweep(tenant, now))
+        return await self._rarely(self._run, lambda seldom: seldom.expiry.sweep(tenant, now))
 
     async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
         """Rewrite the session's head, its records and these entries in one step; return how many records and entries.
@@ -283,7 +297,7 @@ class Store(SideData):
         What `how` raises undoes the step. What other writers commit meanwhile is never undone. Entries that branches
         share become others there, too, with the heads of those: also in a branch that somebody makes meanwhile.
         """
-        return await self._run(lambda: self._seldom.rewriting.rewrite(key, how, seqs))
+        return await self._rarely(self._run, lambda seldom: seldom.rewriting.rewrite(key, how, seqs))
 
     async def scrub(
         self, *, whole: bool = True, progress: Callable[[int, int], object] = lambda _, __: None
