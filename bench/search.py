@@ -123,11 +123,12 @@ def searched(path: Path, plain: Plain) -> dict[str, tuple[Pair, Pair]]:
 
 def _places(memory: Memory, what: str) -> Callable[[str], list[Hit]]:
     """What finds the places of entries that answer a query, best first, as `Finder` asks for them."""
-    index = drive(memory._core._scope.recall()).index  # noqa: SLF001 (no verb ends there)
+    scope = memory._core._scope  # noqa: SLF001 (no verb ends there)
+    index, apart = drive(scope.recall()).index, scope.store.apart
     numbers = [drive(index.cursors(["s0"]))["s0"].number] if what == "in a session" else None
 
     def find(query: str) -> list[Hit]:
-        return drive(search(index, question(query, time.time_ns() // 1000), numbers, None, AHEAD * LIMIT))
+        return drive(search(index, question(query, time.time_ns() // 1000), numbers, None, AHEAD * LIMIT, apart))
 
     return find
 

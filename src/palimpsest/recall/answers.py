@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
 
 from palimpsest.log.entry import KINDS, ROLES
 from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, fit
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 
-NEAR = 16
-"""Places that far apart are read together: to look for one costs as much as to read on."""
-
 KNOWN = 10_000
 """Common terms of which is remembered how many parts hold them."""
+
+_keys = msgspec.json.Decoder(list[int]).decode
 
 
 class Answers:
@@ -41,27 +40,38 @@ class Answers:
         return [self._matching(fit(term).replace('"', " "), numbers, parts) for term in terms]
 
     def _matching(self, term: str, numbers: Collection[int] | None, parts: int) -> dict[int, float]:
-        phrase = f'"{term}"'
-        if " " in term:
-            weight = max((inverse_frequency(self._frequency(word, parts), parts) for word in term.split()), default=0.0)
-        elif (holding := self._frequency(term, parts)) > COMMON:
-            weight = inverse_frequency(holding, parts)
-        else:
-            score = "SELECT rowid, -bm25(words_N) FROM words_N WHERE words_N MATCH ? {} ORDER BY rowid DESC LIMIT ?"
-            return dict(self._in_scope(score, phrase, numbers))
-        where = "SELECT rowid FROM words_N WHERE words_N MATCH ? {} ORDER BY rowid DESC LIMIT ?"
-        return dict.fromkeys(chain.from_iterable(self._in_scope(where, phrase, numbers)), weight)
+        phrase, found = f'"{term}"', dict[int, float]()
+        holding = min(
+            (self._frequency(word, parts) for word in term.split()), default=0
+        )  # so many at most, of a phrase
+        whole = numbers is None or len(numbers) > RANGES
+        for number in [None] if numbers is None or whole else numbers:
+            if " " not in term and holding <= COMMON:
+                found.update(self._scored(phrase, number))
+            else:
+                keys = self._newest(phrase, number, holding)
+                found.update(dict.fromkeys(keys, inverse_frequency(holding, parts)))
+        if numbers is None or not whole:
+            return found
+        wanted = set(numbers)
+        return {key: score for key, score in found.items() if place_of(key) >> SEQ_BITS in wanted}
 
-    def _in_scope(self, sql: str, phrase: str, numbers: Collection[int] | None) -> list[Any]:
-        if numbers is None or len(numbers) > RANGES:
-            found = self._run(sql.format(""), (phrase, COMMON)).fetchall()
-            wanted = None if numbers is None else set(numbers)
-            return found if wanted is None else [row for row in found if place_of(row[0]) >> SEQ_BITS in wanted]
-        rows = list[Any]()
-        for number in numbers:
-            ends = key_of(number, 0), key_of(number + 1, 0) - 1
-            rows += self._run(sql.format("AND rowid BETWEEN ? AND ?"), (phrase, *ends, COMMON)).fetchall()
-        return rows
+    def _scored(self, phrase: str, number: int | None) -> list[tuple[int, float]]:
+        """The parts that hold a word which is not common, with what it adds to their scores."""
+        within, ends = _range(number)
+        score = f"SELECT rowid, -bm25(words_N) FROM words_N WHERE words_N MATCH ?{within}"  # noqa: S608 (our own words)
+        return self._run(score, (phrase, *ends)).fetchall()
+
+    def _newest(self, phrase: str, number: int | None, holding: int) -> list[int]:
+        """The newest `COMMON` parts of those that hold a phrase, of a session or of all: as one text, which costs half
+        of what as many rows do. Backwards takes several times as long, so it is gone where there are too many."""
+        within, ends = _range(number)
+        keys = "SELECT json_group_array(rowid) FROM (SELECT rowid FROM words_N WHERE words_N MATCH ?{} LIMIT ?)"
+        if number is not None or holding <= COMMON:
+            found = _keys(self._run(keys.format(within), (phrase, *ends, COMMON + 1)).fetchone()[0])
+            if len(found) <= COMMON:
+                return found
+        return _keys(self._run(keys.format(f"{within} ORDER BY rowid DESC"), (phrase, *ends, COMMON)).fetchone()[0])
 
     def _frequency(self, word: str, parts: int) -> int:
         """How many of these parts hold a word: more than `COMMON` hold a common one. Of that it is remembered, and
@@ -81,16 +91,14 @@ class Answers:
         return int(holding)
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:
-        """As `Index.facts` says: what lies near together is read in one go, with what lies between."""
-        found = dict[int, Facts]()
-        columns = "SELECT place, at, turn, kind, role, chars, name FROM entry_N"
-        for low, high in _runs(places):
-            rows = self._run(f"{columns} WHERE place BETWEEN ? AND ? AND checksum != -1", (low, high)).fetchall()
-            found |= {
-                place: Facts(at, turn, KINDS[kind], ROLES[role], chars, name)
-                for place, at, turn, kind, role, chars, name in rows
-            }
-        return found
+        """As `Index.facts` says."""
+        asked = msgspec.json.encode(places).decode()
+        there = "FROM entry_N WHERE place IN (SELECT value FROM json_each(?)) AND checksum != -1"
+        rows = self._run("SELECT place, at, turn, kind, role, chars, name " + there, (asked,)).fetchall()
+        return {
+            place: Facts(at, turn, KINDS[kind], ROLES[role], chars, name)
+            for place, at, turn, kind, role, chars, name in rows
+        }
 
     def parts(self, number: int) -> list[int]:
         """The keys of the parts of a session's entries."""
@@ -99,10 +107,10 @@ class Answers:
         return [place << PART_BITS | i for place, parts in self._run(living, ends).fetchall() for i in range(parts)]
 
 
-def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and last of those places, ascending, that lie near together."""
-    for i, place in enumerate(places):
-        if not i or place - places[i - 1] > NEAR:
-            low = place
-        if i + 1 == len(places) or places[i + 1] - place > NEAR:
-            yield low, place
+def _range(number: int | None) -> tuple[str, tuple[int, ...]]:
+    """What keeps a statement to the parts of a session, and the values of that; nothing for all sessions."""
+    return (
+        (" AND rowid BETWEEN ? AND ?", (key_of(number, 0), key_of(number + 1, 0) - 1))
+        if number is not None
+        else ("", ())
+    )

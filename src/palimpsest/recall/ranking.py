@@ -10,7 +10,7 @@ neighbours do not drown a short entry. Constants were chosen on half of LoCoMo a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from heapq import nlargest
 
@@ -42,6 +42,8 @@ where the question is about the one who asks, and for a time that it speaks of: 
 
 CANDIDATES = 48
 """Entries with the best parts, of which those around them are looked at, too."""
+
+_SEQ, _PART = (1 << SEQ_BITS) - 1, (1 << PART_BITS) - 1
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
@@ -77,30 +79,51 @@ class Ranking:
         """
         self._question = question
         asked = [(weight, found) for weight, found in zip(question.weights, matches, strict=True) if found]
-        self._asked = [found for _, found in asked]
-        self._scales = [len(found) / sum(found.values()) for found in self._asked]
-        self._worths = [
-            weight / scale * (SATURATION + 1) for (weight, _), scale in zip(asked, self._scales, strict=True)
-        ]
-        best: dict[int, float] = {}
-        totals = _totals(asked)
-        for key, score in totals.items():
-            entry = key >> PART_BITS
-            if score > best.get(entry, -1.0):
-                best[entry] = score
-        self._wanted = {entry for _, entry in nlargest(candidates, zip(best.values(), best, strict=True))}
-        self._around = {entry + place for entry in self._wanted for place, _ in AROUND}
-        self._reach = {entry + place for entry in self._wanted for place in range(-4, 5)}
-        self._known: dict[int, dict[int, float]] = {}
-        self._parts: dict[int, list[int]] = {}
-        for key in totals:
-            if (entry := key >> PART_BITS) in self._reach:
-                self._parts.setdefault(entry, []).append(key)
+        top = _best_entries(asked, candidates)
+        self._scored = top.union(*({entry + place for entry in top} for place, _ in AROUND))
+        reach = self._scored.union(*({entry + place for entry in self._scored} for place, _ in AROUND))
+        self._worths: list[float] = []
+        self._worth: dict[int, float] = {}
+        self._held: dict[int, dict[int, float]] = {}
+        for weight, found in asked:
+            self._take(weight, found, reach)
+        self._best = self._best_parts()
+
+    def _take(self, weight: float, found: Mapping[int, float], reach: Collection[int]) -> None:
+        """Take in how often each part of entries within reach has the next term, for its length: what BM25 made of it,
+        undone. An entry has as much of it as the part that has most.
+
+        The weight of the term is not known, but for a part of usual length that has it once the rest of the formula
+        is 1, and most parts are such.
+        """
+        scale, term = len(found) / sum(found.values()), len(self._worths)
+        worth = weight / scale * (SATURATION + 1)
+        self._worths.append(worth)
+        worths, holding, amounts = self._worth, self._held, dict[float, float]()
+        for key in [key for key in found if key >> PART_BITS in reach]:
+            score = found[key]
+            amount = amounts.get(score)
+            if amount is None:
+                gain = score * scale
+                amount = amounts[score] = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
+            worths[key] = worths.get(key, 0.0) + worth * amount / (amount + SATURATION)
+            held = holding.setdefault(key >> PART_BITS, {})
+            if amount > held.get(term, 0.0):
+                held[term] = amount
+
+    def _best_parts(self) -> dict[int, int]:
+        """The key of each entry's part that has most of the question; of equal ones the first."""
+        best: dict[int, int] = {}
+        for key in sorted(self._worth):
+            other = best.get(key >> PART_BITS)
+            if other is None or self._worth[key] > self._worth[other]:
+                best[key >> PART_BITS] = key
+        return best
 
     @property
     def wanted(self) -> list[int]:
         """The entries whose facts are needed, as `session number << 28 | seq`, in order; some may not exist."""
-        return sorted(self._reach)
+        return sorted(self._scored.union(self._held))
 
     def ranked(
         self, facts: Mapping[int, Facts], *, limit: int = 100, only: Callable[[Facts], bool] | None = None
@@ -112,92 +135,52 @@ class Ranking:
             limit: How many at most.
             only: Which entries may be returned; those that may not still count for those around them.
         """
-        sources = self._sources(facts)
-        scores: dict[int, float] = {}
-        for entry in self._wanted | self._around:
-            known = facts.get(entry)
-            if known is not None:
-                scores[entry] = self._score(entry, known.at, sources)
+        around = self._around(facts)
+        scores = {entry: self._score(entry, around) for entry in self._scored if entry in facts}
         self._add_sittings(scores, facts)
         self._add_who_and_when(scores, facts)
-        kept = [entry for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
-        order = nlargest(limit, kept, key=lambda entry: (scores[entry], entry))
-        mask = (1 << SEQ_BITS) - 1
-        return [Ranked(entry >> SEQ_BITS, entry & mask, scores[entry], self._best_part(entry)) for entry in order]
+        kept = [(score, entry) for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
+        return [
+            Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, 0) & _PART)
+            for score, entry in nlargest(limit, kept)
+        ]
 
-    def _sources(self, facts: Mapping[int, Facts]) -> dict[int, tuple[int, float, dict[int, float]]]:
-        """What may add to others: when it was said, how much of it counts for its length, how much of each term."""
-        found = {}
-        for entry in self.wanted:
-            if entry in self._parts:
-                known = facts.get(entry)
-                if known is not None:
-                    short = 1.0 if known.chars <= LONG else LONG / known.chars
-                    found[entry] = (known.at, short, self._held(entry))
-        return found
-
-    def _score(self, entry: int, at: int, sources: Mapping[int, tuple[int, float, dict[int, float]]]) -> float:
-        """The score of an entry with what is around it; between sessions there are numbers that no entry has."""
-        own = sources[entry][2] if entry in sources else {}
-        added: dict[int, float] | None = None
+    def _around(self, facts: Mapping[int, Facts]) -> dict[int, dict[int, float]]:
+        """How much entries have of each term together with what is around them, of those around which there is
+        something; between sessions there are numbers that no entry has."""
+        sources = []
+        for entry, held in self._held.items():
+            known = facts.get(entry)
+            if known is not None:
+                sources.append((entry, known.at, 1.0 if known.chars <= LONG else LONG / known.chars, held))
+        times = {entry: facts[entry].at for entry in self._scored if entry in facts}
+        around: dict[int, dict[int, float]] = {}
         for place, share in AROUND:
-            near = sources.get(entry + place)
-            if near is None or not -SITTING <= near[0] - at <= SITTING:
-                continue
-            given = share * near[1]
-            if added is None:
-                added = own.copy()
-            for term, amount in near[2].items():
-                if term in added:
-                    added[term] += given * amount
-                else:
-                    added[term] = given * amount
-        score = self._worth_of(own if added is None else added)
-        if own and len(self._parts[entry]) > 1:  # what stands in another part than the best one counts less
-            every = self._worth_of(own)
-            best = max([self._worth_of(self._held_by(key)) for key in self._parts[entry]])
-            score -= (1 - REST) * (every - best)
-        return score
+            for source, at, short, held in sources:
+                entry = source - place
+                if entry not in times or not -SITTING <= at - times[entry] <= SITTING:
+                    continue
+                if entry not in around:
+                    around[entry] = self._held.get(entry, {}).copy()
+                there, given = around[entry], share * short
+                for term, amount in held.items():
+                    there[term] = there.get(term, 0.0) + given * amount
+        return around
 
-    def _best_part(self, entry: int) -> int:
-        """The part that has most of the question; of equal ones the first."""
-        keys = self._parts.get(entry)
-        if keys is None or len(keys) == 1:
-            return keys[0] & (1 << PART_BITS) - 1 if keys else 0
-        return max(keys, key=lambda key: (self._worth_of(self._held_by(key)), -key)) & (1 << PART_BITS) - 1
+    def _score(self, entry: int, around: Mapping[int, Mapping[int, float]]) -> float:
+        """The score of an entry with what is around it; what stands in another part than the best one counts less."""
+        own = self._held.get(entry)
+        if own is None:
+            return self._worth_of(around.get(entry, {}))
+        every = self._worth_of(own)
+        score = self._worth_of(around[entry]) if entry in around else every
+        return score - (1 - REST) * (every - self._worth[self._best[entry]])
 
     def _worth_of(self, held: Mapping[int, float]) -> float:
         worths, total = self._worths, 0.0
         for term, amount in held.items():
             total += worths[term] * amount / (amount + SATURATION)
         return total
-
-    def _held(self, entry: int) -> dict[int, float]:
-        """Which terms an entry has, and how much of each: the most that one of its parts has."""
-        keys = self._parts[entry]
-        if len(keys) == 1:
-            return self._held_by(keys[0])
-        known = self._held_by(keys[0]).copy()
-        for key in keys[1:]:
-            for term, amount in self._held_by(key).items():
-                if amount > known.get(term, 0.0):
-                    known[term] = amount
-        return known
-
-    def _held_by(self, key: int) -> dict[int, float]:
-        """Which terms a part has, and how often for its length: what BM25 made of it, undone.
-
-        The weight of the term is not known, but for a part of usual length that has it once the rest of the formula
-        is 1, and most parts are such.
-        """
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = {}
-            for term, scores in enumerate(self._asked):
-                if key in scores:
-                    gain = scores[key] * self._scales[term]
-                    found[term] = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
-        return found
 
     def _add_sittings(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
         """Add to each entry what the best three of its sitting have."""
@@ -227,16 +210,45 @@ class Ranking:
                 scores[entry] += OF_TIME * top
 
 
-def _totals(asked: Sequence[tuple[float, Mapping[int, float]]]) -> dict[int, float]:
-    """What each part has of all terms. The term of most parts is the first: most have none but that."""
+def _best_entries(asked: Sequence[tuple[float, Mapping[int, float]]], candidates: int) -> set[int]:
+    """The entries with the best parts; of equal ones the newest.
+
+    Terms that add most come first. Parts that have none of these are left out as soon as enough entries have more than
+    all other terms could add (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995).
+    """
+    order = sorted(((weight * max(found.values()), weight, found) for weight, found in asked), key=lambda one: -one[0])
     totals: dict[int, float] = {}
-    for weight, found in sorted(asked, key=lambda one: -len(one[1])):
-        if not totals:
+    closed = False
+    for i, (_, weight, found) in enumerate(order):
+        if not closed and len(totals) < len(found):  # else to look costs more than it saves
+            closed = _is_enough(totals, candidates, sum(most for most, _, _ in order[i:]))
+        if closed:
+            for key in totals.keys() & found.keys():
+                totals[key] += weight * found[key]
+        elif not totals:
             totals = {key: weight * score for key, score in found.items()}
-            continue
-        for key, score in found.items():
-            totals[key] = totals.get(key, 0.0) + weight * score
-    return totals
+        else:
+            for key, score in found.items():
+                totals[key] = totals.get(key, 0.0) + weight * score
+    return {entry for _, entry in _best_of(totals, candidates)}
+
+
+def _is_enough(totals: Mapping[int, float], candidates: int, rest: float) -> bool:
+    """Whether so many entries have a part that has more than `rest`."""
+    if len(totals) < candidates or max(totals.values()) <= rest:
+        return False
+    best = _best_of(totals, candidates)
+    return len(best) == candidates and best[-1][0] > rest
+
+
+def _best_of(totals: Mapping[int, float], candidates: int) -> list[tuple[float, int]]:
+    """What the best part of each entry has, with the entry, best first."""
+    best: dict[int, float] = {}
+    for key, score in totals.items():
+        entry = key >> PART_BITS
+        if score > best.get(entry, -1.0):
+            best[entry] = score
+    return nlargest(candidates, zip(best.values(), best, strict=True))
 
 
 def _add_best(sitting: Sequence[int], scores: dict[int, float]) -> None:
