@@ -394,6 +394,46 @@ def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kep
     assert len(found(indexes[0], ["a"])[0]) == COMMON
 
 
+def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_path: Path) -> None:
+    """Also where the session alone has more of them than are looked at; a phrase of them is no different."""
+    with closing(File(str(tmp_path / "index"))) as file:
+        index = FtsIndex(file, "tenant", Inline(), "")
+        many = -(-(COMMON + 300) // 200)
+        added(index, "long", *(document(seq, *["a b"] * 200) for seq in range(1, many + 1)))
+        added(index, "short", document(1, "a b"))
+
+        keys = [("long", seq, part) for seq in range(1, many + 1) for part in range(200)]
+        for found_of in found(index, ["a", "a b"], ["long"]):
+            assert sorted(found_of) == keys[-COMMON:]
+
+
+def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_path: Path) -> None:
+    """However far apart the entries are that a search asks for, their facts are one statement; a word that few parts
+    hold is counted and scored, and that is all."""
+    with closing(File(str(tmp_path / "index"))) as file:
+        index = FtsIndex(file, "tenant", Inline(), "")
+        added(index, "long", *(document(seq, "rare" if seq % 50 == 0 else "a b") for seq in range(1, 2001)))
+        number = drive(index.cursors(["long"]))["long"].number
+        places = [place_of(key_of(number, seq)) for seq in range(50, 2001, 50)]
+
+        facts = selected(file, lambda: drive(index.facts(places)))
+        matches = selected(file, lambda: drive(index.matches(["rare"])))
+
+        assert drive(index.facts(places)).keys() == set(places)
+    assert len([one for one in facts if "FROM entry_" in one]) == 1
+    assert len([one for one in matches if "FROM words_" in one]) == 2
+
+
+def selected(file: File, do: Callable[[], object]) -> list[str]:
+    """The statements that select something meanwhile."""
+    said = list[str]()
+    assert file._db is not None
+    file._db.set_trace_callback(said.append)
+    do()
+    file._db.set_trace_callback(None)
+    return [one for one in said if one.startswith("SELECT")]
+
+
 # --- vectors
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from palimpsest.log.entry import Entry, Role, moment
 from palimpsest.recall.parts import parts_of
-from palimpsest.recall.postings import Postings, key_of
+from palimpsest.recall.postings import Postings, key_of, place_of
 from palimpsest.recall.questions import Question, question
 from palimpsest.recall.ranking import Facts, Ranked, Ranking
 
@@ -203,3 +203,29 @@ def test_each_entry_comes_once_in_falling_order(texts: list[list[str]], asked: l
     seqs = [hit.seq for hit in hits]
     assert len(seqs) == len(set(seqs))
     assert {seq for seq, words in enumerate(texts, 1) if set(words) & set(asked)} <= set(seqs)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.3, 1.0]),
+            st.dictionaries(st.integers(1, 60), st.sampled_from([1e-6, 0.5, 1.0, 2.0, 8.0]), min_size=1),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 20),
+)
+def test_candidates_are_the_entries_that_have_most(asked: list[tuple[float, dict[int, float]]], most: int) -> None:
+    """Terms that could bring nothing among the best are passed over; the best are those of all terms added up."""
+    matches = [{key_of(0, seq * 100): score for seq, score in found.items()} for _, found in asked]
+    totals = {
+        key: sum(weight * found.get(key, 0.0) for (weight, _), found in zip(asked, matches, strict=True))
+        for key in set().union(*matches)
+    }
+    best = sorted(totals, key=lambda key: (round(totals[key], 9), key), reverse=True)[:most]
+    weights = tuple(weight for weight, _ in asked)
+
+    ranking = Ranking(Question(tuple(map(str, range(len(asked)))), weights), matches, candidates=most)
+
+    assert {entry for entry in ranking.wanted if entry % 100 == 0} == {place_of(key) for key in best}

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laws
+from backend_reads import watched
 from palimpsest import AsyncMemory, Keys, Memory
 from palimpsest.errors import ConfigError, WrongUser
 from palimpsest.formats.fences import guard
@@ -586,3 +587,27 @@ def test_reading_many_entries_counts_each_a_few_times(memory: Memory) -> None:
     assert found.tokens == quarters(found.text) <= 15_000
     assert found.left_out == 300 - len(found.passages)
     assert counted < 40 * len(found.text)
+
+
+# --- what it costs
+
+
+def test_a_search_looks_at_each_log_few_times() -> None:
+    """A search in a memory looks four times at a log that answers: for entries, for what stands beside them, and twice
+    to note the fetch. It looks at none that does not answer."""
+    with Memory.open("memory://") as memory:
+        for n in range(6):
+            said = "The pelican has landed." if n < 3 else "Nothing to report."
+            memory.session(f"s{n}").add(
+                [{"role": "user", "content": said}, {"role": "assistant", "content": f"Ok {n}."}]
+            )
+        memory.recall("pelican")  # which indexes
+        with watched(memory) as reads:
+            idle = memory.recall("walrus")
+        asked = reads.looks
+        with watched(memory) as reads:
+            found = memory.recall("pelican")
+
+    assert not idle
+    assert {one.session for one in found.hits} == {"s0", "s1", "s2"}
+    assert reads.looks - asked <= 4 * 3

@@ -31,10 +31,11 @@ FETCHES = "palimpsest:fetches"
 
 async def accessed(store: Store, key: SessionKey, seqs: Sequence[int]) -> None:
     """Remember that entries were fetched, in this order: best effort, as a count is."""
-    head, fetches = await store.head(key) or Head(), _own(FETCHES, key)
+    fetches = _own(FETCHES, key)
     before = await store.counts(key, fetches)
-    done = sum(before.values())
-    when = {_own(ACCESSES, key): {seq: done + i << 32 | head.next_seq for i, seq in enumerate(seqs)}}
+    seen = store.seen(key)  # which that look has seen
+    next_seq, done = seen.head.next_seq if seen is not None else 1, sum(before.values())
+    when = {_own(ACCESSES, key): {seq: done + i << 32 | next_seq for i, seq in enumerate(seqs)}}
     await keep_counts(store, key, fetches, {seq: before.get(seq, 0) + 1 for seq in seqs}, **when)
 
 

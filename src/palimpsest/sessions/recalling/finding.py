@@ -116,7 +116,7 @@ async def living(
     key = SessionKey(scope.tenant, session)
 
     async def read() -> list[Entry]:
-        head, entries = await store.head(key), await store.fetch(key, seqs, ids)
+        head, entries = await store.fetch_with_head(key, seqs, ids)
         return await store.apart(_shown, scope, head, entries) if head is not None else []
 
     try:

@@ -97,9 +97,12 @@ class Reading:
         if len(rows) > expected or (rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq):
             raise StoreCorrupt(self._url, f"{told} are there that its head, which is of an earlier time, does not know")
 
-    async def fetch(self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None) -> list[Entry]:
+    async def fetch(
+        self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None
+    ) -> tuple[Known, list[Entry]]:
+        """The session as it is, and its entries of these places and ids."""
         known, seen = await self._sessions.look(key, lambda known: [_by_name(known, seqs, ids, counter)])
-        return await self._fetched(known, seen[0], seqs, ids, counter) if seen else []
+        return known, await self._fetched(known, seen[0], seqs, ids, counter) if seen else []
 
     async def by_ids(self, known: Known, ids: Sequence[str]) -> list[Entry]:
         """The entries of a session that have these ids, in log order."""

@@ -185,7 +185,15 @@ class Store(SideData):
     ) -> list[Entry]:
         """Return the entries of these seqs and ids in log order; those that do not exist are left out."""
         places, names = tuple(seqs), tuple(ids)
-        return await self._look(lambda: self._reading.fetch(key, places, names, counter))
+        return (await self._look(lambda: self._reading.fetch(key, places, names, counter)))[1]
+
+    async def fetch_with_head(
+        self, key: SessionKey, seqs: Iterable[int], ids: Iterable[str] = ()
+    ) -> tuple[Head | None, list[Entry]]:
+        """Return the session's head, as `head` does, and entries, as `fetch` does, all of one moment."""
+        places, names = tuple(seqs), tuple(ids)
+        known, found = await self._look(lambda: self._reading.fetch(key, places, names, None))
+        return None if known.there is None else known.head, found
 
     async def records(self, key: SessionKey, *, after: int = 0, before: int | None = None) -> list[Record]:
         """Return the records with `after` < revision < `before`, oldest first."""
