@@ -2,7 +2,8 @@
 
 A list is taken apart by its brackets and strings alone, and each item is read for itself: so a broken item costs no
 other, numbers and lone surrogates come as they are, and never more than one item is held. What is larger than a limit
-is passed over without being held.
+is passed over without being held. A large object is looked through first (`palimpsest.transfer.sources.outlines`), so
+that whoever can take the items of a list of its one by one need not hold them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from palimpsest.errors import ImportFailed
 from palimpsest.transfer.sources.files import CHUNK, Ahead, SourceFile
 from palimpsest.transfer.sources.limits import Limits
 from palimpsest.transfer.sources.lists import ListReader
+from palimpsest.transfer.sources.outlines import Outline, outline_of
 from palimpsest.transfer.sources.values import BOM, VALUE, Value, loads, read
 
 Layout = Literal["lines", "list", "value"]
@@ -26,10 +28,14 @@ SAMPLE_BYTES, SAMPLE_ITEMS = 1 << 20, 50
 
 
 class Document:
-    """The JSON values of a stream. `name` is the file's: its ending says whether it is lines where that is open."""
+    """The JSON values of a stream. `name` is the file's: its ending says whether it is lines where that is open.
+
+    `outline` is there where it is one large object that can be read twice; its first value has the beginnings of lists.
+    """
 
     def __init__(self, stream: Ahead, name: str, limits: Limits = Limits()) -> None:  # noqa: B008 (it is frozen)
         self._stream, self._limits = stream, limits
+        self.outline: Outline | None = None
         head, self.first = self._look(name)
         self.is_empty = not self.first and not head.strip()
         self.is_blank = not self.first
@@ -43,6 +49,10 @@ class Document:
             over = len(head) < size
             self.layout: Layout = _layout(head.removeprefix(BOM), name, over, self._limits)
             found = list[Value]()
+            if self.layout == "value" and not over and size == SAMPLE_BYTES:
+                self.outline = outline_of(self._stream, self._limits)
+                if self.outline is not None:
+                    return head, [Value(1, self.outline.value, None, self.outline.end)]
             if over and self.layout == "value":
                 found = list(self._read_whole(head, len(head)))
             elif over or self.layout != "value":
@@ -58,12 +68,22 @@ class Document:
         return [item.value for item in self.first if item.fault is None]
 
     def items(self) -> Iterator[Value]:
-        """Take all values, in order."""
-        if self.layout == "value" and self.sample():
+        """Take all values, in order, each of them whole."""
+        if self.layout == "value" and self.outline is None and self.sample():
             found, self.first = self.first, []  # it was read whole, and is not to be held twice
             self._stream.skip()
             return iter(found)
         return self._items(self._stream, True)
+
+    def listed(self, name: str) -> Iterator[Value]:
+        """Take the items of a list of the one object that this is, which has an outline."""
+        assert self.outline is not None, "the caller has looked"
+        return self.outline.items(self._stream, name, self._limits)
+
+    def fits(self, name: str) -> bool:
+        """Whether a list of that object is no larger than a value may be."""
+        assert self.outline is not None, "the caller has looked"
+        return self.outline.lists[name].end - self.outline.lists[name].begin <= self._limits.value
 
     def conversations(self) -> Iterator[tuple[str, str, Value]]:
         """Take all values as the conversations of a data export: each with its path in the file and its number."""
@@ -96,13 +116,16 @@ class Document:
 
     def _whole(self, stream: Ahead) -> Iterator[Value]:
         """The one value that a document is."""
-        body = bytearray()
+        pieces, length = list[bytes](), 0
         while more := stream.read():
-            body += more
-            if len(body) > self._limits.value:
+            pieces.append(more)
+            length += len(more)
+            if length > self._limits.value:
                 yield Value(1, fault=self._limits.told("value", VALUE), end=stream.taken)
                 return
-        yield from self._read_whole(bytes(body), stream.taken)
+        body = b"".join(pieces)
+        del pieces  # it is not to be held twice while it is read
+        yield from self._read_whole(body, stream.taken)
 
     def _read_whole(self, body: bytes, end: int) -> Iterator[Value]:
         if len(body) > self._limits.value:

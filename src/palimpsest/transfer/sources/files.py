@@ -6,9 +6,9 @@ import io
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 from palimpsest.errors import ImportFailed
 from palimpsest.transfer.sources import databases
@@ -18,6 +18,8 @@ from palimpsest.transfer.sources.limits import Limits
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
+T = TypeVar("T")
 
 CHUNK = 1 << 16
 SQLITE, ZIP = b"SQLite format 3\0", b"PK\x03\x04"
@@ -29,17 +31,50 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+class Window:
+    """The bytes of a file from one place to another (None: to its end), whoever else reads in it meanwhile."""
+
+    def __init__(self, raw: IO[bytes], begin: int, end: int | None = None) -> None:
+        self._raw, self._begin, self._end = raw, begin, end
+        self._at = begin
+
+    def read(self, size: int, /) -> bytes:
+        self._raw.seek(self._at)
+        found = self._raw.read(size if self._end is None else min(size, self._end - self._at))
+        self._at += len(found)
+        return found
+
+    def part(self, begin: int, end: int | None) -> Window:
+        """The bytes between two places of this one."""
+        return Window(self._raw, self._begin + begin, None if end is None else self._begin + end)
+
+
 class Ahead:
     """A stream of bytes that can be looked ahead into. `taken` is how many bytes were read for good.
 
     What stops the reading is raised where it stands in the stream: not before what comes before it was taken.
     """
 
-    def __init__(self, stream: Readable) -> None:
+    def __init__(self, stream: Readable, taken: int = 0) -> None:
         self._stream, self._over = stream, False
         self._waiting, self._at = b"", 0  # what was looked at, and how much of it was taken
         self._stopped: ImportFailed | OSError | None = None
-        self.taken = 0
+        self.taken = taken
+        self._made: Any = None
+
+    def once(self, make: Callable[[], T]) -> T:
+        """Return what is made of all that comes; it is made once."""
+        if self._made is None:
+            self._made = (make(),)
+        made: T = self._made[0]
+        return made
+
+    def part(self, begin: int, end: int | None) -> Ahead | None:
+        """Return what stands between two places of all that comes (None: up to its end), as a stream of its own.
+
+        None where the bytes come only once.
+        """
+        return Ahead(self._stream.part(begin, end), begin) if isinstance(self._stream, Window) else None
 
     def ahead(self, size: int) -> bytes:
         """Return the next `size` bytes, fewer at the end, without taking them."""
@@ -119,7 +154,7 @@ class SourceFile:
         try:
             self._start = self._raw.tell() if self._raw.seekable() else None
             self._measure()
-            self.stream = Ahead(self._raw)
+            self.stream = Ahead(self._raw if self._start is None else Window(self._raw, self._start))
             if twice and self._start is None:
                 self._copy()
             self._look()
@@ -154,7 +189,7 @@ class SourceFile:
         """Go back to the beginning."""
         assert self._start is not None, "opened to be read twice"
         self._raw.seek(self._start)
-        self.stream, self.others = Ahead(self._raw), 0
+        self.stream, self.others = Ahead(Window(self._raw, self._start)), 0
         self._look()
 
     def close(self) -> None:
@@ -201,7 +236,7 @@ class SourceFile:
         copy.seek(0)
         self._raw, self._start = copy, 0
         self._measure()
-        self.stream = Ahead(copy)
+        self.stream = Ahead(Window(copy, 0))
 
 
 def _nameless() -> IO[bytes]:

@@ -27,6 +27,12 @@ class ListReader:
     What was read is looked at once. It is kept from where an item begins, and of one that is beyond a limit no more.
     """
 
+    _level = 1
+    """How many brackets are open around an item."""
+
+    _keeps_gaps = False
+    """Whether what stands between items is kept, though it be but commas."""
+
     def __init__(self, stream: Ahead, over: bool, limits: Limits) -> None:
         self._stream, self._over, self._limits = stream, over, limits
         self._body = bytearray()  # what was read and is still needed
@@ -79,14 +85,14 @@ class ListReader:
         """Read on, keeping what is needed; False at the end."""
         while True:
             self._judge(self._at)
-            if self._beyond or (self._depth <= 1 and _COMMAS.fullmatch(self._body, self._begin, self._at)):
+            if self._beyond or (self._depth <= self._level and self._is_of_no_use()):
                 self._begin = self._at
             del self._body[: self._begin]
             self._at -= self._begin
             self._begin = 0
             more = self._stream.read()
             self._body += more
-            if not more or self._depth <= 1 or not self._is_within():
+            if not more or self._depth <= self._level or not self._is_within():
                 return bool(more)
 
     def _is_within(self) -> bool:
@@ -108,13 +114,17 @@ class ListReader:
             while len(fewer := left.replace(pairs, b"")) < len(left):
                 left = fewer
         closing = left.count(b"]")
-        if self._depth - closing <= 1:
+        if self._depth - closing <= self._level:
             return False
         self._depth += len(left) - 2 * closing
         self._brackets += count
         self._in_string = bool(quote)
         self._at = len(self._body) - (len(string) - len(string.rstrip(b"\\"))) % 2
         return True
+
+    def _is_of_no_use(self) -> bool:
+        """Whether nobody needs what was read of what stands between two items."""
+        return not self._keeps_gaps and _COMMAS.fullmatch(self._body, self._begin, self._at) is not None
 
     def _judge(self, end: int) -> None:
         """Find out whether the item at hand, as far as `end`, is beyond a limit."""

@@ -13,6 +13,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.transfer.sources import Conversation, Piece
 from palimpsest.transfer.sources.common import need
 from palimpsest.transfer.sources.documents import Document
+from palimpsest.transfer.sources.outlines import Outline
 from palimpsest.transfer.sources.values import Value
 
 LISTS = ("messages", "input", "contents")
@@ -82,9 +83,19 @@ def pieces(document: Document, reading: Reading) -> Iterator[Piece]:
     shape = _Shapes(reading)
     if document.layout == "list":
         yield from shape.list_of(document)
+    elif (outline := document.outline) is not None and (key := _streamed(document, outline)) is not None:
+        yield from shape.outlined(document, outline, key)
     else:
         for item in document.items():
             yield from shape.alone(item, document.layout == "lines")
+
+
+def _streamed(document: Document, outline: Outline) -> str | None:
+    """Under which key a large object keeps messages that can be taken one by one; None where it is to be read whole."""
+    held = None if is_export(outline.value) else messages_of(outline.value)
+    if held is None or held[0] not in outline.lists:
+        return None
+    return held[0] if all(document.fits(name) for name in SYSTEMS if name in outline.lists) else None
 
 
 class _Shapes:
@@ -96,13 +107,7 @@ class _Shapes:
         if any(isinstance(value, dict) and self._reading.is_message(value) for value in document.sample()):
             held = [value for value in document.sample() if isinstance(value, dict)]
             conversation = Conversation(id=self._reading.conversation_id(held))
-            self._reading.begin()
-            for item in document.items():
-                place, end = f"messages[{item.place}]", item.end
-                if item.fault is None:
-                    yield self._message(item.value, place, conversation, end)
-                else:
-                    yield Piece(place=place, conversation=conversation, fault=item.fault, counts=True, end=end)
+            yield from self._conversation(document.items(), "messages", conversation)
             return
         for item in document.items():
             number = str(item.place + 1)
@@ -110,6 +115,16 @@ class _Shapes:
                 yield Piece(place=f"item {number}", fault=item.fault, counts=True, end=item.end)
             else:
                 yield from self._value(item, f"item {number}", f"item {number} ", number)
+
+    def outlined(self, document: Document, outline: Outline, key: str) -> Iterator[Piece]:
+        """The one object of a document, whose messages are taken one by one."""
+        value = dict(outline.value)
+        for name in SYSTEMS:
+            if name in outline.lists:
+                value[name] = [item.value for item in document.listed(name)]
+        begin, end = outline.lists[key].begin, outline.end
+        yield from self._object(value, (key, value[key]), "", "", (begin, end), document.listed(key))
+        yield Piece(place="messages", counts=True, end=outline.end)
 
     def alone(self, item: Value, is_line: bool) -> Iterator[Piece]:
         """A line of many, or the one value of a document."""
@@ -125,11 +140,12 @@ class _Shapes:
         value = item.value
         if isinstance(value, list):
             conversation = Conversation(id=self._reading.conversation_id(value), number=number)
-            yield from self._conversation(value, f"{before}messages", conversation, item.end)
+            yield from self._conversation(_each(value, item.end), f"{before}messages", conversation)
         elif is_export(value):
             yield Piece(place=place, export=value, end=item.end)
         elif isinstance(value, dict) and (held := messages_of(value)) is not None:
-            yield from self._object(value, held, before, number, item.end)
+            ends = item.end, item.end
+            yield from self._object(value, held, before, number, ends, _each(held[1], item.end))
         elif isinstance(value, dict) and self._reading.is_message(value):
             yield self._message(value, place, None, item.end)
             return
@@ -138,9 +154,17 @@ class _Shapes:
         yield Piece(place=place, counts=True, end=item.end)  # in the conversation that the file is
 
     def _object(
-        self, value: Mapping[str, Any], held: tuple[str, list[Any]], before: str, number: str, end: int
+        self,
+        value: Mapping[str, Any],
+        held: tuple[str, list[Any]],
+        before: str,
+        number: str,
+        ends: tuple[int, int],
+        items: Iterator[Value],
     ) -> Iterator[Piece]:
+        """An object with messages, of which `held` may be the beginning; `ends` is what was read before and after."""
         key, messages = held
+        begin, end = ends
         own = next((value[name] for name in IDS if isinstance(value.get(name), str) and value[name]), None)
         title = value.get("title")
         conversation = Conversation(
@@ -149,8 +173,8 @@ class _Shapes:
             number=number,
         )
         for name in SYSTEMS:
-            yield from self._system(value.get(name), name, before, conversation, end)
-        yield from self._conversation(messages, f"{before}{key}", conversation, end)
+            yield from self._system(value.get(name), name, before, conversation, begin)
+        yield from self._conversation(items, f"{before}{key}", conversation)
         beside = [name for name in value if name not in (key, *IDS, *SYSTEMS, "title")]
         if beside:
             reason = "settings beside the messages, such as model and tools"
@@ -175,10 +199,15 @@ class _Shapes:
             end=end,
         )
 
-    def _conversation(self, messages: list[Any], place: str, conversation: Conversation, end: int) -> Iterator[Piece]:
+    def _conversation(self, items: Iterator[Value], place: str, conversation: Conversation) -> Iterator[Piece]:
+        """The messages of a conversation, and what is wrong with others."""
         self._reading.begin()
-        for i, message in enumerate(messages):
-            yield self._message(message, f"{place}[{i}]", conversation, end)
+        for item in items:
+            where = f"{place}[{item.place}]"
+            if item.fault is None:
+                yield self._message(item.value, where, conversation, item.end)
+            else:
+                yield Piece(place=where, conversation=conversation, fault=item.fault, counts=True, end=item.end)
 
     def _message(self, message: Any, place: str, conversation: Conversation | None, end: int) -> Piece:
         try:
@@ -189,6 +218,10 @@ class _Shapes:
             return Piece(place=place, conversation=conversation, fault=reason, counts=True, end=end)
         made = tuple(entries)
         return Piece(place=place, conversation=conversation, entries=made, counts=True, left_out=left_out, end=end)
+
+
+def _each(messages: list[Any], end: int) -> Iterator[Value]:
+    return (Value(i, message, None, end) for i, message in enumerate(messages))
 
 
 def _system_text(given: Any) -> str:

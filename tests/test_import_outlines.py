@@ -1,0 +1,171 @@
+"""A large object whose messages are taken one by one gives what reading it whole gives, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from commands import CHAT
+from palimpsest import Memory
+from palimpsest.transfer.sources import SOURCES, documents
+from palimpsest.transfer.sources.files import SourceFile
+from palimpsest.transfer.sources.limits import Limits
+from strategies import json_values
+from test_import_damage import LANGCHAIN, PYDANTIC
+
+OBJECTS: dict[str, dict[str, Any]] = {
+    "messages": {"system": ["Be", "brief."], "messages": CHAT, "title": "Talk", "model": "m", "tools": [{"a": [1]}]},
+    "langchain": {"id": "talk", "messages": LANGCHAIN},
+    "pydantic-ai": {"messages": PYDANTIC, "settings": {"temperature": 0.5, "stop": ["}", "]"]}},
+    "palimpsest": {},
+}
+
+
+class Trickle(io.BytesIO):
+    """A file that gives little at a time."""
+
+    def __init__(self, body: bytes, most: int) -> None:
+        super().__init__(body)
+        self._most = most
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(self._most if size is None or size < 0 else min(size, self._most))
+
+
+def taken(body: bytes, source: str, *, at_least: int, most: int = 1 << 16, limits: Limits | None = None) -> list[Any]:
+    """The pieces of a file, read whole if it has fewer bytes than `at_least`; what is told of how far it was read is
+    left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "SAMPLE_BYTES", at_least)
+        file = SourceFile(Trickle(body, most), limits=limits or Limits())
+        options = {"format": "openai"} if source == "messages" else {}
+        reader = SOURCES.find(source)(file, **options)
+        found = []
+        for piece in reader.pieces():
+            talk = piece.conversation
+            about = (talk.id, talk.title, talk.number) if talk is not None else None
+            export = json.dumps(piece.export, sort_keys=True) if piece.export is not None else None
+            found.append(
+                (piece.place, about, piece.entries, piece.fault, piece.left_out, piece.counts, piece.key, export)
+            )
+        return found
+
+
+def same(body: bytes, source: str, most: int = 1 << 16) -> list[Any]:
+    streamed = taken(body, source, at_least=1, most=most)
+    assert streamed == taken(body, source, at_least=1 << 20)
+    return streamed
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, Any]:
+    with Memory.open("memory://") as memory:
+        session = memory.session("talk")
+        session.add(CHAT)
+        return session.export()
+
+
+def body_of(source: str, exported: dict[str, Any], indent: int | None = None) -> bytes:
+    return json.dumps(OBJECTS[source] or exported, indent=indent).encode()
+
+
+@pytest.mark.parametrize("source", OBJECTS)
+@settings(deadline=None)
+@given(indent=st.sampled_from([None, 1]), most=st.integers(1, 9))
+def test_an_object_gives_what_it_gives_whole(
+    source: str, exported: dict[str, Any], indent: int | None, most: int
+) -> None:
+    """However it is laid out, and however little is read at a time."""
+    found = same(body_of(source, exported, indent), source, most)
+
+    assert len(found) > 1 or source == "palimpsest"
+    assert not any(fault for _, _, _, fault, *_ in found)
+
+
+@pytest.mark.parametrize("source", OBJECTS)
+@settings(deadline=None)
+@given(cut=st.floats(0, 1))
+def test_an_object_that_ends_anywhere_gives_nothing(source: str, exported: dict[str, Any], cut: float) -> None:
+    """A file that is cut off is told with the line and column where it ends; nothing of it is taken."""
+    body = body_of(source, exported)
+
+    found = same(body[: int(cut * (len(body) - 1))], source)
+
+    assert all(entries == () for _, _, entries, *_ in found)
+
+
+PUT = st.sampled_from([*b'{}[],:"\\ 0\n', 0, 0xFF]).map(lambda byte: bytes([byte])) | st.sampled_from(
+    [b"null", b'"a"', b',"messages":[]', b',"messages":7', b'"messages":', b"\xef\xbb\xbf", b".5", b"[[", b"}]", b"//"]
+)
+
+
+@pytest.mark.parametrize("source", ["messages", "langchain"])
+@settings(deadline=None)
+@given(place=st.floats(0, 1), put=PUT, gone=st.integers(0, 2))
+@example(0.0, b"\xef\xbb\xbf", 0)
+@example(1.0, b"}", 0)
+@example(1.0, b" \n", 0)
+@example(1.0, b"x", 0)
+def test_anything_put_anywhere_is_told_alike(source: str, place: float, put: bytes, gone: int) -> None:
+    """Brackets of the wrong kind, no commas or two, keys twice, bytes that are no text: as when it is read whole."""
+    body = body_of(source, {})
+    at = int(place * len(body))
+
+    same(body[:at] + put + body[at + gone :], source)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["messages", "input", "contents", "id", "system", "title", "x"]), json_values)),
+    st.lists(json_values | st.sampled_from(CHAT), max_size=4),
+)
+def test_any_values_under_any_keys_are_told_alike(pairs: list[tuple[str, Any]], messages: list[Any]) -> None:
+    """Values of wrong types, keys twice (the last one counts), numbers and texts among the messages."""
+    texts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in [*pairs, ("messages", messages), *pairs]]
+
+    same(("{" + ", ".join(texts) + "}").encode(), "messages")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+def test_other_encodings_are_read_as_they_are_whole(encoding: str) -> None:
+    """JSON of UTF-16 or UTF-32 is read, as it is in a small file."""
+    found = same(json.dumps(OBJECTS["messages"]).encode(encoding), "messages")
+
+    assert sum(len(entries) for _, _, entries, *_ in found) > 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "limits", "reason"),
+    [
+        ("x" * 5_000, Limits(value=2_000), "bytes in one value (the limit 'value'"),
+        ("x" * 5_000, Limits(string=2_000), "characters in one string (the limit 'string'"),
+        ([[]] * 900, Limits(values=500), "items in one value (the limit 'values'"),
+        (json.loads("[" * 400 + "]" * 400), Limits(), "nested too deeply: more than 300 levels"),
+    ],
+    ids=["value", "string", "values", "deep"],
+)
+def test_a_message_beyond_a_limit_costs_no_other(wrong: Any, limits: Limits, reason: str) -> None:
+    """Of a large object each message is a value of its own, which the limits are for."""
+    said = [{"role": "user", "content": text} for text in ["one", wrong, "two"]]
+
+    found = taken(json.dumps({"messages": said}).encode(), "messages", at_least=1, limits=limits)
+
+    told = [(place, fault) for place, _, _, fault, *_ in found if fault]
+    assert [place for place, _ in told] == ["messages[1]"]
+    assert reason in told[0][1]
+    assert [entry.text for _, _, entries, *_ in found for entry in entries] == ["one", "two"]
+
+
+def test_what_is_beyond_a_limit_beside_the_messages_is_told() -> None:
+    """What stands beside the messages is held, so it may have no more than a value may."""
+    body = json.dumps({"messages": CHAT, "other": "x" * 5_000}).encode()
+
+    ((_, _, entries, fault, *_),) = taken(body, "messages", at_least=1, limits=Limits(value=2_000))
+
+    assert entries == ()
+    assert "(the limit 'value'" in str(fault)
