@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sqlite3
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ import postgresstore
 from commands import start
 from palimpsest import Memory, Query
 from palimpsest.testing import FakeClock
-from recalls import companion, finds, index_bytes, marks, place_of, remaining, texts, traces
+from recalls import companion, finds, index_bytes, marks, place_of, remaining, rows, texts, traces
 from writer import quarters
 
 EVERY = pytest.mark.parametrize("kind", ["sqlite", "file", "postgres"])
@@ -302,6 +303,52 @@ def test_an_erased_summary_is_not_found(tmp_path: Path) -> None:
 
         assert traces([secret], index_bytes("sqlite", tmp_path)) == []
         assert not finds(memory, secret)
+
+
+def test_an_erasure_of_what_the_index_never_had_does_not_write_it_anew(tmp_path: Path) -> None:
+    """Nobody has searched since it was added; what was indexed before it is written anew when that goes."""
+    known, new = marks("never", 2)
+    with Memory.open(place_of("sqlite", tmp_path)) as memory:
+        session = memory.session("one")
+        session.add_user_message(f"said {known}")
+        assert finds(memory, known)
+        before = written_anew(tmp_path)
+
+        session.add_user_message(f"said {new}")
+        assert session.erase([2]).remains == ()
+        assert (written_anew(tmp_path), traces([known, new], index_bytes("sqlite", tmp_path))) == (before, [known])
+        assert session.erase([1]).remains == ()
+        assert written_anew(tmp_path) > before
+        assert traces([known, new], index_bytes("sqlite", tmp_path)) == []
+
+
+def written_anew(folder: Path) -> int:
+    """A number that grows whenever the index's file is written anew."""
+    ((version,),) = rows(companion("sqlite", folder), "PRAGMA schema_version")
+    return int(version)
+
+
+def test_no_segment_is_merged_for_what_sqlite_takes_out_of_them_itself(tmp_path: Path) -> None:
+    """Since 3.42 FTS5 does that; with an older SQLite the words are merged. Either way no byte is left of what went."""
+    words = marks("segments", 40)
+    with Memory.open(place_of("sqlite", tmp_path)) as memory:
+        session = memory.session("one")
+        for word in words:
+            session.add_user_message(f"said {word} among many others " * 40)
+            assert finds(memory, word)
+        before = segments(tmp_path)
+        assert before > 1
+
+        assert session.erase([3]).remains == ()
+
+        assert segments(tmp_path) == (before if sqlite3.sqlite_version_info >= (3, 42) else 1)
+        assert traces(words, index_bytes("sqlite", tmp_path)) == words[:2] + words[3:]
+
+
+def segments(folder: Path) -> int:
+    """How many segments an index of one tenant has."""
+    ((number,),) = rows(companion("sqlite", folder), "SELECT count(DISTINCT segid) FROM words_1_idx")
+    return int(number)
 
 
 def test_vacuum_leaves_no_byte_of_what_a_large_index_still_held(

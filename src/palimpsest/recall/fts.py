@@ -34,14 +34,17 @@ SMALL = 8 * 1024 * 1024
 """Bytes up to which an index is written anew with each erasure."""
 
 LARGE = (
-    "segments of the search index {where} may still hold terms of it: at {size:,} bytes it is too large to be written "
-    "anew with every erasure. `memory.vacuum` and `palimpsest vacuum` do that"
+    "unused parts of the search index {where} may still hold terms of it: at {size:,} bytes it is too large to be "
+    "written anew with every erasure. `memory.vacuum` and `palimpsest vacuum` do that"
 )
 PATIENCE = 1000
 """Milliseconds that writing an index anew waits, at most, for others who use it."""
 
 MOST_STALE = 20_000
 """Parts of what is gone from which on an index is made anew by the next search, rather than looked through for them."""
+
+CHECKPOINT = 1000
+"""Pages of the write-ahead log from which on it is written back by whoever writes: SQLite's own default."""
 
 HELD = "the write-ahead log of the search index {where} may still hold terms of it, until nobody else reads it"
 
@@ -144,22 +147,38 @@ class File:
         if size.stale:
             self.do(tenant, Words.purge if size.stale < MOST_STALE else Words.empty, writes=True)
         noted = self.do(tenant, Words.noted)
-        if not self.path or (noted is None and not whole):
+        if not self.path or (noted.scrub is None and not whole):
             return ()
         if not whole and size.bytes > SMALL:
             return (LARGE.format(where=self.where, size=size.bytes),)
-        self.do(tenant, Words.merge, writes=True)
-        with self._lock, Translated(self.where):
-            db = self._opened()
-            db.execute(f"PRAGMA busy_timeout={PATIENCE}")
-            with suppress(sqlite3.OperationalError):  # somebody reads: what is free was overwritten all the same
-                db.execute("VACUUM")
-            (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            db.execute(f"PRAGMA busy_timeout={int(self._busy * 1000)}")
-        if busy:
+        if not self._written_anew(tenant, merged=whole or noted.segments is not None):
             return (HELD.format(where=self.where),)
         self.do(tenant, lambda words: words.scrubbed(noted), writes=True)
         return ()
+
+    def _written_anew(self, tenant: str, merged: bool) -> bool:
+        """Write the file anew, with the segments of a tenant's words or without; return whether its log is cut off.
+
+        It is written back once, at the end, and not after each step.
+        """
+        self._tell("wal_autocheckpoint", 0)
+        try:
+            if merged:
+                self.do(tenant, Words.merge, writes=True)
+            self._tell("busy_timeout", PATIENCE)
+            with self._lock, Translated(self.where):
+                db = self._opened()
+                with suppress(sqlite3.OperationalError):  # somebody reads: what is free was overwritten all the same
+                    db.execute("VACUUM")
+                (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._tell("busy_timeout", int(self._busy * 1000))
+            self._tell("wal_autocheckpoint", CHECKPOINT)
+        return not busy
+
+    def _tell(self, pragma: str, value: int) -> None:
+        with self._lock, Translated(self.where):
+            self._opened().execute(f"PRAGMA {pragma}={value}")
 
     def close(self) -> None:
         """Let go of the database."""

@@ -31,6 +31,10 @@ CREATE VIRTUAL TABLE words_N USING fts5(terms, content='', tokenize="ascii token
 """What a tenant has of its own: so nobody's words weigh in another's search."""
 
 
+FORGETTING = (3, 42)
+"""The first SQLite whose FTS5 can take what is deleted out of its segments at once (`secure-delete`)."""
+
+
 def prepare(db: sqlite3.Connection) -> None:
     """Make the tables that all tenants share; where they are of another format, all is made anew."""
     for statement in TABLES.split(";\n")[:-1]:
@@ -53,6 +57,14 @@ def has_vectors(db: sqlite3.Connection, number: int) -> bool:
     return found.fetchone() is not None
 
 
+def forgets(db: sqlite3.Connection, number: int) -> bool:
+    """Whether what is deleted from a tenant's words leaves their segments at once."""
+    if sqlite3.sqlite_version_info < FORGETTING:
+        return False
+    found = db.execute(f"SELECT v FROM words_{int(number)}_config WHERE k = 'secure-delete'").fetchone()  # noqa: S608
+    return found is not None and bool(found[0])
+
+
 def drop(db: sqlite3.Connection, number: int) -> None:
     """Drop the tables of the tenant of this number, as far as they are there."""
     for table in ("session", "entry", "blocked", "words", "vector"):
@@ -67,7 +79,7 @@ def of_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
         drop(db, number)  # what nobody knows whose it is
         for statement in OF_TENANT.replace("_N", f"_{number}").split(";\n")[:-1]:
             db.execute(statement)
-        if secure and sqlite3.sqlite_version_info >= (3, 42):
+        if secure and sqlite3.sqlite_version_info >= FORGETTING:
             db.execute(f"INSERT INTO words_{number}(words_{number}, rank) VALUES('secure-delete', 1)")
     else:
         number = int(found[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from palimpsest.recall.answers import Answers
 from palimpsest.recall.index import LAST_NUMBER, LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.tables import has_vectors, met, of_tenant, who_was_met
+from palimpsest.recall.tables import forgets, has_vectors, met, of_tenant, who_was_met
 from palimpsest.stores.sqlite.faults import Damaged
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Words:
     def __init__(self, db: sqlite3.Connection, tenant: str, *, secure: bool) -> None:
         self._db = db
         self._number = of_tenant(db, tenant, secure=secure)
+        self._secure = forgets(db, self._number)
         self.answers = Answers(db, self._number, lambda: self.told("parts"))
         self._beside: Any = None
 
@@ -112,13 +113,14 @@ class Words:
         return True
 
     def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
-        self._note()
         rows = ((session, seq, now) for seq in seqs)
         self._many("INSERT OR REPLACE INTO blocked_N VALUES(?, ?, ?)", rows)
         there = self.cursors([session]).get(session)
         gone = 0
         if there is not None:
             gone = self._drop(there.number, drop) + self._lose(there.number, spans.of(seqs))
+        if 0 in seqs or self._told("drop_N") is not None:  # else nothing of it was here
+            self._note()
         self._move_on()
         return gone
 
@@ -149,6 +151,8 @@ class Words:
         if there is not None:
             gone = self._lose(there.number, [(0, LAST_SEQ)])
             self._run("DELETE FROM session_N WHERE number = ?", (there.number,))
+            self._dropped()
+            self._note()
         self._move_on()
         return gone
 
@@ -184,6 +188,8 @@ class Words:
         self._many("DELETE FROM entry_N WHERE place = ?", ((_place(number, one.seq),) for one in same))
         self._drop_vectors(number, spans.of(document.seq for document in documents))
         parts = sum(len(one.parts) for one in same)
+        if same:
+            self._dropped()
         self._count(-len(same), -parts, 0)
         return parts
 
@@ -202,6 +208,8 @@ class Words:
             if found[0]:
                 entries, parts = entries + found[0], parts + found[1]
                 self._run("UPDATE entry_N SET checksum = -1, name = NULL WHERE place BETWEEN ? AND ?", ends)
+        if entries:
+            self._dropped()
         self._count(-entries, -parts, parts)
         return parts
 
@@ -209,7 +217,10 @@ class Words:
         """Drop the vectors of these entries, where somebody has made some."""
         if gone and has_vectors(self._db, self._number):
             ranges = ((key_of(number, low), key_of(number, high + 1)) for low, high in gone)
+            before = self._db.total_changes
             self._many("DELETE FROM vector_N WHERE key >= ? AND key < ?", ranges)
+            if self._db.total_changes > before:
+                self._dropped()
             self._db.execute("UPDATE vectors SET generation = generation + 1 WHERE number = ?", (self._number,))
 
     def _entries(self, number: int, seqs: Sequence[int]) -> dict[int, int]:
@@ -239,6 +250,7 @@ class Words:
 
     def empty(self) -> None:
         """Forget all but what is blocked."""
+        self._dropped()
         self._note()
         for table in ("session", "entry"):
             self._run(f"DELETE FROM {table}_N")  # noqa: S608 (our own tables)
@@ -262,24 +274,47 @@ class Words:
         self._many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
         self._run("DELETE FROM entry_N WHERE checksum = -1")
         self._count(0, 0, -len(found))
+        self._dropped()
         self._note()
 
     def _note(self) -> None:
-        """Note that terms of what is dropped may be left in the file, until it is written anew: also after a kill."""
-        self._run("INSERT INTO meta VALUES('scrub_N', 1) ON CONFLICT DO UPDATE SET value = value + 1")
+        """Note that the file is to be written anew, for an erasure: also after a kill."""
+        self._count_up("scrub_N")
 
-    def noted(self) -> int | None:
-        """What was noted last; None for nothing."""
-        found = self._run("SELECT value FROM meta WHERE name = 'scrub_N'").fetchone()
+    def _dropped(self) -> None:
+        """Note that terms of what is dropped may be left in the file, until it is written anew: in unused parts of
+        pages, and in segments, where SQLite does not take them out of these."""
+        self._count_up("drop_N")
+        if not self._secure:
+            self._count_up("segments_N")
+
+    def _count_up(self, name: str) -> None:
+        self._run(f"INSERT INTO meta VALUES('{name}', 1) ON CONFLICT DO UPDATE SET value = value + 1")
+
+    def _told(self, name: str) -> int | None:
+        found = self._run(f"SELECT value FROM meta WHERE name = '{name}'").fetchone()  # noqa: S608 (a name of ours)
         return None if found is None else int(found[0])
 
-    def scrubbed(self, noted: int | None) -> None:
-        """Take a note back, unless there is a newer one."""
-        self._run("DELETE FROM meta WHERE name = 'scrub_N' AND value = ?", (noted,))
+    def noted(self) -> Noted:
+        """What was noted last."""
+        return Noted(self._told("scrub_N"), self._told("drop_N"), self._told("segments_N"))
+
+    def scrubbed(self, noted: Noted) -> None:
+        """Take notes back, unless there are newer ones."""
+        for name, value in zip(("scrub_N", "drop_N", "segments_N"), noted, strict=True):
+            self._run(f"DELETE FROM meta WHERE name = '{name}' AND value = ?", (value,))  # noqa: S608 (as above)
 
     def merge(self) -> None:
         """Write the words anew, without those that were dropped."""
         self._run("INSERT INTO words_N(words_N) VALUES('optimize')")
+
+
+class Noted(NamedTuple):
+    """How often the file was to be written anew, something was dropped, and was left in segments; None for never."""
+
+    scrub: int | None
+    drop: int | None
+    segments: int | None
 
 
 def _kept(facts: Facts) -> tuple[int, int, int, int, int, str | None]:
