@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,9 @@ from palimpsest.log.entry import Entry, derived_ids, moment
 from palimpsest.log.late import sha256
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Summary
-from palimpsest.recall.splitter import Chunk
+
+if TYPE_CHECKING:
+    from palimpsest.recall.splitter import Chunk
 
 OWNER = "\x01knowledge"
 """What tenants of knowledge bases begin with."""

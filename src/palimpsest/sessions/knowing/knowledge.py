@@ -14,7 +14,6 @@ from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.recall.splitter import Chunk, split
-from palimpsest.sessions.bases.keeping import Keeper
 from palimpsest.sessions.bases.records import (
     KnowledgeDocument,
     KnowledgeHit,
@@ -28,6 +27,7 @@ from palimpsest.sessions.bases.vectors import embedded
 from palimpsest.sessions.options import check_id
 
 if TYPE_CHECKING:
+    from palimpsest.sessions.bases.keeping import Keeper
     from palimpsest.sessions.scope import MemoryScope
     from palimpsest.tokens.counter import TokenCounter
 

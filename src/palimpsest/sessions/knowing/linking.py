@@ -16,7 +16,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.bases.records import Link, Place, places_of
-from palimpsest.sessions.knowing.searching import Searcher
+from palimpsest.sessions.knowing.asking import hits_of
 from palimpsest.sessions.knowing.shown import Known
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.tokens.counter import Encoding
@@ -113,9 +113,8 @@ class SessionKnowledge:
                 continue
             user = await self.user()
             places = places_of(base.collection(self._scope.key.session, user), user)
-            keeper = await self._scope.memory.keeper(joins=False)
-            searcher = Searcher(self._scope.memory, keeper, base, without=self._scope.key.session)
-            if hits := await searcher.hits(newest.text, places):
+            memory, own = self._scope.memory, self._scope.key.session
+            if hits := await hits_of(memory, base, newest.text, places, without=own):
                 found.append(Known(hits, base.max_tokens))
         return found
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.compaction.knowledge import KnowledgeBase, TextSplitter, check_collection, loaded
 from palimpsest.errors import ConfigError
-from palimpsest.sessions.bases.records import KnowledgeHit, Place
+from palimpsest.sessions.knowing import knowledge_of
+from palimpsest.sessions.knowing.asking import hits_of
 from palimpsest.sessions.knowing.knowledge import Asking, AsyncKnowledge
-from palimpsest.sessions.knowing.linking import SessionKnowledge
-from palimpsest.sessions.knowing.searching import Searcher
 from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 
@@ -39,25 +38,21 @@ def of_memory(
         return user
 
     base = KnowledgeBase(collection_id=collection, embedder=embedder)
-    search = partial(_search, scope)
+    search = partial(hits_of, scope)
     return AsyncKnowledge(scope, Asking(base=base, splitter=splitter, counter=counter, whose=whose, search=search))
 
 
 def of_session(scope: SessionScope, collection: str | None) -> AsyncKnowledge:
     """The knowledge base of a session, as `AsyncSession.knowledge` says."""
-    own = SessionKnowledge(scope)
+    own = knowledge_of(scope)
     base, splitter = own.chosen(collection)
     asking = Asking(
         base=base,
         splitter=splitter,
         counter=scope.options.counter,
         whose=own.user,
-        search=partial(_search, scope.memory),
+        search=partial(hits_of, scope.memory),
         session=scope.key.session,
         keep=own.keep,
     )
     return AsyncKnowledge(scope.memory, asking)
-
-
-async def _search(scope: MemoryScope, base: KnowledgeBase, query: str, places: Sequence[Place]) -> list[KnowledgeHit]:
-    return await Searcher(scope, await scope.keeper(joins=False), base).hits(query, places)
