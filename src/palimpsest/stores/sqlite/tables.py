@@ -46,9 +46,7 @@ LISTED = (
 )
 
 OLDEST = "SELECT pos + ?, value, coalesce(id, ''), expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos LIMIT ?"
-NEWEST = (
-    "SELECT pos + ?, value, coalesce(id, ''), expires FROM ROWS WHERE pos BETWEEN ? AND ? ORDER BY pos DESC LIMIT ?"
-)
+NEWEST = OLDEST.replace("ORDER BY pos", "ORDER BY pos DESC")
 NAMED = "SELECT pos + ?, value, id, expires FROM ROWS WHERE id = ? AND id IS NOT NULL AND pos BETWEEN ? AND ?"
 ANYWHERE = (
     "SELECT (part.high << 32) + (r.pos & 0xFFFFFFFF), r.value, r.id, r.expires "
