@@ -48,8 +48,13 @@ def own_server(kind: str) -> Iterator[Server]:
 
 SERVERS = [
     pytest.param(
-        kind, marks=[pytest.mark.wide, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+        kind,
+        marks=[
+            pytest.mark.slow if kind == "mongodb" else pytest.mark.wide,
+            pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+        ],
     )
     for kind in KINDS
 ]
-"""Each kind, for tests that say of it what they say of stores on a disk. A driver leaves a socket to the collector."""
+"""Each kind, for tests that say of it what they say of stores on a disk. SecantusDB takes its time; a driver leaves a
+socket to the collector."""

@@ -362,7 +362,7 @@ async def _unblocked(index: Index, session: str, seqs: Sequence[int], anew: Sequ
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_all_indexes_answer_alike(all_kept: Sequence[Kept], seed: int) -> None:
     """The same is done to each, at random: each verb says the same, and each search finds the same, scored the same."""
     world = World([kept.of(f"tenant {seed}") for kept in all_kept], seed)

@@ -29,7 +29,7 @@ PATHS: dict[str, Any] = {
 """Ways into a store, of `write_paths`, in which all kinds of texts come."""
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.slow) if kind == "mongodb" else kind for kind in KINDS])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of a test's own, of each kind: its folder has all that it writes."""
     with own_server(request.param) as one:

@@ -19,7 +19,7 @@ from processes import Process, together, whole_turns
 from servers import Server, with_options
 from writer import ENTRIES_A_TURN, SESSION, quarters, turn
 
-SLOW_SERVER = (pytest.mark.wide, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+SLOW_SERVER = (pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 """SecantusDB takes its time; PyMongo leaves a socket to the garbage collector when it is cancelled as it connects."""
 
 EACH = [pytest.param(kind, marks=SLOW_SERVER if kind == "mongodb" else ()) for kind in KINDS]
