@@ -117,7 +117,7 @@ ONCE = ("postgres apart",)
 """And what only the tests of `USUAL` run over."""
 
 USUAL = "test_sessions"
-"""What runs over each server in a usual run, too; the other tests of sessions are `wide` there."""
+"""What runs over each server in a usual run, too; others are `wide` there, and over SecantusDB slow."""
 
 OVER_DRIVERS = {
     "test_branches": DRIVERS,
@@ -132,6 +132,13 @@ OVER_DRIVERS = {
 """Tests of sessions that run over them, too."""
 
 
+def passes(server: str, *, usual: bool) -> tuple[pytest.MarkDecorator, ...]:
+    """In which pass tests of sessions run over a server: those of `USUAL`, or others."""
+    if usual and server not in SELDOM:
+        return ()
+    return (pytest.mark.wide,) if usual or "SecantusDB" not in server else (pytest.mark.slow,)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests of sessions over stores with an asynchronous driver, too."""
@@ -139,11 +146,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [mark for mark in metafunc.definition.iter_markers("parametrize") if mark.args[0] == "memory"]
     if drivers and "memory" in metafunc.fixturenames and not (chosen or hasattr(metafunc.module, "memory")):
         usual = metafunc.module.__name__.rpartition(".")[2] == USUAL
-        over = [
-            pytest.param(server, marks=() if usual and server not in SELDOM else (pytest.mark.wide,))
-            for server in SERVERS
-            if usual or server not in ONCE
-        ]
+        over = [pytest.param(one, marks=passes(one, usual=usual)) for one in SERVERS if usual or one not in ONCE]
         embedded = ("memory", "sqlite", "file") if usual else EMBEDDED
         mark = pytest.mark.parametrize("memory", [*embedded, *drivers, *over], indirect=True)
         metafunc.definition.add_marker(mark)  # a mark stands in for the fixture's own parameters

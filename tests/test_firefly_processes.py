@@ -131,7 +131,12 @@ def test_a_process_that_is_killed_loses_nothing_that_it_was_told_is_kept(kind: s
 
 @pytest.mark.wide
 @pytest.mark.parametrize(
-    ("kind", "rounds"), [*((kind, 20) for kind in DISKS), *((kind, 3) for kind in fireflies.SERVED)]
+    ("kind", "rounds"),
+    [
+        *((kind, 8) for kind in DISKS),
+        *(pytest.param(kind, 20, marks=pytest.mark.slow) for kind in DISKS),
+        *((kind, 3) for kind in fireflies.SERVED),
+    ],
 )
 def test_a_process_that_is_killed_again_and_again_loses_nothing(kind: str, rounds: int, tmp_path: Path) -> None:
     """Also where files are written anew meanwhile."""
