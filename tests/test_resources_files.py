@@ -67,6 +67,43 @@ def test_ten_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
     assert isinstance(caught.value, ConfigError)
 
 
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_keys_that_come_twice_hide_no_other_mistake(tmp_path: Path, name: str) -> None:
+    """Each is told with both of its lines, beside all that is wrong elsewhere; what it has the first time is read."""
+    text = """{
+      "resource": "memory",
+      "id": "chat", "persistence": {"type": "in_memory"},
+      "type": "token_base",
+      "max_tokens": 400,
+      "max_tokens": {"a": [{"b": 1}], "a": 2},
+      "flushing": {"type": "simple_fif", "type": "lru"},
+      "id": "other",
+      "max_messages": -1
+    }"""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(written(tmp_path, text, name))
+
+    assert [(one.line, one.key) for one in caught.value.mistakes] == [
+        (4, "type"),
+        (6, "max_tokens"),
+        (6, "max_tokens.a"),
+        (7, "flushing.type"),
+        (7, "flushing.type"),
+        (8, "id"),
+        (9, "max_messages"),
+    ]
+    assert caught.value.mistakes[1].allowed == "each key once: it stands in line 5, too"
+    assert {one.memory for one in caught.value.mistakes} == {"chat"}
+
+
+def test_keys_that_come_twice_are_told_beside_what_cannot_be_read(tmp_path: Path) -> None:
+    """A file that ends in the middle tells both."""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(written(tmp_path, "id: a\nid: b\ntype: [\n"))
+
+    assert [(one.line, one.key) for one in caught.value.mistakes] == [(2, "id"), (4, "")]
+
+
 SHORT, LONG = "short_term_memory_strategy", "long_term_memory_strategy"
 BREAKER = "persistence.circuit_breaker"
 NEURALYZER = {"long_term_memory_id": "neuralyzer", "interaction_threshold_qty": 30}

@@ -99,7 +99,7 @@ def _read(path: Path, problems: Problems) -> Document | None:
             problems.add((), f"over {len(said):,} bytes", f"a file of at most {LONGEST:,} characters")
             return None
         text = said.decode("utf-8-sig")
-        return read_document(text, is_json=path.suffix.lower() == ".json")
+        return read_document(text, problems.found, is_json=path.suffix.lower() == ".json")
     except UnicodeDecodeError as fault:
         problems.add((), f"byte {fault.start}", "UTF-8")
     except OSError as fault:

@@ -2,7 +2,7 @@
 
 YAML is read as version 1.2 has it: `no` is a text, and `12:30:00` is one. What a declaration does not need is refused,
 for it can be an attack or a mistake that nobody sees: anchors, aliases, merges, tags, keys that come twice, and what is
-deeper or larger than any declaration.
+deeper or larger than any declaration. All but a key that comes twice ends the reading.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ class Document(NamedTuple):
     places: dict[Path, Place]
 
 
-def read_document(text: str, *, is_json: bool = False) -> Document:
-    """Return what a YAML or JSON text says. Raises Problem for what cannot be read, with its place.
+def read_document(text: str, found: list[Problem], *, is_json: bool = False) -> Document:
+    """Return what a YAML or JSON text says, and note in `found` each key that comes twice: the first one is read.
 
-    Raises MissingExtra for YAML without its reader.
+    Raises Problem for what cannot be read, with its place, and MissingExtra for YAML without its reader.
     """
     if len(text) > LONGEST:
         raise Problem((), f"{len(text):,} characters", f"a file of at most {LONGEST:,} characters")
     if not text.strip():
         return Document(None, {})
     if not is_json:
-        return _Builder(_events(text)).document()
-    try:
-        value = _json(text)
-    except Problem as problem:
-        if problem.place is None and problem.path:  # a key that comes twice, which YAML reads with its place
-            _Builder(_events(text)).document()
-        raise
+        return _Builder(_events(text), found).document()
+    twice = list[Problem]()
+    value = _json(text, twice)
+    placed = list[Problem]()
     try:  # which knows where everything stands, but takes a tab for no blank, and no half of a character
-        places = _Builder(_events(_HALF.sub(r"\\u0041", text.replace("\t", " ")))).document().places
+        places = _Builder(_events(_HALF.sub(r"\\u0041", text.replace("\t", " "))), placed).document().places
     except (Problem, MissingExtra):
         places = {}
+    if twice:
+        found += placed or twice
     return Document(value, places)
 
 
@@ -57,13 +56,13 @@ _MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
-def _json(text: str) -> Any:
+def _json(text: str, twice: list[Problem]) -> Any:
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         known = dict[str, Any]()
         for key, value in found:
             if key in known:
-                raise Problem((key,), key, "each key once")
-            known[key] = value
+                twice.append(Problem((key,), key, "each key once"))
+            known.setdefault(key, value)
         return known
 
     depth = 0
@@ -103,8 +102,8 @@ def _events(text: str) -> Iterator[Any]:
 class _Builder:
     """Makes values of a stream of events, without a call for each level: what is too deep is refused, not run into."""
 
-    def __init__(self, events: Iterator[Any]) -> None:
-        self._events = events
+    def __init__(self, events: Iterator[Any], found: list[Problem]) -> None:
+        self._events, self._found = events, found
         self._places: dict[Path, Place] = {}
         self._open: list[tuple[Any, Path]] = []
         self._key: list[str | None] = []
@@ -170,9 +169,11 @@ class _Builder:
         if key == "<<" and not event.style:
             raise Problem(path, key, "the keys themselves: merges are not taken", place=_place(event))
         if key in mapping:
-            first = self._places[(*path, key)]
-            raise Problem((*path, key), key, f"each key once: it stands in line {first.line}, too", place=_place(event))
-        self._places[(*path, key)] = _place(event)
+            allowed = f"each key once: it stands in line {self._places[(*path, key)].line}, too"
+            self._found.append(Problem((*path, key), key, allowed, place=_place(event)))
+            key = _Again(key)
+        else:
+            self._places[(*path, key)] = _place(event)
         self._key[-1] = key
 
     def _awaits_key(self) -> bool:
@@ -197,8 +198,16 @@ class _Builder:
             self._places[(*path, len(holder))] = _place(event)
             holder.append(value)
         else:
-            holder[self._key[-1]] = value
-            self._key[-1] = None
+            key, self._key[-1] = self._key[-1], None
+            if not isinstance(key, _Again):
+                holder[key] = value
+
+
+class _Again(str):
+    """A key that was there before: what stands under it is looked through, and is no part of the value."""
+
+    __slots__ = ()
+    __eq__, __hash__ = object.__eq__, object.__hash__  # so its paths are other ones than those of the first
 
 
 def _place(event: Any) -> Place:
