@@ -79,14 +79,7 @@ class Contexts:
 
             earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
-        facts = await self._read_facts() if self._options.facts else []
-        ending: list[TailPart] = [*(() if self._options.leads else facts), *_texts(tail)]
-        if self._options.knowledge:
-            ending += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not dry_run)
-        if recall is not None:
-            ending.append(await self._recollection(recall))
-        if ending or self._options.leads:
-            call = msgspec.structs.replace(call, lead=facts if self._options.leads else None, tail=ending)
+        call = await self._with_what_varies(call, tail, recall)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
             await (await self._auto.there()).turn_ended()
@@ -101,6 +94,21 @@ class Contexts:
         if mode != "shown":
             await self._note_prompt(context)
         return context
+
+    async def _with_what_varies(
+        self, call: ContextRequest, tail: str | Mapping[str, str] | None, recall: str | None
+    ) -> ContextRequest:
+        """The request with facts, the call's own texts, and what knowledge bases and the log say about it."""
+        leads = self._options.leads
+        facts = await self._read_facts() if self._options.facts else []
+        ending: list[TailPart] = [*(() if leads else facts), *_texts(tail)]
+        if self._options.knowledge:
+            ending += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not call.dry_run)
+        if recall is not None:
+            ending.append(await self._recollection(recall))
+        if not (ending or leads):
+            return call
+        return msgspec.structs.replace(call, lead=facts if leads else None, tail=ending)
 
     def _check_tail(self, tail: object, at: int | None) -> None:
         if not isinstance(tail, str | Mapping):
