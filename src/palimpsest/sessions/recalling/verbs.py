@@ -159,7 +159,7 @@ async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user:
     while page := await scope.store.sessions(scope.tenant, after=after, user=user):
         owned += [info.session for info in page]
         after = page[-1].session
-    return owned if given is None else [one for one in given if one in set(owned)]
+    return owned if given is None else sorted(set(owned).intersection(given))
 
 
 async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter: TokenCounter) -> Recalled:
