@@ -109,6 +109,7 @@ class AsyncDeclaredMemory:
             key: a key, or a pattern.
             confirm: True, to say that it is meant.
             backup: whether what is there is first stored as a session of its own, which goes with its user in `forget`.
+                What others add after it was stored, and before the clear, is destroyed and not in it.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         if confirm is not True:
