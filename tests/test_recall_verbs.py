@@ -280,7 +280,17 @@ def test_no_query_does_harm(tmp_path: Path, kind: str, query: str, caplog: pytes
     assert query.strip()[:20] not in told
 
 
-@pytest.mark.parametrize("query", ["", " \n", "a" * 10_001, "pelican\ud800", None, 7, b"pelican", ["pelican"]])
+def nested() -> dict[str, Any]:
+    """A value that is too deep for Python to write."""
+    value: dict[str, Any] = {}
+    for _ in range(100_000):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "query", ["", " \n", "a" * 10_001, "pelican\ud800", None, 7, b"pelican", ["pelican"], nested()]
+)
 def test_what_is_no_query_is_refused_without_quoting_it(query: Any) -> None:
     """By an error of ours, that says what is accepted."""
     with Memory.open("memory://") as memory:

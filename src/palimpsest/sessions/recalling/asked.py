@@ -55,10 +55,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         neighbours: object,
     ) -> Asked:
         """What a verb was given. Raises ConfigError; the query stands in none."""
-        if not isinstance(query, str) or not query.strip() or unfit(query) is not None:
-            given = "a blank text" if query == "" or str(query).isspace() else "this text"
-            found = given if isinstance(query, str) else type(query).__name__
-            raise ConfigError("query", found, "text that is not blank, without lone surrogates")
+        fit = "text that is not blank, without lone surrogates"
+        if not isinstance(query, str):
+            raise ConfigError("query", type(query).__name__, fit)
+        if not query.strip() or unfit(query) is not None:
+            raise ConfigError("query", "this text" if query.strip() else "a blank text", fit)
         if len(query) > LONGEST:
             raise ConfigError("query", f"{len(query):,} characters", f"at most {LONGEST:,}")
         values.whole("limit", limit, 1)
