@@ -409,7 +409,7 @@ def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_
 
 def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_path: Path) -> None:
     """However far apart the entries are that a search asks for, their facts are one statement; a word that few parts
-    hold is counted and scored, and that is all."""
+    hold is counted and scored, and that is all. What no part holds is counted alone."""
     with closing(File(str(tmp_path / "index"))) as file:
         index = FtsIndex(file, "tenant", Inline(), "")
         added(index, "long", *(document(seq, "rare" if seq % 50 == 0 else "a b") for seq in range(1, 2001)))
@@ -417,11 +417,33 @@ def test_a_search_asks_the_file_once_for_a_rare_word_and_once_for_all_facts(tmp_
         places = [place_of(key_of(number, seq)) for seq in range(50, 2001, 50)]
 
         facts = selected(file, lambda: drive(index.facts(places)))
-        matches = selected(file, lambda: drive(index.matches(["rare"])))
+        matches = selected(file, lambda: drive(index.matches(["rare", "rare rare"])))
+        nothing = selected(file, lambda: drive(index.matches(["none", "rare none"])))
 
         assert drive(index.facts(places)).keys() == set(places)
     assert len([one for one in facts if "FROM entry_" in one]) == 1
     assert len([one for one in matches if "FROM words_" in one]) == 2
+    assert len([one for one in matches if "FROM temp.count_" in one]) == 1
+    assert [one for one in nothing if "FROM words_" in one] == []
+
+
+def test_what_merged_words_leave_unused_in_the_file_is_given_back_when_all_is_taken_in(tmp_path: Path) -> None:
+    """At most a hundredth of the file stays: it is others' disk."""
+    with closing(File(str(tmp_path / "index"))) as file:
+        index = FtsIndex(file, "tenant", Inline(), "")
+        for number in range(17):  # sixteen segments are merged
+            added(index, f"s{number}", document(1, " ".join(f"a{number}b{word}" for word in range(2000))))
+
+        def pages(what: str) -> int:
+            assert file._db is not None
+            return int(file._db.execute(f"PRAGMA {what}_count").fetchone()[0])
+
+        before = pages("page")
+        assert pages("freelist") > before / 100
+        drive(index.set_mark(1, drive(index.generation())))
+        assert pages("freelist") <= pages("page") / 100
+        assert pages("page") < before
+        assert found(index, ["a7b7"], None)
 
 
 def selected(file: File, do: Callable[[], object]) -> list[str]:

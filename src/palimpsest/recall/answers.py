@@ -36,14 +36,18 @@ class Answers:
 
     def matches(self, terms: Sequence[str], numbers: Collection[int] | None) -> list[Mapping[int, float]]:
         """As `Index.matches` says."""
-        parts = self._parts()
-        return [self._matching(fit(term).replace('"', " "), numbers, parts) for term in terms]
+        parts, asked = self._parts(), [fit(term).replace('"', " ") for term in terms]
+        holding = {word: self._frequency(word, parts) for word in {word for term in asked for word in term.split()}}
+        return [self._matching(term, numbers, parts, holding) for term in asked]
 
-    def _matching(self, term: str, numbers: Collection[int] | None, parts: int) -> dict[int, float]:
+    def _matching(
+        self, term: str, numbers: Collection[int] | None, parts: int, every: Mapping[str, int]
+    ) -> dict[int, float]:
+        """The parts that hold a term; `every` is how many hold each word of it."""
         phrase, found = f'"{term}"', dict[int, float]()
-        holding = min(
-            (self._frequency(word, parts) for word in term.split()), default=0
-        )  # so many at most, of a phrase
+        holding = min((every[word] for word in term.split()), default=0)  # so many at most, of a phrase
+        if not holding:
+            return found
         whole = numbers is None or len(numbers) > RANGES
         for number in [None] if numbers is None or whole else numbers:
             if " " not in term and holding <= COMMON:
@@ -79,16 +83,15 @@ class Answers:
         holding, of = self._known.get(word, (0, 0))
         if of and 0.9 * parts <= of <= parts * 1.1:
             return holding
-        some = "SELECT count(*) FROM (SELECT 1 FROM words_N WHERE words_N MATCH ? LIMIT ?)"
-        (holding,) = self._run(some, (f'"{word}"', COMMON + 1)).fetchone()
+        row = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
+        holding = int(row[0]) if row else 0
         if holding <= COMMON:
             self._known.pop(word, None)
-            return int(holding)
-        (holding,) = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
+            return holding
         if len(self._known) >= KNOWN:
             self._known.clear()
         self._known[word] = holding, parts
-        return int(holding)
+        return holding
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         """As `Index.facts` says."""

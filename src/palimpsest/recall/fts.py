@@ -112,6 +112,7 @@ class File:
         try:
             db.execute(f"PRAGMA busy_timeout={int(self._busy * 1000)}")
             db.execute("PRAGMA secure_delete=ON")
+            db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that is new
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             with db:

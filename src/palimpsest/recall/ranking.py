@@ -10,7 +10,8 @@ neighbours do not drown a short entry. Constants were chosen on half of LoCoMo a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import nlargest
 
@@ -23,6 +24,8 @@ from palimpsest.recall.questions import Question
 
 AROUND = ((-1, 0.4), (1, 0.2), (-2, 0.2), (2, 0.1))
 """What the entries around one add to it: what was said before counts more than what was said after."""
+
+REACH = max(abs(place) for place, _ in AROUND)
 
 SITTING = 6 * 3600 * 1_000_000
 """Microseconds. A longer pause ends a sitting; what is beyond it is not around."""
@@ -79,17 +82,17 @@ class Ranking:
         """
         self._question = question
         asked = [(weight, found) for weight, found in zip(question.weights, matches, strict=True) if found]
-        top = _best_entries(asked, candidates)
-        self._scored = top.union(*({entry + place for entry in top} for place, _ in AROUND))
-        reach = self._scored.union(*({entry + place for entry in self._scored} for place, _ in AROUND))
+        top = sorted(_best_entries(asked, candidates))
+        self._scored = {entry for low, high in _runs(top, REACH) for entry in range(low, high)}
         self._worths: list[float] = []
         self._worth: dict[int, float] = {}
         self._held: dict[int, dict[int, float]] = {}
+        reach = [(low << PART_BITS, high << PART_BITS) for low, high in _runs(top, 2 * REACH)]
         for weight, found in asked:
             self._take(weight, found, reach)
         self._best = self._best_parts()
 
-    def _take(self, weight: float, found: Mapping[int, float], reach: Collection[int]) -> None:
+    def _take(self, weight: float, found: Mapping[int, float], reach: Sequence[tuple[int, int]]) -> None:
         """Take in how often each part of entries within reach has the next term, for its length: what BM25 made of it,
         undone. An entry has as much of it as the part that has most.
 
@@ -99,25 +102,30 @@ class Ranking:
         scale, term = len(found) / sum(found.values()), len(self._worths)
         worth = weight / scale * (SATURATION + 1)
         self._worths.append(worth)
-        worths, holding, amounts = self._worth, self._held, dict[float, float]()
-        for key in [key for key in found if key >> PART_BITS in reach]:
+        worths, holding, known = self._worth, self._held, dict[float, tuple[float, float]]()
+        for key in _within(found, reach):
             score = found[key]
-            amount = amounts.get(score)
-            if amount is None:
+            if score not in known:
                 gain = score * scale
-                amount = amounts[score] = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
-            worths[key] = worths.get(key, 0.0) + worth * amount / (amount + SATURATION)
-            held = holding.setdefault(key >> PART_BITS, {})
-            if amount > held.get(term, 0.0):
+                amount = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
+                known[score] = amount, worth * amount / (amount + SATURATION)
+            amount, added = known[score]
+            worths[key] = worths.get(key, 0.0) + added
+            held = holding.get(key >> PART_BITS)
+            if held is None:
+                holding[key >> PART_BITS] = {term: amount}
+            elif amount > held.get(term, 0.0):
                 held[term] = amount
 
     def _best_parts(self) -> dict[int, int]:
         """The key of each entry's part that has most of the question; of equal ones the first."""
         best: dict[int, int] = {}
-        for key in sorted(self._worth):
-            other = best.get(key >> PART_BITS)
-            if other is None or self._worth[key] > self._worth[other]:
-                best[key >> PART_BITS] = key
+        most: dict[int, float] = {}
+        for key, worth in self._worth.items():
+            entry = key >> PART_BITS
+            other = most.get(entry, -1.0)
+            if worth > other or (worth == other and key < best[entry]):
+                most[entry], best[entry] = worth, key
         return best
 
     @property
@@ -135,8 +143,7 @@ class Ranking:
             limit: How many at most.
             only: Which entries may be returned; those that may not still count for those around them.
         """
-        around = self._around(facts)
-        scores = {entry: self._score(entry, around) for entry in self._scored if entry in facts}
+        scores = self._scores(facts)
         self._add_sittings(scores, facts)
         self._add_who_and_when(scores, facts)
         kept = [(score, entry) for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
@@ -145,36 +152,26 @@ class Ranking:
             for score, entry in nlargest(limit, kept)
         ]
 
-    def _around(self, facts: Mapping[int, Facts]) -> dict[int, dict[int, float]]:
-        """How much entries have of each term together with what is around them, of those around which there is
-        something; between sessions there are numbers that no entry has."""
-        sources = []
+    def _scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:
+        """The score of each entry, with what is around it; what stands in another part than the best one counts less.
+        Between sessions there are numbers that no entry has."""
+        sources: dict[int, tuple[int, float, dict[int, float]]] = {}
         for entry, held in self._held.items():
             known = facts.get(entry)
             if known is not None:
-                sources.append((entry, known.at, 1.0 if known.chars <= LONG else LONG / known.chars, held))
-        times = {entry: facts[entry].at for entry in self._scored if entry in facts}
-        around: dict[int, dict[int, float]] = {}
-        for place, share in AROUND:
-            for source, at, short, held in sources:
-                entry = source - place
-                if entry not in times or not -SITTING <= at - times[entry] <= SITTING:
-                    continue
-                if entry not in around:
-                    around[entry] = self._held.get(entry, {}).copy()
-                there, given = around[entry], share * short
-                for term, amount in held.items():
-                    there[term] = there.get(term, 0.0) + given * amount
-        return around
-
-    def _score(self, entry: int, around: Mapping[int, Mapping[int, float]]) -> float:
-        """The score of an entry with what is around it; what stands in another part than the best one counts less."""
-        own = self._held.get(entry)
-        if own is None:
-            return self._worth_of(around.get(entry, {}))
-        every = self._worth_of(own)
-        score = self._worth_of(around[entry]) if entry in around else every
-        return score - (1 - REST) * (every - self._worth[self._best[entry]])
+                sources[entry] = known.at, 1.0 if known.chars <= LONG else LONG / known.chars, held
+        scores: dict[int, float] = {}
+        for entry in self._scored:
+            known = facts.get(entry)
+            if known is None:
+                continue
+            own = self._held.get(entry)
+            there = _together(own, entry, known.at, sources)
+            scores[entry] = self._worth_of(there)
+            if own is not None:
+                every = scores[entry] if there is own else self._worth_of(own)
+                scores[entry] -= (1 - REST) * (every - self._worth[self._best[entry]])
+        return scores
 
     def _worth_of(self, held: Mapping[int, float]) -> float:
         worths, total = self._worths, 0.0
@@ -210,6 +207,44 @@ class Ranking:
                 scores[entry] += OF_TIME * top
 
 
+def _runs(entries: Iterable[int], far: int) -> list[list[int]]:
+    """First and end of the runs of what is no further than `far` from one of these entries, which ascend."""
+    runs: list[list[int]] = []
+    for entry in entries:
+        if runs and entry - far <= runs[-1][1]:
+            runs[-1][1] = entry + far + 1
+        else:
+            runs.append([entry - far, entry + far + 1])
+    return runs
+
+
+def _within(found: Mapping[int, float], runs: Sequence[tuple[int, int]]) -> list[int]:
+    """The keys that are in one of these runs, ascending."""
+    keys, within, at = sorted(found), list[int](), 0
+    for low, high in runs:
+        at = bisect_left(keys, low, at)
+        begin, at = at, bisect_left(keys, high, at)
+        within += keys[begin:at]
+    return within
+
+
+def _together(
+    own: Mapping[int, float] | None, entry: int, at: int, sources: Mapping[int, tuple[int, float, Mapping[int, float]]]
+) -> Mapping[int, float]:
+    """How much an entry, written `at` then, has of each term, with what is around it in its sitting."""
+    there: dict[int, float] | None = None
+    for place, share in AROUND:
+        source = sources.get(entry + place)
+        if source is None or not -SITTING <= source[0] - at <= SITTING:
+            continue
+        if there is None:
+            there = dict(own or ())
+        given = share * source[1]
+        for term, amount in source[2].items():
+            there[term] = there.get(term, 0.0) + given * amount
+    return own or {} if there is None else there
+
+
 def _best_entries(asked: Sequence[tuple[float, Mapping[int, float]]], candidates: int) -> set[int]:
     """The entries with the best parts; of equal ones the newest.
 
@@ -235,10 +270,7 @@ def _best_entries(asked: Sequence[tuple[float, Mapping[int, float]]], candidates
 
 def _is_enough(totals: Mapping[int, float], candidates: int, rest: float) -> bool:
     """Whether so many entries have a part that has more than `rest`."""
-    if len(totals) < candidates or max(totals.values()) <= rest:
-        return False
-    best = _best_of(totals, candidates)
-    return len(best) == candidates and best[-1][0] > rest
+    return len({key >> PART_BITS for key, score in totals.items() if score > rest}) >= candidates
 
 
 def _best_of(totals: Mapping[int, float], candidates: int) -> list[tuple[float, int]]:

@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 _cursor = msgspec.json.Decoder(Cursor).decode
 
+UNUSED = 0.01
+"""The share of the file that may be unused when all was taken in, from merged segments: beyond it, it is given back."""
+
 
 class Words:
     """The index of one tenant in a database. Each method is called in a transaction; the first makes the tables."""
@@ -77,6 +80,9 @@ class Words:
     def set_mark(self, mark: int, generation: int) -> None:
         sql = "UPDATE tenant SET mark = max(mark, ?) WHERE number = ? AND generation = ?"
         self._db.execute(sql, (mark, self._number, generation))
+        (free,), (pages,) = (self._db.execute(f"PRAGMA {what}_count").fetchone() for what in ("freelist", "page"))
+        for _ in range(free if free > pages * UNUSED else 0):
+            self._db.execute("PRAGMA incremental_vacuum(1)")  # sqlite3 runs the first step alone: a page
 
     # --- whose it is
 

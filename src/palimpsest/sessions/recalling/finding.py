@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans
@@ -18,6 +19,8 @@ from palimpsest.recall.search import Hit, search
 from palimpsest.sessions.recalling.asked import Asked
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.stores import Store
+
+T = TypeVar("T")
 
 AHEAD, SPARE = 2, 5
 """Times as many candidates as are wanted, and how many more than are wanted are read: some of them may be gone."""
@@ -45,6 +48,10 @@ class Finder:
         self._scope, self._store, self._recall = scope, store, recall
         self.apart = store.apart
 
+    async def together(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run what reads from several sessions where the store reads, in one go."""
+        return await self._store.together(start, reads=True)
+
     async def find(self, asked: Asked, sessions: Sequence[str] | None) -> list[Found]:
         """Return the entries of these sessions (None: of all) that answer, best first; each once, whoever has it."""
         found, known, looked = list[Found](), set[object](), set[tuple[int, int]]()
@@ -56,7 +63,7 @@ class Finder:
             while len(found) < asked.limit and hits:
                 wanted, hits = hits[: asked.limit - len(found) + SPARE], hits[asked.limit - len(found) + SPARE :]
                 looked.update((hit.number, hit.seq) for hit in wanted)
-                for one in await self._read(wanted, names):
+                for one in await self.together(partial(self._read, wanted, names)):
                     if known.isdisjoint(same := _marks(one.entry)):
                         found.append(one)
                     known.update(same)

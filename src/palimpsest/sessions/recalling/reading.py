@@ -11,13 +11,10 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
-from palimpsest.sessions.recalling.recalled import Passage, Recalled, rendered
+from palimpsest.sessions.recalling.recalled import LETTERS, Passage, Recalled, rendered
 
 MOST = 1000
 """Entries that are read at once."""
-
-LETTERS = 16
-"""Characters of a token, at most about: what is behind so many is not counted to see whether it has room."""
 
 
 def names_of(entries: Any) -> tuple[list[int], list[str]]:

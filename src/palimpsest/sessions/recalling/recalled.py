@@ -11,6 +11,9 @@ import msgspec
 from palimpsest.formats.fences import HIDDEN, fenced
 from palimpsest.log.entry import Kind, Role, moment
 
+LETTERS = 16
+"""Characters of a token, at most about: what is behind so many is not counted to see whether it has room."""
+
 
 class Passage(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of what was said: `text`, from `session`, the characters `start` to `end` of the entry of this `id` and
@@ -194,6 +197,8 @@ def _fitting(passages: Sequence[Passage], most: int, count: Callable[[str], int]
     left, chosen = most - count(rendered(())), list[Passage]()
     sessions = set[str]()
     for one in passages:
+        if len(one.text) > LETTERS * left:
+            continue
         cost = count(one.shown) + 1
         whole = cost + (0 if one.session in sessions else count(f"# session {one.session}\n"))
         if whole <= left:

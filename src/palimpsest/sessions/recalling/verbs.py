@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -139,10 +139,13 @@ class Recalling:
     async def _noted(self, result: Recalled, store: Store) -> Recalled:
         """Remember that what was found was fetched."""
         if store.writable and not (self._session is not None and self._session.options.readonly):
-            for session in dict.fromkeys(one.session for one in result.hits):
-                seqs = [one.seq for one in result.hits if one.session == session]
-                await accessed(store, SessionKey(self._memory.tenant, session), seqs)
+            await store.together(partial(self._note, result, store), reads=True)
         return result
+
+    async def _note(self, result: Recalled, store: Store) -> None:
+        for session in dict.fromkeys(one.session for one in result.hits):
+            seqs = [one.seq for one in result.hits if one.session == session]
+            await accessed(store, SessionKey(self._memory.tenant, session), seqs)
 
 
 async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user: str | None) -> list[str] | None:
@@ -227,11 +230,15 @@ async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[
             for seq in (one.entry.seq - far, one.entry.seq + far):
                 if seq > 0 and (one.session, seq) not in there:
                     wanted.setdefault((one.session, seq), set()).add(one.entry.turn)
-    entries = dict[tuple[str, int], Entry]()
-    for session in dict.fromkeys(session for session, _ in wanted):
-        seqs = [seq for name, seq in wanted if name == session]
-        entries |= {(session, entry.seq): entry for entry in await finder.living(session, seqs)}
-    return await finder.apart(_stand, found, wanted, entries)
+
+    async def neighbours() -> dict[tuple[str, int], Entry]:
+        entries = dict[tuple[str, int], Entry]()
+        for session in dict.fromkeys(session for session, _ in wanted):
+            seqs = [seq for name, seq in wanted if name == session]
+            entries |= {(session, entry.seq): entry for entry in await finder.living(session, seqs)}
+        return entries
+
+    return await finder.apart(_stand, found, wanted, await finder.together(neighbours))
 
 
 def _stand(
