@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Entry, EntryNotFound, InvalidEntry, Memory, Session, SessionNotFound, Text
+from palimpsest import ConfigError, Entry, EntryNotFound, InvalidEntry, Memory, Session, SessionNotFound, Text
 from palimpsest.testing import FakeClock
+from palimpsest.types import Interaction
 from writer import quarters, turn
 
 
@@ -236,6 +237,49 @@ def test_interactions_are_a_human_message_and_what_follows(session: Session) -> 
     ]
     session.add_assistant_message("done")
     assert [each.open for each in session.interactions()] == [False] * 4
+
+
+def test_interactions_are_read_page_by_page(session: Session) -> None:
+    """Pages of any size have together what one list has, with the same numbers, whatever was rewound or erased; what
+    is added to the last of them comes in no page, what comes after it does."""
+    session.add_system_message("be brief")
+    for number in range(9):
+        session.add(turn(str(number)))
+    session.rewind(session.interactions()[4].entries[-1].id)
+    for number in range(9, 13):
+        session.add(turn(str(number)))
+    session.erase([session.interactions()[2].entries[0].seq])
+    whole = session.interactions()
+    assert [each.index for each in whole] == [*range(-1, 8)]
+
+    for limit in (1, 2, 3, 8, 9, 10):
+        pages = [session.interactions(limit=limit)]
+        while page := session.interactions(after=pages[-1][-1], limit=limit):
+            pages.append(page)
+        assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+        assert [each for page in pages for each in page] == whole
+    assert session.interactions(limit=0) == []
+
+    session.add_assistant_message("one more thing")
+    session.add_user_message("and then")
+    assert [each.index for each in session.interactions(after=whole[-1])] == [8]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"after": 3},
+        {"after": "x"},
+        {"after": Interaction(3, (), open=False)},
+        {"limit": -1},
+        {"limit": True},
+        {"limit": 1.5},
+    ],
+)
+def test_a_page_of_interactions_is_asked_for_by_what_was_returned(session: Session, options: dict[str, Any]) -> None:
+    """A number may be an index, or a `seq`: neither is guessed at."""
+    with pytest.raises(ConfigError, match=str(*options)):
+        session.interactions(**options)
 
 
 def test_an_interaction_with_an_unanswered_call_is_open(session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -217,16 +218,25 @@ class LogReader:
         """What is covered and evicted, and what stands for it."""
         return await compaction_of(self._store, self._options.key, head.compaction)
 
-    async def interactions(self) -> list[Interaction]:
-        """The whole log by interaction, oldest first."""
-        found: list[Interaction] = []
-        members: list[Entry] = []
-        async for entry in self.walk(await self.head()):
-            if members and entry.turn != members[0].turn:
-                found.append(_interaction(members, found))
-                members = []
-            members.append(entry)
-        return [*found, _interaction(members, found, newest=True)] if members else found
+    async def interactions(self, after: Interaction | None, limit: int | None) -> list[Interaction]:
+        """The log by interaction, oldest first: all, or at most `limit` of those after one that was returned before."""
+        if after is not None and not (isinstance(after, Interaction) and after.entries):
+            raise ConfigError("after", after, "an interaction, as this verb returns them, or None")
+        check_whole(limit, "limit", or_none=True)
+        head, found, members = await self.head(), list[Interaction](), list[Entry]()
+        last, index = (after.entries[-1], after.index) if after is not None else (None, -1)
+        where = spans.visible(head.rewound, last.seq if last is not None else 0, head.next_seq)
+        walked = entries_of(self._store, self._options.key, where, counter=self._options.counter.name)
+        async with aclosing(walked):
+            async for entry in walked:
+                if members and entry.turn != members[0].turn:
+                    found.append(_interaction(members, index))
+                    index, members = found[-1].index, []
+                if limit is not None and len(found) >= limit:
+                    return found
+                if last is None or entry.turn != last.turn:
+                    members.append(entry)
+        return [*found, _interaction(members, index, newest=True)] if members else found
 
     async def count(self, *, stores: bool = True) -> int:
         """Count every entry without a stored count, store that, and return how many there were.
@@ -316,10 +326,10 @@ def _cost(entries: Sequence[Entry], meter: Meter) -> int:
     return sum(meter.cost(entry) for entry in entries if not entry.erased)
 
 
-def _interaction(members: list[Entry], before: list[Interaction], *, newest: bool = False) -> Interaction:
+def _interaction(members: list[Entry], before: int, *, newest: bool = False) -> Interaction:
+    """The interaction of these entries; `before` is the index of the one before it."""
     preamble = members[0].turn == 0
-    numbered = (one.index for one in reversed(before) if one.index >= 0)  # a replacement may begin without a human
-    index = -1 if preamble else next(numbered, -1) + 1
+    index = -1 if preamble else before + 1
     if preamble or not newest:
         return Interaction(index, tuple(members), open=False)
     unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}

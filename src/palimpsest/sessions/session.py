@@ -567,9 +567,17 @@ class AsyncSession:
         """
         return await (await self._compacting()).active_entries()
 
-    async def interactions(self) -> list[Interaction]:
-        """Return the whole log by interaction, oldest first; what came before the first is the preamble, -1."""
-        return await self._log.interactions()
+    async def interactions(self, *, after: Interaction | None = None, limit: int | None = None) -> list[Interaction]:
+        """Return the log by interaction, oldest first; what came before the first is the preamble, -1.
+
+        With `limit` a long log is read page by page: the next page is after the last interaction of the one before.
+        What was added to that one since is in no page. Raises ConfigError for what is not accepted.
+
+        Args:
+            after: an interaction that this verb has returned; those up to it are left out. None: from the first.
+            limit: the most interactions to return; None: all.
+        """
+        return await self._log.interactions(after, limit)
 
     async def stats(self) -> Stats:
         """Return the session in numbers. What has not been counted yet is counted now, once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
@@ -44,7 +44,7 @@ async def batches_of(
 
 async def entries_of(
     store: Store, key: SessionKey, where: Iterable[Span], *, counter: str | None = None
-) -> AsyncIterator[Entry]:
+) -> AsyncGenerator[Entry, None]:
     """Yield the same entry by entry."""
     async for batch in batches_of(store, key, where, counter=counter):
         for entry in batch:
