@@ -101,9 +101,7 @@ def palimpsest(talk: Talk) -> Search:
     for entry in talk.entries:
         for number, part in enumerate(parts_of(entry)):
             index.put(key_of(0, entry.seq, number), part.terms)
-        facts[entry.seq] = Facts(
-            at=entry.at, turn=entry.turn, kind=entry.kind, role=entry.role, chars=len(entry.text), name=entry.name
-        )
+        facts[entry.seq] = Facts(at=entry.at, kind=entry.kind, role=entry.role, chars=len(entry.text), name=entry.name)
 
     def search(asked: Asked) -> list[int]:
         wanted = question(asked.text, asked.now)

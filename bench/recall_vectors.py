@@ -91,9 +91,7 @@ def joined(talk: Talk, model: Model, weight: float) -> Search:
             key = key_of(0, entry.seq, number)
             index.put(key, part.terms)
             texts[key] = entry.text[part.start : part.end]
-        facts[entry.seq] = Facts(
-            at=entry.at, turn=entry.turn, kind=entry.kind, role=entry.role, chars=len(entry.text), name=entry.name
-        )
+        facts[entry.seq] = Facts(at=entry.at, kind=entry.kind, role=entry.role, chars=len(entry.text), name=entry.name)
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
     async def do(body: Callable[[SqliteVectors], T], *, writes: bool) -> T:  # noqa: ARG001 (nobody else has it)

@@ -12,7 +12,7 @@ START = 1_700_000_000_000_000
 
 def facts(count: int, *, chars: int = 100, apart: int = 60_000_000, role: str = "user") -> dict[int, Facts]:
     return {
-        seq: Facts(at=START + seq * apart, turn=seq, kind="message", role=role, chars=chars)  # type: ignore[arg-type]
+        seq: Facts(at=START + seq * apart, kind="message", role=role, chars=chars)  # type: ignore[arg-type]
         for seq in range(1, count + 1)
     }
 
@@ -103,7 +103,7 @@ def test_long_entries_say_less_of_those_around_them() -> None:
 def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
     """Only what the filter takes is returned."""
     known = facts(40)
-    known[10] = Facts(at=known[10].at, turn=10, kind="message", role="assistant", chars=100)
+    known[10] = Facts(at=known[10].at, kind="message", role="assistant", chars=100)
 
     found = Meaning(near({10: 0.9, 30: 0.2})).joined([], known, only=lambda one: one.role == "user")
 

@@ -88,7 +88,7 @@ def all_kept(tmp_path: Path) -> Iterator[list[Kept]]:
 
 def document(seq: int, *parts: str, kind: Kind = "message", name: str | None = None) -> Document:
     """A document with these parts, whose words have blanks between them."""
-    facts = Facts(seq * 1_000, seq // 2, kind, "user", sum(map(len, parts)), name)
+    facts = Facts(seq * 1_000, kind, "user", sum(map(len, parts)), name)
     return Document(seq, facts, [part.split() for part in parts])
 
 

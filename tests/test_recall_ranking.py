@@ -35,7 +35,7 @@ class Talk:
         entry = Entry(seq=seq, role=role, content=text, name=name, at=self.at)
         for number, part in enumerate(parts_of(entry)):
             self.index.put(key_of(0, seq, number), part.terms)
-        self.facts[seq] = Facts(at=self.at, turn=0, kind="message", role=role, chars=len(text), name=name)
+        self.facts[seq] = Facts(at=self.at, kind="message", role=role, chars=len(text), name=name)
         return seq
 
     def ask(self, text: str) -> list[Ranked]:

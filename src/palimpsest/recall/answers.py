@@ -97,11 +97,8 @@ class Answers:
         """As `Index.facts` says."""
         asked = msgspec.json.encode(places).decode()
         there = "FROM entry_N WHERE place IN (SELECT value FROM json_each(?)) AND checksum != -1"
-        rows = self._run("SELECT place, at, turn, kind, role, chars, name " + there, (asked,)).fetchall()
-        return {
-            place: Facts(at, turn, KINDS[kind], ROLES[role], chars, name)
-            for place, at, turn, kind, role, chars, name in rows
-        }
+        rows = self._run("SELECT place, at, kind, role, chars, name " + there, (asked,)).fetchall()
+        return {place: Facts(at, KINDS[kind], ROLES[role], chars, name) for place, at, kind, role, chars, name in rows}
 
     def parts(self, number: int) -> list[int]:
         """The keys of the parts of a session's entries."""

@@ -53,7 +53,7 @@ def fit(term: str) -> str:
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
-FORMAT = 1
+FORMAT = 2
 """What parts are made of, and how they are kept: an index of another format is made anew."""
 
 
@@ -68,7 +68,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
     def of(cls, entry: Entry) -> Document:
         """Make the document of an entry: the same of the same entry at any time."""
         parts = [[term for term in part.terms if term not in SILENT] for part in parts_of(entry)]
-        facts = Facts(entry.at, entry.turn, entry.kind, entry.role, len(entry.text), entry.name)
+        facts = Facts(entry.at, entry.kind, entry.role, len(entry.text), entry.name)
         return cls(entry.seq, facts, parts)
 
 

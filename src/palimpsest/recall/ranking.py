@@ -53,7 +53,6 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """What ranking knows of an entry beside its terms: `chars` are those of its text, `at` microseconds since 1970."""
 
     at: int
-    turn: int
     kind: Kind
     role: Role
     chars: int

@@ -180,7 +180,7 @@ class Words:
         words = ((key_of(number, one.seq, i), " ".join(part)) for one in documents for i, part in enumerate(one.parts))
         self._many("INSERT INTO words_N(rowid, terms) VALUES(?, ?)", words)
         rows = ((_place(number, one.seq), *_kept(one.facts), len(one.parts), _checksum(one)) for one in documents)
-        self._many("INSERT INTO entry_N VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._many("INSERT INTO entry_N VALUES(?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._count(len(documents), sum(len(one.parts) for one in documents), 0)
 
     def _drop(self, number: int, documents: Sequence[Document]) -> int:
@@ -323,8 +323,8 @@ class Noted(NamedTuple):
     segments: int | None
 
 
-def _kept(facts: Facts) -> tuple[int, int, int, int, int, str | None]:
-    return facts.at, facts.turn, KINDS.index(facts.kind), ROLES.index(facts.role), facts.chars, facts.name
+def _kept(facts: Facts) -> tuple[int, int, int, int, str | None]:
+    return facts.at, KINDS.index(facts.kind), ROLES.index(facts.role), facts.chars, facts.name
 
 
 def _place(number: int, seq: int) -> int:

@@ -34,7 +34,7 @@ CURSORS = (
     "AND ($2::text[] IS NULL OR name = ANY($2::text[]))"
 )
 SESSIONS = f"SELECT number, name FROM {{s}}.recall_sessions WHERE tenant = {_OF} AND number = ANY($2::bigint[])"
-FACTS = f"""SELECT place, at, turn, kind, role, chars, name FROM {{s}}.recall_entries
+FACTS = f"""SELECT place, at, kind, role, chars, name FROM {{s}}.recall_entries
 WHERE tenant = {_OF} AND place = ANY($2::bigint[])"""
 PARTS = f"SELECT key FROM {{s}}.recall_parts WHERE tenant = {_OF} AND key >= $2 AND key < $3 ORDER BY key"
 BLOCK = """INSERT INTO {s}.recall_blocked(tenant, session, seq, since) SELECT $1, $2, seq, $4
@@ -212,8 +212,8 @@ class PostgresIndex:
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         return {
-            place: Facts(at, turn, kind, role, chars, None if name is None else name_of(name))
-            for place, at, turn, kind, role, chars, name in await self._fetch(FACTS, list(places))
+            place: Facts(at, kind, role, chars, None if name is None else name_of(name))
+            for place, at, kind, role, chars, name in await self._fetch(FACTS, list(places))
         }
 
     # --- the whole

@@ -45,7 +45,7 @@ MADE = (
     'name text COLLATE "C" NOT NULL, cursor bytea NOT NULL, PRIMARY KEY(tenant, number), UNIQUE(tenant, name)) '
     "WITH (fillfactor = 80)",
     "CREATE TABLE {s}.recall_entries(tenant bigint NOT NULL, place bigint NOT NULL, at bigint NOT NULL, "
-    'turn bigint NOT NULL, kind text COLLATE "C" NOT NULL, role text COLLATE "C" NOT NULL, '
+    'kind text COLLATE "C" NOT NULL, role text COLLATE "C" NOT NULL, '
     'chars bigint NOT NULL, name text COLLATE "C", PRIMARY KEY(tenant, place))',
     "CREATE TABLE {s}.recall_parts(tenant bigint NOT NULL, key bigint NOT NULL, length integer NOT NULL, "
     'words text COLLATE "C" NOT NULL, PRIMARY KEY(tenant, key))',

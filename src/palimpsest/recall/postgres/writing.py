@@ -33,14 +33,13 @@ DROP = f"""WITH entries AS (
         terms = t.terms - c.terms FROM counted c WHERE t.number = $1 AND c.entries > 0
 ) SELECT parts FROM counted"""
 PUT = """WITH entries AS (
-    INSERT INTO {s}.recall_entries(tenant, place, at, turn, kind, role, chars, name)
-    SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
-        $8::text[])
+    INSERT INTO {s}.recall_entries(tenant, place, at, kind, role, chars, name)
+    SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text[])
 ), parts AS (
     INSERT INTO {s}.recall_parts(tenant, key, length, words)
-    SELECT $1, * FROM unnest($9::bigint[], $10::int[], $11::text[])
+    SELECT $1, * FROM unnest($8::bigint[], $9::int[], $10::text[])
 ) UPDATE {s}.recall_tenants SET entries = entries + cardinality($2::bigint[]),
-    parts = parts + cardinality($9::bigint[]), terms = terms + $12 WHERE number = $1"""
+    parts = parts + cardinality($8::bigint[]), terms = terms + $11 WHERE number = $1"""
 DROP_VECTORS = """DELETE FROM {s}.vector v USING unnest($2::bigint[], $3::bigint[]) AS r(low, high)
 WHERE v.tenant = $1 AND v.key BETWEEN r.low AND r.high"""
 MOVED_VECTORS = """INSERT INTO {s}.vectors(tenant, generation) VALUES($1, 1)
@@ -123,7 +122,6 @@ class Locked(NamedTuple):
             self.number,
             [place_of(key_of(number, one.seq)) for one in documents],
             [one.at for one in facts],
-            [one.turn for one in facts],
             [one.kind for one in facts],
             [one.role for one in facts],
             [one.chars for one in facts],
