@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -246,4 +247,5 @@ def test_vectors_are_compared_beside_the_loop() -> None:
         await slices.note("compare some", lambda: vectors.search("what", [0]))
         await runner.close()
 
-    assert Slices().run(compared) == []
+    with closing(db):
+        assert Slices().run(compared) == []

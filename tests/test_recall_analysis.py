@@ -6,6 +6,7 @@ import random
 import re
 import sqlite3
 import time
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -42,12 +43,11 @@ def test_stems_are_those_of_sqlite() -> None:
     words = sorted(
         word for word in words_of_the_docs() | made if len(word) < 60 and "yy" not in word and word not in ENDINGS
     )
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE VIRTUAL TABLE words USING fts5(word, tokenize='porter ascii', content='')")
-    db.execute("CREATE VIRTUAL TABLE stems USING fts5vocab(words, instance)")
-    db.executemany("INSERT INTO words (rowid, word) VALUES (?, ?)", enumerate(words))
-
-    stems = {words[row]: found for found, row in db.execute("SELECT term, doc FROM stems")}
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE VIRTUAL TABLE words USING fts5(word, tokenize='porter ascii', content='')")
+        db.execute("CREATE VIRTUAL TABLE stems USING fts5vocab(words, instance)")
+        db.executemany("INSERT INTO words (rowid, word) VALUES (?, ?)", enumerate(words))
+        stems = {words[row]: found for found, row in db.execute("SELECT term, doc FROM stems")}
 
     assert len(stems) == len(words) > 10_000
     assert {word: stem(word) for word in words} == stems

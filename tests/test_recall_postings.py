@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,18 +15,20 @@ WORDS = ["a", "b", "c", "東京", "d_e", "_2023_05", "e1", "é", "हिन्�
 PHRASES = ["a b", "a a", "a b c", "東京 a", "b d_e"]
 
 
-def fts5() -> sqlite3.Connection:
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
     """A contentless index that splits at blanks alone."""
     db = sqlite3.connect(":memory:")
     db.execute("CREATE VIRTUAL TABLE parts USING fts5(terms, content='', tokenize=\"ascii tokenchars '_'\")")
-    return db
+    yield db
+    db.close()
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_scores_are_those_of_fts5(seed: int) -> None:
+def test_scores_are_those_of_fts5(db: sqlite3.Connection, seed: int) -> None:
     """Each term and phrase has the same parts with the same scores, also when parts were taken out."""
     rng = random.Random(seed)
-    db, postings, parts = fts5(), Postings(), dict[int, list[str]]()
+    postings, parts = Postings(), dict[int, list[str]]()
     for _ in range(rng.randint(1, 60)):
         key = rng.randrange(1, 1 << 45)
         parts[key] = rng.choices(WORDS[: rng.randint(2, len(WORDS))], k=rng.randint(1, 30))
@@ -82,7 +85,7 @@ def test_asking_for_nothing() -> None:
     assert postings.keys() == [1]
 
 
-def test_terms_come_out_of_fts5_as_they_went_in() -> None:
+def test_terms_come_out_of_fts5_as_they_went_in(db: sqlite3.Connection) -> None:
     """SQLite's tokenizer splits the joined terms at blanks alone, whatever script they are of, and keeps `_`."""
     texts = [
         "東京タワーに行きました。",
@@ -93,7 +96,6 @@ def test_terms_come_out_of_fts5_as_they_went_in() -> None:
         "a_b HAT170 1,299",
     ]
     parts = [["_2023_05", *terms(text)] for text in texts]
-    db = fts5()
     db.execute("CREATE VIRTUAL TABLE stored USING fts5vocab(parts, instance)")
 
     db.executemany("INSERT INTO parts (rowid, terms) VALUES (?, ?)", [(i, " ".join(p)) for i, p in enumerate(parts)])

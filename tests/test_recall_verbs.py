@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import re
@@ -20,6 +21,7 @@ from backend_reads import watched
 from palimpsest import AsyncMemory, Keys, Memory
 from palimpsest.errors import ConfigError, WrongUser
 from palimpsest.formats.fences import guard
+from palimpsest.recall.fts import File
 from palimpsest.sessions.recalling.recalled import Passage, packed, rendered
 from palimpsest.testing import FakeClock
 from recalls import companion, finds, index_bytes, marks, place_of, texts, traces
@@ -103,6 +105,27 @@ def test_what_is_ephemeral_is_found_by_its_session_alone(tmp_path: Path, kind: s
 
         assert traces([unsaved], index_bytes(kind, tmp_path)) == []
     assert all(unsaved.encode() not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("given", [None, lambda texts: [[1.0, 0.0] for _ in texts]])
+def test_nothing_stays_open_of_what_an_ephemeral_session_was_searched_with(
+    monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    """What holds its words is made for a search and closed behind it; with an embedder it stays while the session
+    does."""
+    opened, closed = list[File](), list[File]()
+    monkeypatch.setattr(File, "_open", lambda file, real=File._open: (opened.append(file), real(file))[1])
+    monkeypatch.setattr(File, "close", lambda file, real=File.close: (closed.append(file), real(file))[1])
+    with Memory.open("memory://", embedder=given) as memory:
+        session = memory.session("one", persistence="ephemeral")
+        session.add_user_message("about pelicans")
+        assert all(finds(session, "pelicans") for _ in range(3))
+        assert len(opened) == (3 if given is None else 1)
+        assert len(closed) == (3 if given is None else 0)
+
+        del session
+        gc.collect()
+        assert closed == opened
 
 
 @EACH

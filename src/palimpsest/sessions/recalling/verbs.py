@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
+from weakref import finalize
 
 import msgspec
 
@@ -13,7 +14,7 @@ from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.recall.follower import Progress
-from palimpsest.recall.opening import Indexes, Recall
+from palimpsest.recall.opening import Indexes
 from palimpsest.recall.parts import span_of
 from palimpsest.recall.questions import question
 from palimpsest.recall.search import highlighted
@@ -45,7 +46,7 @@ class Recalling:
 
     def __init__(self, memory: MemoryScope, session: SessionScope | None = None) -> None:
         self._memory, self._session = memory, session
-        self._own: Recall | None = None
+        self._own: Indexes | None = None
 
     async def in_session(self, asked: Asked) -> Recalled:
         """Find entries of the session that answer, within the budget."""
@@ -76,14 +77,24 @@ class Recalling:
         scope = self._session
         assert scope is not None, "it is asked of a session"
         scope.check_user(await scope.store.head(scope.key))
-        if scope.is_ephemeral:  # what is nowhere stored is in no index that others see
-            given = self._memory.embedder
-            recall = self._own or await Indexes(scope.store, scope.runner, scope.clock, None, given).of(scope.tenant)
-            self._own = None if given is None else recall  # nothing is embedded twice
-        else:
-            recall = await self._memory.recall()
-        finder = Finder(self._memory, scope.store, recall)
-        return finder, await finder.find(asked, [scope.key.session]), scope
+        indexes = self._own_indexes(scope) if scope.is_ephemeral else None
+        try:
+            recall = await (self._memory.recall() if indexes is None else indexes.of(scope.tenant))
+            finder = Finder(self._memory, scope.store, recall)
+            return finder, await finder.find(asked, [scope.key.session]), scope
+        finally:
+            if indexes is not None and indexes is not self._own:
+                indexes.close()
+
+    def _own_indexes(self, scope: SessionScope) -> Indexes:
+        """What an EPHEMERAL session is searched with: what is nowhere stored is in no index that others see. It is
+        made for each search anew; with an embedder it is kept, so that nothing is embedded twice."""
+        given = self._memory.embedder
+        own = self._own or Indexes(scope.store, scope.runner, scope.clock, None, given)
+        if given is not None and self._own is None:
+            self._own = own
+            finalize(self, own.close)
+        return own
 
     async def everywhere(
         self,
