@@ -24,7 +24,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import STORES, Store
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.engine.rewriting import Rewrite
+from palimpsest.stores.engine.changing import Rewrite
 from sqlitestore import connection
 
 EVERYTHING: Mapping[str, Any] = {**POLICY, "non_persistable_message_types": ["health"]}

@@ -32,8 +32,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.engine.erasure import OF_ENTRIES
-from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, read_cold, read_hot
+from palimpsest.stores.engine.forms import DAMAGED, LAST, OF_ENTRIES, key_of, read_cold, read_hot
 from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored

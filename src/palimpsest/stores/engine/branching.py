@@ -1,30 +1,28 @@
-"""Sessions as wholes: branches, and deletion; which tenants there are."""
+"""Sessions as wholes: branches, and deletion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Seen, Step
-from palimpsest.stores.engine.changing import dropping, spans_of
-from palimpsest.stores.engine.forms import LAST, key_of, new_log
+from palimpsest.stores.engine.forms import LAST, new_log
 from palimpsest.stores.engine.heads import Known, Sessions, expected
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.owners import noted
 from palimpsest.stores.engine.places import Over, bar_of, barred, pointer_to, root, where_of
 from palimpsest.stores.engine.reading import of_records
-from palimpsest.stores.engine.trees import Tree, of_owner, of_tree
+from palimpsest.stores.engine.trees import Pieces, Tree, dropped, of_owner, of_tree, spans_of
 
 
 class Branching:
     """What makes sessions, and removes them."""
 
-    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int]) -> None:
-        self._sessions, self._large, self._clock = sessions, large, clock
-        self._backend, self._url = sessions.backend, sessions.url
+    def __init__(self, sessions: Sessions, large: Large) -> None:
+        self._sessions, self._large, self._clock, self._url = sessions, large, sessions.clock, sessions.url
 
     # --- branches
 
@@ -125,8 +123,6 @@ class Branching:
                     await self._sessions.write([Step(where_of(key), known.pointer, destroys=True)], self._clock())
                 return only_over or not is_over
 
-    # --- tenants
-
 
 def of_removal(known: Known) -> list[Ask]:
     """What asks who reads what, and whether anybody else is in the home."""
@@ -134,16 +130,11 @@ def of_removal(known: Known) -> list[Ask]:
     return [Ask(tree.place, [*tree.rows, Range("share", [(0, LAST_KEY)], more)])]
 
 
-def removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, list[tuple[int, int, int]], bool]:
+def removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bool]:
     """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
     tree = Tree(url, known, seen[0])
     if tree.hot is None:
         return tree, [(known.log, 0, LAST)], True
     alone = tree.is_alone(known)
     tree.leave(known)
-    return tree, tree.unread([known.log, *(log for _, log in known.shares)]), alone
-
-
-def dropped(known: Known, pieces: list[tuple[int, int, int]]) -> list[tuple[str, int, int]]:
-    """What drops a session's records, and these stretches of logs."""
-    return [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(pieces)]
+    return tree, tree.unread(known), alone

@@ -1,33 +1,59 @@
-"""Changes of a session: commits of every kind, erasures in every branch, clearing."""
+"""Changes of a session: commits of every kind, clearing, erasure and redaction afterwards in every branch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
-from palimpsest.errors import Conflict
-from palimpsest.log.change import Change, Record
+import msgspec
+
+from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.log import spans as ranges
+from palimpsest.log.change import Change, Record, recounted, still_meant
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
-from palimpsest.stores.backend import Look, Refusal, Seen, Step
-from palimpsest.stores.engine.erasure import OF_ENTRIES, Erasure, of_erasure
-from palimpsest.stores.engine.forms import LAST, entry_row, key_of, record_row
+from palimpsest.log.withdrawal import forgotten, tombstone
+from palimpsest.stores.backend import Ask, Cells, Look, Named, Range, Refusal, Row, Seen, Step
+from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, entry_row, key_of, record_row
 from palimpsest.stores.engine.heads import Known, Made, Sessions, expected
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.owners import noted
-from palimpsest.stores.engine.reading import Reading
-from palimpsest.stores.engine.trees import Tree, of_tree
+from palimpsest.stores.engine.reading import Reading, of_records
+from palimpsest.stores.engine.trees import Sharing, Tree, dropped, of_tree, spans_of
 
 Expect = Callable[[Head], None]
+
+
+class Rewrite(Protocol):
+    """Says what takes the place of a stored value: the very same object where that is to stay.
+
+    Its methods are pure: a store may ask more than once, and in any order.
+    """
+
+    def head(self, head: Head) -> Head:
+        """The head in its place, with a later revision: it is a commit."""
+        ...
+
+    def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
+        """The head of another session that has these entries, too, whose texts become others in the same step."""
+        ...
+
+    def entry(self, entry: Entry) -> Entry:
+        """The entry in its place, with the same id, seq, links and expiry."""
+        ...
+
+    def record(self, record: Record) -> Record:
+        """The record in its place, of the same revision."""
+        ...
 
 
 class Changing:
     """What changes a session beside appends."""
 
-    def __init__(self, sessions: Sessions, reading: Reading, large: Large, clock: Callable[[], int]) -> None:
-        self._sessions, self._reading, self._large, self._clock = sessions, reading, large, clock
-        self._url = sessions.url
+    def __init__(self, sessions: Sessions, reading: Reading, large: Large) -> None:
+        self._sessions, self._reading, self._large, self._clock = sessions, reading, large, sessions.clock
 
     async def commit(
         self, key: SessionKey, change: Change, expect_revision: int | None, expect_epoch: int | None
@@ -93,61 +119,75 @@ class Changing:
         while True:
             known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
             expect(known.head)
-            tree, at = Tree(self._url, known, seen[0] if seen else None), self._clock()
+            tree, at = Tree(self._sessions.url, known, seen[0] if seen else None), self._clock()
             head, record, _ = committed(known.head, change, at)
             unread = [(known.log, 0, head.first_seq - 1)]
             if tree.hot is not None:
                 tree.leave(known)
                 tree.join(known, (), head.first_seq)
-                unread = tree.unread([known.log, *(log for _, log in known.shares)])
-            drop = [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(unread)]
+                unread = tree.unread(known)
             put, more = await self._large.taken(known, [], spans_of(unread))
             rows = [record_row(known.log, record)] if record is not None else []
             cleared, step = known.step(head, ())
-            gone = Step(known.logs, rows_only=True, drop=drop, put=[*put, ("record", rows)], destroys=True)
+            gone = Step(
+                known.logs, rows_only=True, drop=dropped(known, unread), put=[*put, ("record", rows)], destroys=True
+            )
             steps = [step, gone, tree.step(), *more, *await self._sessions.created(known, at)]
             if await self._sessions.write(steps, at, cleared) is None:
                 return head
 
-    # --- erasing
-
     async def _erase(self, key: SessionKey, change: Change, expect: Expect) -> Head:
-        seen: list[Seen] = []
         while True:
-            if not seen:
-                known, seen = await self._sessions.look(key, lambda known: of_erasure(known, change))
+            known, seen = await self._sessions.look(key, lambda known: _of_erasure(known, change))
             expect(known.head)
-            erasure = Erasure(self._sessions, self._reading, known, change)
+            erasure = _Erasure(self._sessions, self._reading, known, change)
             await erasure.read(seen)
-            at = self._clock()
             more = (await self._large.taken(known, [], erasure.points))[1]
-            more += await self._sessions.created(known, at)
-            over = partial(self._erased_over, erasure, more, at, expect)
-            refusal, after = await self._sessions.write_over(erasure.batch(known, at, more), at, over)
-            if refusal is None:
+            more += await self._sessions.created(known, self._clock())
+            after = await erasure.sharing.write(partial(erasure.batch, expect, more))
+            if after is not None:
                 return after[0].head
-            known, seen = self._still(known, erasure, refusal, seen)
 
-    def _erased_over(
-        self, erasure: Erasure, more: list[Step], at: int, expect: Expect, heads: Refusal, look: Look
-    ) -> Made | None:
-        """The erasure over the heads that are there."""
-        now = erasure.sharing.again(erasure.steps, heads, look)
-        try:
-            if now is not None:
-                expect(now.head)
-        except Conflict:
-            return None
-        return erasure.batch(now, at, more) if now is not None else None
+    async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
+        def asks(known: Known) -> list[Ask]:
+            wanted = Range("entry", list(ranges.of(known.keys(seqs))))
+            return [of_tree(known), of_records(known), Ask(known.logs, [wanted], head=False)]
 
-    def _still(self, known: Known, erasure: Erasure, refusal: Refusal, seen: list[Seen]) -> tuple[Known, list[Seen]]:
-        """The session as it is now, and what was read of it, where nobody but those who append was in the way.
+        while True:
+            known, seen = await self._sessions.look(key, asks)
+            if not seen:
+                return 0
+            head = how.head(known.head)  # first, for it may object
+            records, new = await self._rewritten(known, how, seen)
+            if not (records or new or head is not known.head):
+                return 0
+            sharing = Sharing(self._sessions, known, seen[0], [row[0] & LAST for row in new])
+            await sharing.look()
+            gone = list(ranges.of(row[0] for row in new))
+            put, more = await self._large.taken(known, new, gone)
+            if records:
+                put.append(("record", records))
+            drop = [(table, low, high) for table in OF_ENTRIES[1:] for low, high in gone]
+            log = Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True)
+            if await sharing.write(partial(_rewriting, how, sharing, [log, *more], known, head)) is not None:
+                return len(records) + len(new)
 
-        So an erasure beside a writer who never pauses looks once, and has only its last step to do again.
-        """
-        now = self._sessions.moved(known, refusal[0])
-        still = now is not None and seen and erasure.sharing.again(erasure.steps, refusal) is not None
-        return known if now is None else now, seen if still else []
+    async def _rewritten(self, known: Known, how: Rewrite, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
+        """What records and entries that were read become others, and which."""
+        there, rows = self._reading.told(known, seen[1].rows[0]), seen[2].rows[0]
+        records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
+        return records, self._new(known, how, rows, await self._reading.entries(known, rows, {}))
+
+    def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Cells]:
+        found = []
+        for row, old in zip(rows, entries, strict=True):
+            if old.damaged:
+                told = f"entry {old.seq} of session {known.key.session!r} cannot be read: `repair` it first"
+                raise StoreCorrupt(self._sessions.url, told)
+            new = how.entry(old)
+            if new is not old:
+                found.append(entry_row(row[0] >> 32, new))
+        return found
 
 
 def _changed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, list[Entry]]:
@@ -155,11 +195,106 @@ def _changed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, 
     return (after.renewed(at) if change.kind == "about" or linked else after), record, linked
 
 
-def spans_of(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """The spans of keys of stretches of logs."""
-    return [(key_of(log, low), key_of(log, high)) for log, low, high in pieces if low <= high]
+class _Erasure:
+    """One erasure: what it means in the session where it was asked for, and in every branch that has the entries."""
+
+    def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
+        self._sessions, self._reading, self._known, self._change = sessions, reading, known, change
+        self.sharing = Sharing(sessions, known, None)
+        self._records: list[Record] = []
+        self._living: list[Entry] = []
+        self._graves: dict[SessionKey, set[int]] = {}
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """The keys of what is erased."""
+        return _joined(self._known.keys(self._change.seqs))
+
+    async def read(self, seen: Sequence[Seen]) -> None:
+        """Take what was read of the session, and read what is read of its branches."""
+        known = self._known
+        if not seen:
+            self._change = still_meant(known.head, self._change, {})
+            return
+        tree, rows = seen
+        entries = await self._reading.slim(known, rows.rows[0])
+        living = [e for e in entries if e.damaged or not e.erased]
+        self._change = change = still_meant(known.head, self._change, {e.seq: e.id for e in living})
+        meant = set(change.seqs)
+        self._living = [entry for entry in living if entry.seq in meant]
+        told = {row[0]: row for some in rows.rows[1:] for row in some}
+        self._records = self._reading.told(known, [told[key] for key in sorted(told)])
+        self.sharing = Sharing(self._sessions, known, tree, change.seqs)
+        await self.sharing.look()
+        if any(entry.damaged for entry in self._living):
+            self.sharing.fixed = True  # what is damaged is counted anew by reading whole logs
+            for each in (known, *(other.known for other in self.sharing.others)):
+                self._graves[each.key] = await self._reading.graves(each)
+
+    def batch(self, expect: Expect, more: Sequence[Step], known: Known) -> Made:
+        """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
+        expect(known.head)
+        change, at = self._change, self._sessions.clock()
+        made = [self._in(known, change, self._records, at)]
+        for other, seqs, rows in self.sharing.others:
+            records = self._reading.told(other, rows)
+            made.append(self._in(other, _of_branch(change, known.key, seqs), records, at))
+        graves = [entry_row(known.log_of(entry.seq), tombstone(entry)) for entry in self._living]
+        points = _joined(row[0] for row in graves)
+        log = Step(
+            known.logs,
+            rows_only=True,
+            drop=[(table, low, high) for table in OF_ENTRIES[1:] for low, high in points],
+            put=[("entry", graves), ("record", [row for _, _, rows in made for row in rows])],
+            destroys=True,
+        )
+        batch = [*(step for _, step, _ in made), self.sharing.tree.step(), log, *more]
+        return batch, [after for after, _, _ in made]
+
+    def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
+        """What it makes of one session."""
+        gone = [*change.seqs, *ranges.members(change.also)]
+        made, state = forgotten(there, known.head, gone, spare=change.spare, silence=change.silence)
+        if state is not None:
+            change = msgspec.structs.replace(change, compaction=state)
+        after, record, _ = committed(known.head, change, at)
+        if known.key in self._graves:
+            after = recounted(after, self._graves[known.key] | set(change.seqs))
+        if record is not None:
+            made.append(record)
+        now, step = known.step(after)
+        return now, step, [record_row(known.log, one) for one in made]
 
 
-def dropping(pieces: Iterable[tuple[int, int, int]]) -> list[tuple[str, int, int]]:
-    """What drops the entries of stretches of logs, with all that belongs to them."""
-    return [(table, low, high) for low, high in spans_of(pieces) for table in OF_ENTRIES]
+def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
+    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
+
+    What was made from them, and what is remembered of compactions, is each branch's own.
+    """
+    detail = {**change.detail, "session": key.session}
+    return msgspec.structs.replace(
+        change, seqs=tuple(seqs), silence=(), said=(), compaction=None, attempts=None, detail=detail
+    )
+
+
+def _of_erasure(known: Known, change: Change) -> list[Ask]:
+    """What asks for all that an erasure has to know of a session."""
+    silent = [(key, key) for key in sorted(key_of(known.log, revision) for revision in set(change.silence))]
+    wanted: list[Range | Named] = [
+        Range("entry", _joined(known.keys(change.seqs))),
+        Named("record", [str(known.log)]),
+        Range("record", silent),
+    ]
+    return [of_tree(known), Ask(known.logs, wanted, head=False)]
+
+
+def _joined(keys: Iterable[int]) -> list[tuple[int, int]]:
+    """Keys as spans, as few as there can be."""
+    return list(ranges.of(set(keys)))
+
+
+def _rewriting(how: Rewrite, sharing: Sharing, log: Sequence[Step], was: Known, head: Head, known: Known) -> Made:
+    """The steps that rewrite a session, which `was` so and gets this head, as it is by now; the sessions after them."""
+    made = [known.step(head if known is was else how.head(known.head))]
+    made += [other.step(how.branch(other.key, other.head, seqs)) for other, seqs, _ in sharing.others]
+    return [*(step for _, step in made), sharing.tree.step(), *log], [after for after, _ in made]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 
@@ -38,17 +38,9 @@ class Expiry:
         items: Items,
         leases: Leases,
         loading: Loading,
-        clock: Callable[[], int],
     ) -> None:
-        self._branching = branching
-        self._sessions, self._changing, self._items, self._leases, self._clock = (
-            sessions,
-            changing,
-            items,
-            leases,
-            clock,
-        )
-        self._loading = loading
+        self._sessions, self._changing, self._branching = sessions, changing, branching
+        self._items, self._leases, self._loading = items, leases, loading
         self._backend = sessions.backend
 
     async def _pages(self, tenant: str, now: int) -> AsyncIterator[list[Due]]:

@@ -27,6 +27,9 @@ T = TypeVar("T")
 LAST = 0xFFFFFFFF
 """The last place of a log's range of keys."""
 
+OF_ENTRIES = ("entry", "tokens/*", "held")
+"""The tables that have something of an entry."""
+
 CHANGED = "its checksum is another: something in it was changed"
 """Why a value is refused that is not as it was written."""
 

@@ -146,7 +146,7 @@ class Sessions:
     """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
 
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
-        self.backend, self.url, self.crowds, self._clock = backend, backend.url, crowds, clock
+        self.backend, self.url, self.crowds, self.clock = backend, backend.url, crowds, clock
         self._known: dict[SessionKey, Known] = {}
 
     def remembered(self, key: SessionKey) -> Known | None:
@@ -155,7 +155,7 @@ class Sessions:
         return known if known is None or known.head.expires is None or not self._is_over(known) else None
 
     def _is_over(self, known: Known) -> bool:
-        return known.head.is_over(self._clock())
+        return known.head.is_over(self.clock())
 
     def remember(self, known: Known) -> None:
         """Remember what was seen, or written."""

@@ -7,7 +7,7 @@ Until then a place says that the log is being laid: who dies meanwhile leaves it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,13 +15,13 @@ from palimpsest.errors import Conflict
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Step
-from palimpsest.stores.engine.branching import dropped, of_removal, removed
-from palimpsest.stores.engine.changing import dropping, spans_of
+from palimpsest.stores.engine.branching import of_removal, removed
 from palimpsest.stores.engine.forms import LAST, entry_row, new_log, record_row
 from palimpsest.stores.engine.heads import Known, Sessions
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.owners import noted
 from palimpsest.stores.engine.places import PATIENCE
+from palimpsest.stores.engine.trees import dropped, dropping, spans_of
 from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
@@ -34,8 +34,8 @@ LAID = "laid"
 class Loading:
     """Makes sessions of what comes from elsewhere."""
 
-    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int]) -> None:
-        self._sessions, self._large, self._clock = sessions, large, clock
+    def __init__(self, sessions: Sessions, large: Large) -> None:
+        self._sessions, self._large, self._clock = sessions, large, sessions.clock
         self._backend, self._url = sessions.backend, sessions.url
 
     async def load(self, key: SessionKey, dump: Dump, replace: bool) -> None:

@@ -27,8 +27,8 @@ COUNTS = 4096
 class Reading:
     """What of the store's verbs only reads, and the counts of tokens."""
 
-    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int]) -> None:
-        self._sessions, self._large, self._clock = sessions, large, clock
+    def __init__(self, sessions: Sessions, large: Large) -> None:
+        self._sessions, self._large, self._clock = sessions, large, sessions.clock
         self._backend, self._url = sessions.backend, sessions.url
         self._told: set[tuple[SessionKey, int]] = set()
 

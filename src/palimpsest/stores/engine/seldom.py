@@ -15,21 +15,17 @@ from palimpsest.stores.engine.leases import Leases
 from palimpsest.stores.engine.listing import Listing
 from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.reading import Reading
-from palimpsest.stores.engine.rewriting import Rewriting
 
 
 class Seldom:
-    """The parts that change, branch, list, load, sweep and rewrite sessions."""
+    """The parts that change, branch, list, load and sweep sessions."""
 
-    def __init__(
-        self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases, clock: Callable[[], int]
-    ) -> None:
-        self.changing = Changing(sessions, reading, large, clock)
-        self.branching = Branching(sessions, large, clock)
+    def __init__(self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases) -> None:
+        self.changing = Changing(sessions, reading, large)
+        self.branching = Branching(sessions, large)
         self.listing = Listing(sessions.backend)
-        self.loading = Loading(sessions, large, clock)
-        self.expiry = Expiry(sessions, self.changing, self.branching, items, leases, self.loading, clock)
-        self.rewriting = Rewriting(sessions, reading, large, clock)
+        self.loading = Loading(sessions, large)
+        self.expiry = Expiry(sessions, self.changing, self.branching, items, leases, self.loading)
         self._backend = sessions.backend
 
     async def scrub(self, whole: bool, progress: Callable[[int, int], object], check: Callable[[], None]) -> Scrubbed:

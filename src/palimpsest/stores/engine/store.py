@@ -24,7 +24,7 @@ from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
-    from palimpsest.stores.engine.rewriting import Rewrite
+    from palimpsest.stores.engine.changing import Rewrite
     from palimpsest.stores.engine.seldom import Seldom
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ class Store(SideData):
         self._pid, self._closed = os.getpid(), False
         self._sessions = sessions = Sessions(backend, Crowds(backend, chance), clock)
         self.ending: Callable[[Store, SessionKey], Awaitable[object]] = Store.end  # a memory tells who derives
-        self._large, self._clock = Large(backend, backend.large_bytes), clock
-        self._reading = Reading(sessions, self._large, clock)
+        self._large = Large(backend, backend.large_bytes)
+        self._reading = Reading(sessions, self._large)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
         self._items, self._leases = Items(backend, sessions.crowds, clock), Leases(backend, sessions.crowds, clock)
 
@@ -57,7 +57,7 @@ class Store(SideData):
         """What most processes that add and read do without."""
         from palimpsest.stores.engine.seldom import Seldom  # nine modules
 
-        return Seldom(self._sessions, self._reading, self._large, self._items, self._leases, self._clock)
+        return Seldom(self._sessions, self._reading, self._large, self._items, self._leases)
 
     @property
     def left_open(self) -> bool:
@@ -305,7 +305,7 @@ class Store(SideData):
         What `how` raises undoes the step. What other writers commit meanwhile is never undone. Entries that branches
         share become others there, too, with the heads of those: also in a branch that somebody makes meanwhile.
         """
-        return await self._rarely(self._run, lambda seldom: seldom.rewriting.rewrite(key, how, seqs))
+        return await self._rarely(self._run, lambda seldom: seldom.changing.rewrite(key, how, seqs))
 
     async def scrub(
         self, *, whole: bool = True, progress: Callable[[int, int], object] = lambda _, __: None

@@ -1,4 +1,4 @@
-"""Who reads which log of a home: the tree of branches, as it stands in the rows of one place.
+"""Who reads which log of a home: the tree of branches, as it stands in the rows of one place; and changes in all of it.
 
 A session reads its own log without end, and those of others up to a seq each. Each of these is a row, found by the
 number of the log; one's own by an id of its own. The head of the place moves with each change: it says which keys are
@@ -8,15 +8,22 @@ free. A home without this place has the session of its name alone.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log import spans
-from palimpsest.stores.backend import Ask, Cells, Named, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, Share, checked, new_log, stamped
-from palimpsest.stores.engine.heads import Known
+from palimpsest.stores.backend import Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
+from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, stamped
+from palimpsest.stores.engine.heads import Known, Made, Sessions
+
+Readers = Mapping[tuple[str, int], tuple[int, ...]]
+"""Which entries sessions have, by their names and the numbers of their own logs."""
+
+Pieces = list[tuple[int, int, int]]
+"""Stretches of logs: the log's number, the first seq, the last."""
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True):
@@ -45,7 +52,7 @@ class Tree:
     def _now(self) -> list[Reader]:
         return [*self._rows.values(), *self._new]
 
-    def readers(self, log: int, seqs: Sequence[int]) -> dict[tuple[str, int], tuple[int, ...]]:
+    def readers(self, log: int, seqs: Sequence[int]) -> Readers:
         """The sessions, each with its own log, that read some of these entries of a log, and which, in order.
 
         Of a home without a tree there are none but the session itself, which is not among them.
@@ -57,7 +64,7 @@ class Tree:
                 found[one.session, one.own] = read
         return found
 
-    def others(self, known: Known, seqs: Collection[int]) -> dict[tuple[str, int], tuple[int, ...]]:
+    def others(self, known: Known, seqs: Collection[int]) -> Readers:
         """The sessions beside this one that have some of its entries, each with its own log, and which."""
         found = dict[tuple[str, int], tuple[int, ...]]()
         for log, some in known.by_log(seqs).items():
@@ -91,10 +98,10 @@ class Tree:
         self._gone += gone
         self._rows = {key: one for key, one in self._rows.items() if key not in gone}
 
-    def unread(self, logs: Iterable[int]) -> list[tuple[int, int, int]]:
-        """What of these logs nobody reads any more: log, first seq, last seq."""
+    def unread(self, known: Known) -> Pieces:
+        """What of the logs that a session read nobody reads any more."""
         found = []
-        for log in dict.fromkeys(logs):
+        for log in dict.fromkeys([known.log, *(log for _, log in known.shares)]):
             read = spans.union((one.first, one.last) for one in self._now if one.log == log)
             found += [(log, first, last) for first, last in spans.minus([(0, LAST)], read)]
         return found
@@ -135,9 +142,136 @@ def own_id(log: int) -> str:
     return f"own/{log}"
 
 
+def spans_of(pieces: Pieces) -> list[tuple[int, int]]:
+    """The spans of keys of stretches of logs."""
+    return [(key_of(log, low), key_of(log, high)) for log, low, high in pieces if low <= high]
+
+
+def dropping(pieces: Pieces) -> list[tuple[str, int, int]]:
+    """What drops the entries of stretches of logs, with all that belongs to them."""
+    return [(table, low, high) for low, high in spans_of(pieces) for table in OF_ENTRIES]
+
+
+def dropped(known: Known, pieces: Pieces) -> list[tuple[str, int, int]]:
+    """What drops a session's records, and these stretches of logs."""
+    return [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(pieces)]
+
+
 def _read(url: str, known: Known, row: Cells) -> Reader:
     try:
         return msgspec.json.decode(checked(row[1], row[0]), type=Reader)
     except (ValueError, msgspec.DecodeError) as cause:
         told = f"the branches of session {known.place.home!r} cannot be read ({cause})"
         raise StoreCorrupt(url, told) from cause
+
+
+# --- changes of whatever several sessions have
+
+
+class Sharer(NamedTuple):
+    """Another session, which of the entries it has, and the rows of its records that carry a compaction."""
+
+    known: Known
+    seqs: tuple[int, ...]
+    records: Sequence[Cells]
+
+
+class Sharing:
+    """Which sessions share these entries of a session with it, by a tree as it was seen."""
+
+    def __init__(self, sessions: Sessions, known: Known, tree: Seen | None, seqs: Collection[int] = ()) -> None:
+        self._sessions, self._known, self._seqs = sessions, known, seqs
+        self.tree = Tree(sessions.url, known, tree)
+        self.others: list[Sharer] = []
+        self.fixed = False
+        """Whether it takes more than a look to take in who comes later."""
+        self._steps: Sequence[Step] = ()
+
+    async def look(self) -> None:
+        """See how the others are now."""
+        readers = self.tree.others(self._known, self._seqs)
+        if readers:
+            self.others = self._met(readers, await self._sessions.backend.look(_asks(self._known, readers)))
+
+    async def write(self, make: Callable[[Known], Made]) -> Sequence[Known] | None:
+        """Write what `make` makes of the session as it is by then, whose own step is the first; the sessions after it.
+
+        None where something else has become of the session than that it was added to, or of what else the steps look
+        at: then all has to be looked at anew. But whoever has come to the tree, is gone from it, or was changed, is
+        looked at while nobody else can write: so this ends beside those who never pause to append, or to make branches.
+        """
+
+        def over(heads: Refusal, look: Look) -> Made | None:
+            now = self._again(heads, look)
+            try:
+                return self._made(make, now) if now is not None else None
+            except Conflict:  # whoever asked for it hears of that when he has looked
+                return None
+
+        now: Known | None = self._known
+        while now is not None:
+            refusal, after = await self._sessions.write_over(self._made(make, now), self._sessions.clock(), over)
+            if refusal is None:
+                return after
+            now = self._again(refusal) if self._sessions.moved(now, refusal[0]) is not None else None
+        return None
+
+    def _made(self, make: Callable[[Known], Made], now: Known) -> Made:
+        made = make(now)
+        self._steps = made[0]
+        return made
+
+    def _again(self, refusal: Refusal, look: Look | None = None) -> Known | None:
+        """The session by the heads that are there, in the places of the steps that were made last; None as `write`."""
+        now = self._sessions.now(self._known, refusal[0])
+        if now.there is None or not _only_appended(self._known, now):
+            return None
+        there = {step.place: head for step, head in zip(self._steps, refusal, strict=True) if not step.rows_only}
+        moved = {at.place for at in self._steps[1:] if not at.rows_only and _hot(there[at.place]) != at.expect}
+        known = {self._known.tree, *(other.known.place for other in self.others)}
+        if moved and (look is None or self.fixed or moved - known):
+            return None
+        self._known = now
+        if look is not None and moved:
+            self._renew(there, look)
+        return now
+
+    def _renew(self, there: Mapping[Place, PlaceHead | None], look: Look) -> None:
+        known = self._known
+        (tree,) = look([of_tree(known)])
+        self.tree = Tree(self._sessions.url, known, tree)
+        readers = self.tree.others(known, self._seqs)
+        kept = [one for one in self.others if there.get(one.known.place) == one.known.there and _name(one) in readers]
+        here = set(map(_name, kept))
+        new = {name: seqs for name, seqs in readers.items() if name not in here}
+        self.others = [*kept, *self._met(new, look(_asks(known, new)) if new else ())]
+
+    def _met(self, readers: Readers, seen: Sequence[Seen]) -> list[Sharer]:
+        """Those of these sessions that are there, by what was seen of what was asked for."""
+        by_log: dict[int, list[Cells]] = {}
+        for row in seen[-1].rows[0] if seen else ():
+            by_log.setdefault(row[0] >> 32, []).append(row)
+        found, known = [], self._known
+        for ((name, log), seqs), one in zip(readers.items(), seen, strict=False):
+            other = self._sessions.read(known.key._replace(session=name), known.place._replace(name=name), one.head)
+            if other.there is not None and other.log == log:
+                found.append(Sharer(other, tuple(sorted(seqs)), by_log.get(log, [])))
+        return found
+
+
+def _only_appended(known: Known, now: Known) -> bool:
+    """Whether nothing has become of a session but appends: what was read of it is as it was."""
+    return now.reads_as(known) and now.head.epoch == known.head.epoch and now.stirred == known.stirred
+
+
+def _asks(known: Known, readers: Iterable[tuple[str, int]]) -> list[Ask]:
+    heads = [Ask(known.place._replace(name=name)) for name, _ in readers]
+    return [*heads, Ask(known.logs, [Named("record", [str(log) for _, log in readers])], head=False)]
+
+
+def _name(one: Sharer) -> tuple[str, int]:
+    return one.known.key.session, one.known.log
+
+
+def _hot(head: PlaceHead | None) -> bytes | None:
+    return None if head is None else head.hot
