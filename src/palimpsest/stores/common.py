@@ -1,16 +1,19 @@
-"""What stores on a disk share: their options, also in an address; and how an address is shown."""
+"""Options of stores, also in an address, those of stores on a disk, and how an address is shown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.stores.values import LARGE
+
+Options = TypeVar("Options", bound=msgspec.Struct)
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 """What survives a loss of power: all that was acknowledged, or all but the last commits."""
@@ -41,15 +44,15 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     image of more than `large_bytes` is kept once, however many entries hold it.
     """
 
-    synchronous: Synchronous = "FULL"
-    busy_seconds: float = 30
-    readonly: bool = False
-    large_bytes: int = LARGE
+    synchronous: Annotated[Synchronous, Meta(description="FULL or NORMAL")] = "FULL"
+    busy_seconds: Annotated[float, Meta(ge=0, description="a number of seconds, 0 or more")] = 30
+    readonly: Annotated[bool, Meta(description="True or False (in an address true or false)")] = False
+    large_bytes: Annotated[int, Meta(ge=64, description="a whole number of bytes, at least 64")] = LARGE
 
 
 def has_options(path: str) -> bool:
     """Whether a path goes on, behind a question mark, with an option of stores on a disk, as an address may."""
-    return path.partition("?")[2].partition("=")[0] in _READ
+    return path.partition("?")[2].partition("=")[0] in DiskOptions.__struct_fields__
 
 
 def options_in(query: str) -> dict[str, Any]:
@@ -57,68 +60,62 @@ def options_in(query: str) -> dict[str, Any]:
 
     Raises ConfigError, naming it, for one that is unknown, comes twice or cannot be read. Only names are quoted.
     """
-    from urllib.parse import unquote_plus  # four milliseconds, only for options in an address
-
-    found: dict[str, Any] = {}
-    for part in query.split("&"):
-        name, mark, text = part.partition("=")
-        reads = _READ.get(name)
-        if reads is None:
-            known = ", ".join(_READ)
-            allowed = f"{known}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark is "
-            shown = name if name.isidentifier() or not name else "what is no name"
-            raise ConfigError("store option", shown, allowed + "given as a pathlib.Path)", nearest=nearest(name, _READ))
-        if name in found:
-            raise ConfigError("store option", name, "each option once")
-        try:
-            found[name] = reads(unquote_plus(text))
-        except (ValueError, KeyError):
-            allowed = _ALLOWED[name] if mark else f"a value: {name}=…"
-            raise ConfigError(name, "its value in the address", allowed) from None
-    return found
-
-
-_READ: dict[str, Callable[[str], Any]] = {
-    "synchronous": str,
-    "busy_seconds": float,
-    "readonly": lambda text: {"true": True, "1": True, "false": False, "0": False}[text.lower()],
-    "large_bytes": int,
-}
-"""How options are read that stand in an address."""
-
-_ALLOWED = {
-    "busy_seconds": "a number of seconds",
-    "readonly": "true or false",
-    "large_bytes": "a whole number of bytes",
-}
+    texts, rest = texts_in(query, DiskOptions)
+    if rest:
+        name, known = rest[0].partition("=")[0], DiskOptions.__struct_fields__
+        shown = name if name.isidentifier() or not name else "what is no name"
+        told = f"{', '.join(known)}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark"
+        raise ConfigError("store option", shown, f"{told} is given as a pathlib.Path)", nearest=nearest(name, known))
+    return _read(DiskOptions, texts, strict=False)
 
 
 def disk_options(given: Mapping[str, Any]) -> DiskOptions:
     """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
-    values.known("option", given, DiskOptions.__struct_fields__)
-    options = DiskOptions(**given)
-    synchronous, seconds, large = options.synchronous, options.busy_seconds, options.large_bytes
-    if not isinstance(synchronous, str) or synchronous.upper() not in ("FULL", "NORMAL"):
-        raise ConfigError("synchronous", synchronous, "FULL or NORMAL")
-    if not values.is_number(seconds) or not seconds >= 0:
-        raise ConfigError("busy_seconds", seconds, "a number of seconds, 0 or more")
-    values.switch("readonly", options.readonly)
-    if not values.is_whole(large, 64):
-        raise ConfigError("large_bytes", large, "a whole number of bytes, at least 64")
-    return msgspec.structs.replace(options, synchronous=synchronous.upper())
+    return read_options(DiskOptions, given, {}) if given else DiskOptions()
 
 
-HARMLESS = (
-    "synchronous",
-    "busy_seconds",
-    "readonly",
-    "large_bytes",
-    "timeout_seconds",
-    "pool_size",
-    "schema_name",
-    "prefix",
-    "cluster",
-)
+def texts_in(query: str, kind: type[msgspec.Struct]) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of options of this kind that stand in an address, behind its question mark, and what else does.
+
+    Raises ConfigError, naming it, for an option that comes twice.
+    """
+    from urllib.parse import unquote_plus  # four milliseconds, only for options in an address
+
+    found, rest = dict[str, str](), list[str]()
+    for part in query.split("&"):
+        name, _, text = part.partition("=")
+        if name in found:
+            raise ConfigError("store option", name, "each option once")
+        if name in kind.__struct_fields__:
+            found[name] = unquote_plus(text)
+        else:
+            rest.append(part)
+    return found, rest
+
+
+def read_options(kind: type[Options], given: Mapping[str, Any], texts: Mapping[str, str]) -> Options:
+    """Return the options of this kind that were given, and those whose texts stand in an address: what is given holds.
+
+    Raises ConfigError, naming it, for one that is unknown or not accepted; no text of an address is quoted.
+    """
+    values.known("option", given, kind.__struct_fields__)
+    return kind(**{**_read(kind, texts, strict=False), **_read(kind, given, strict=True)})
+
+
+def _read(kind: type[msgspec.Struct], given: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """The values of options that were given as they are, or else as texts."""
+    types, read = {field.name: field.type for field in msgspec.structs.fields(kind)}, dict[str, Any]()
+    for name, value in given.items():
+        spelt = value.upper() if name == "synchronous" and isinstance(value, str) else value
+        try:
+            read[name] = msgspec.convert(spelt, types[name], strict=strict)
+        except msgspec.ValidationError:
+            (meta,) = types[name].__metadata__
+            raise ConfigError(name, value if strict else "its value in the address", meta.description) from None
+    return read
+
+
+HARMLESS = tuple(StoreOptions.__annotations__)
 """Options whose values are no secrets: our own."""
 
 

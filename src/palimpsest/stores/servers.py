@@ -10,15 +10,13 @@ import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar
-from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Meta
 
-from palimpsest.errors import ConfigError, ForkedProcess, PalimpsestError, StoreUnavailable
-from palimpsest.log import values
+from palimpsest.errors import ForkedProcess, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.common import discreet_address, read_options, texts_in
 from palimpsest.stores.values import LARGE
 
 T = TypeVar("T")
@@ -46,38 +44,9 @@ def server_options(kind: type[Options], address: str, given: Mapping[str, Any]) 
     the driver's, and stays. Raises ConfigError, naming it, for one that comes twice or is not accepted; no value of an
     address is quoted.
     """
-    values.known("option", given, kind.__struct_fields__)
     bare, _, query = address.partition("?")
-    found: dict[str, str] = {}
-    rest = list[str]()
-    for part in filter(None, query.split("&")):
-        name, _, text = part.partition("=")
-        if name not in kind.__struct_fields__:
-            rest.append(part)
-        elif name in found:
-            raise ConfigError("store option", name, "each option once")
-        else:
-            found[name] = unquote_plus(text)
-    return "?".join(filter(None, (bare, "&".join(rest)))), _read(kind, found, given)
-
-
-def _read(kind: type[Options], found: Mapping[str, str], given: Mapping[str, Any]) -> Options:
-    read: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        if field.name not in found and field.name not in given:
-            continue
-        try:
-            value = given.get(field.name, found.get(field.name))
-            read[field.name] = msgspec.convert(value, field.type, strict=field.name in given)
-        except msgspec.ValidationError:
-            shown = given.get(field.name, "its value in the address")
-            raise ConfigError(field.name, shown, _allowed(field.type)) from None
-    return kind(**read)
-
-
-def _allowed(kind: Any) -> str:
-    told = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
-    return told[0] if told else "another value"
+    texts, rest = texts_in(query, kind)
+    return "?".join(filter(None, (bare, "&".join(filter(None, rest))))), read_options(kind, given, texts)
 
 
 class ServerBackend(Backend, Generic[C]):
