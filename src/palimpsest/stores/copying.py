@@ -23,6 +23,7 @@ from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
 from palimpsest.stores.common import discreet_address
 from palimpsest.stores.engine.items import ITEMS
+from palimpsest.stores.engine.loading import PIECE, in_pieces
 from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
 from palimpsest.tokens.counter import ENCODINGS
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of homes that are done, and of all."""
-
-PIECE, BYTES = 1000, 2**22
-"""Rows, and bytes of rows, that are put in one step."""
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -230,7 +228,7 @@ class _Copying:
             while True:
                 (seen,) = await backend.look([Ask(place, [Range(table, [(low, LAST_KEY)], PIECE)], head=False)])
                 found = list(seen.rows[0])
-                for piece in _of_a_size(found):
+                for piece in in_pieces(found):
                     yield table, piece
                 if len(found) < PIECE:
                     break
@@ -317,15 +315,3 @@ async def _used(backend: Backend, tenant: str) -> AsyncIterator[Listed]:
         if len(page) < PIECE:  # or whoever goes on writing would keep it going
             return
         since, after = page[-1].mark, page[-1].place
-
-
-def _of_a_size(rows: Sequence[Cells]) -> list[list[Cells]]:
-    """The rows in pieces that go into one step each."""
-    pieces, size = list[list[Cells]](), BYTES
-    for row in rows:
-        if size + len(row[1]) > BYTES:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(row)
-        size += len(row[1])
-    return pieces

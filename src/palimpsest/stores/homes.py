@@ -7,7 +7,7 @@ tenant of ours that has still more behind that holds logs, and the others hold l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import Backend, Place
@@ -17,13 +17,16 @@ from palimpsest.stores.derivers import OWNER as DERIVERS
 from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.engine.loading import LAID
 from palimpsest.stores.engine.places import BARRED
-from palimpsest.stores.rules import all_places
+from palimpsest.stores.rules import all_places, all_tenants
 
 BESIDE = "\x01"
 """What our own tenants begin with, and what stands between the parts of such names."""
 
 PASSING = (LEASES, LAID, BARRED)
 """Spaces of what is under way."""
+
+OURS = (MARK[0], WORKERS)
+"""Tenants of ours that are about this store alone."""
 
 Home = tuple[str, str]
 """A tenant, and the name of one of its homes."""
@@ -48,7 +51,7 @@ def owner_of(home: Home) -> str:
 
 async def tenants_of(backend: Backend) -> list[str]:
     """Return the tenants, as users name them, of whom a store has sessions, items or knowledge bases."""
-    found = [owner_of((tenant, "")) async for tenant in _tenants(backend) if tenant != DERIVERS]
+    found = [owner_of((tenant, "")) async for tenant in all_tenants(backend) if tenant not in (*OURS, DERIVERS)]
     return list(dict.fromkeys(found))
 
 
@@ -59,8 +62,8 @@ async def homes_of(backend: Backend, owners: Collection[str]) -> dict[Home, list
     index, which is made anew of whatever logs are there.
     """
     found: dict[Home, list[Place]] = {}
-    async for tenant in _tenants(backend):
-        if tenant.count(BESIDE) == 1 or owner_of((tenant, "")) in owners:
+    async for tenant in all_tenants(backend):
+        if tenant not in OURS and (tenant.count(BESIDE) == 1 or owner_of((tenant, "")) in owners):
             async for one in all_places(backend, tenant, "", beneath=True):
                 home = tenant, one.place.home
                 if one.place.space not in PASSING and owner_of(home) in owners and not _is_of_an_index(one.place):
@@ -72,11 +75,3 @@ def _is_of_an_index(place: Place) -> bool:
     """Whether it is the mark of a search index, or a note of what that has to remove."""
     names = (place.name, place.home.rpartition(BESIDE)[2])
     return place.tenant == DERIVERS and any(name.startswith(INDEX) for name in names)
-
-
-async def _tenants(backend: Backend) -> AsyncIterator[str]:
-    last: str | None = None
-    while page := await backend.tenants(after=last):
-        for last in page:
-            if last not in (MARK[0], WORKERS):
-                yield last

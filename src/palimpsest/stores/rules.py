@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Listed, Place, PlaceHead, Refusal, Seen
 
 PAGE = 1000
-"""Places of one page."""
+"""Places, or tenants, of one page."""
 
 # --- batches
 
@@ -83,6 +83,14 @@ def by_mark(found: Iterable[Listed], since: int, after: Place | None, limit: int
     begin = since, in_order(after) if after is not None else ()
     behind = [one for one in found if (one.mark, in_order(one.place)) > begin]
     return sorted(behind, key=lambda one: (one.mark, in_order(one.place)))[:limit]
+
+
+async def all_tenants(backend: Backend) -> AsyncIterator[str]:
+    """Yield the tenants that `Backend.tenants` lists, page by page."""
+    last: str | None = None
+    while page := await backend.tenants(after=last, limit=PAGE):
+        for last in page:
+            yield last
 
 
 async def all_places(

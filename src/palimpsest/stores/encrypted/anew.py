@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from palimpsest.errors import StoreError
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
 from palimpsest.stores.encrypted.batches import NO_HEAD
-from palimpsest.stores.encrypted.heads import Heads
 from palimpsest.stores.encrypted.mark import Markings
-from palimpsest.stores.encrypted.rows import LOG, Rows, is_clear, what_row
+from palimpsest.stores.encrypted.rows import LOG, Heads, Rows, is_clear, what_row
 from palimpsest.stores.encrypted.sealing import Unsealed
-from palimpsest.stores.encrypted.values import LIFE, Known, key_of
+from palimpsest.stores.encrypted.values import LIFE, SealedHead, key_of
 
 STRETCH = 256
 """Rows that are sealed in one step, so that writers go on."""
@@ -74,7 +73,7 @@ class Anew:
 
     async def _noted(self, place: Place) -> None:
         """Make the head that whoever destroys something moves, where there is none."""
-        made = Known(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
+        made = SealedHead(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
         head = self._rows.values.head(place, made, self._markings.writing).stored
         await self._below.write([[Step(place, None, head.hot, head.cold)]], 0)
 

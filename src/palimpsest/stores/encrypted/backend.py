@@ -33,12 +33,11 @@ from palimpsest.stores.backend import (
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.anew import Anew
 from palimpsest.stores.encrypted.batches import Sealing
-from palimpsest.stores.encrypted.heads import Heads
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.mark import Markings, read_mark
-from palimpsest.stores.encrypted.rows import LOG, SESSION, VOUCHED, Rows, agrees, hides
+from palimpsest.stores.encrypted.rows import LOG, SESSION, VOUCHED, Heads, Rows, agrees, hides
 from palimpsest.stores.encrypted.sealing import Sealer
-from palimpsest.stores.encrypted.values import Known, Values
+from palimpsest.stores.encrypted.values import SealedHead, Values
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.rules import refused
@@ -72,7 +71,7 @@ class Looking(NamedTuple):
     asks: Sequence[Ask]
     places: Sequence[Place]
     below: Sequence[Ask]
-    floors: Sequence[Known | None]
+    floors: Sequence[SealedHead | None]
 
 
 class SealedBackend(Backend):
@@ -133,7 +132,7 @@ class SealedBackend(Backend):
 
     def _opened(self, looking: Looking, seen: Sequence[Seen]) -> list[Seen]:
         """What was asked for, of what was seen below."""
-        rows, heads = self.rows, dict[Place, Known | None]()
+        rows, heads = self.rows, dict[Place, SealedHead | None]()
         for ask, one, floor in zip(looking.below, seen, looking.floors, strict=True):
             if ask.head:
                 heads[ask.place] = self._heads.opened(ask.place, one.head, floor)
@@ -158,7 +157,7 @@ class SealedBackend(Backend):
         while left:
             tries += 1
             made: list[tuple[int, Sealing]] = []
-            ahead: dict[Place, Known | None] = {}
+            ahead: dict[Place, SealedHead | None] = {}
             for i in left:
                 sealing, done[i] = await self._begun(batches[i], ahead)
                 if done[i] is None:
@@ -215,7 +214,7 @@ class SealedBackend(Backend):
         looking = self._looking(asks)
         return self._opened(looking, look(looking.below))
 
-    async def _begun(self, batch: Batch, ahead: dict[Place, Known | None]) -> tuple[Sealing, Refusal | None]:
+    async def _begun(self, batch: Batch, ahead: dict[Place, SealedHead | None]) -> tuple[Sealing, Refusal | None]:
         """A batch that has its heads, under the key that is to be written with; or the heads that are in its way.
 
         Where one of its heads is under another key, the store is asked what it says of its keys, after that head was
@@ -238,7 +237,7 @@ class SealedBackend(Backend):
         known = [*sealing.before, *(self._heads.all.get(self.rows.at(step.place)) for step in sealing.batch)]
         return any(one is not None and one.key_id not in ("", sealing.key_id) for one in known)
 
-    async def _unexpected(self, sealing: Sealing, ahead: dict[Place, Known | None]) -> Refusal | None:
+    async def _unexpected(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
         """Look at the heads of a batch; those that are there, unless they are as it expects them."""
         meant = [
             step.place
@@ -306,7 +305,7 @@ class SealedBackend(Backend):
         page = await self.below.newest(tenant, space, until=until, after=behind, limit=limit)
         return [self._listed(one, floors) for one in page]
 
-    def _listed(self, one: Listed, floors: dict[Place, Known]) -> Listed:
+    def _listed(self, one: Listed, floors: dict[Place, SealedHead]) -> Listed:
         known = self._heads.opened(one.place, one.head, floors.get(one.place))
         assert known is not None, "what is listed has a head"
         return Listed(_named(one.place, known), known.plain, one.mark)
@@ -328,6 +327,6 @@ class SealedBackend(Backend):
         return [tenant for tenant in page if tenant != MARK[0]][:limit]
 
 
-def _named(place: Place, known: Known) -> Place:
+def _named(place: Place, known: SealedHead) -> Place:
     """The place as the engine knows it."""
     return place._replace(name=known.name) if hides(place) else place

@@ -10,7 +10,7 @@ import msgspec
 from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Step
 from palimpsest.stores.encrypted.notes import new_token
 from palimpsest.stores.encrypted.rows import CLEAR, LISTED, LOG, SESSION, VOUCHED, Rows, agrees, is_clear, is_noted
-from palimpsest.stores.encrypted.values import LIFE, Floor, Known
+from palimpsest.stores.encrypted.values import LIFE, Floor, SealedHead
 
 NO_HEAD = PlaceHead(b"")
 
@@ -18,17 +18,17 @@ NO_HEAD = PlaceHead(b"")
 class Sealing:
     """One batch under one key. `ahead` is what batches that are written before it make of heads."""
 
-    def __init__(self, rows: Rows, key_id: str, batch: Batch, ahead: dict[Place, Known | None]) -> None:
+    def __init__(self, rows: Rows, key_id: str, batch: Batch, ahead: dict[Place, SealedHead | None]) -> None:
         self._rows, self.key_id, self.batch, self._ahead = rows, key_id, batch, ahead
         self._mark = new_token()
-        self._log: Known | None = None
+        self._log: SealedHead | None = None
         self.places: list[Place | None] = []
         """Where the heads are that the batch moves, or looks at; those of logs, which the engine does not see, too."""
-        self.before: list[Known | None] = []
-        self.after: list[Known | None] = [None] * len(batch)
+        self.before: list[SealedHead | None] = []
+        self.after: list[SealedHead | None] = [None] * len(batch)
         self.steps: list[Step] = list(batch)
 
-    def begin(self, known: Mapping[Place, Known]) -> bool:
+    def begin(self, known: Mapping[Place, SealedHead]) -> bool:
         """Take the heads of the batch from those that are known; whether these are as it expects them."""
         self.places, self.before = [], []
         begins = any(one.place.space == SESSION and one.expect is None and one.hot is not None for one in self.batch)
@@ -70,10 +70,10 @@ class Sealing:
             self._ahead[place] = self.after[i] = after
             self.steps[i] = _with_head(self._with_rows(step, anew), place, before, after)
 
-    def _after(self, step: Step, before: Known | None, place: Place) -> Known | None:
+    def _after(self, step: Step, before: SealedHead | None, place: Place) -> SealedHead | None:
         """The head that a step makes, as yet without what it notes; itself where it is only looked at."""
         if step.rows_only:
-            log = before or Known(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
+            log = before or SealedHead(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
             floors = self._floors(step, log)
             return log._replace(floors=floors) if floors else None  # where nobody refers to it, it is not needed
         was = before.plain if before is not None else None
@@ -82,12 +82,12 @@ class Sealing:
             return None if plain is None else before
         if before is None or was is None:
             name = step.place.name if place != step.place else ""
-            return Known(NO_HEAD, plain, life=os.urandom(LIFE), expires=step.expires, name=name)
+            return SealedHead(NO_HEAD, plain, life=os.urandom(LIFE), expires=step.expires, name=name)
         return before._replace(
             plain=plain, bound=before.bound if plain.cold == was.cold else None, expires=step.expires
         )
 
-    def _floors(self, step: Step, log: Known) -> Mapping[str, int]:
+    def _floors(self, step: Step, log: SealedHead) -> Mapping[str, int]:
         """Of each session when its head moved last together with what is noted of logs.
 
         What a step destroys is known to all heads of its batch, also to those that it only looks at.
@@ -100,7 +100,7 @@ class Sealing:
                 floors[one.place.name] = log.moves + 1
         return floors
 
-    def _noted(self, step: Step, head: Known) -> tuple[Known, set[tuple[str, int]]]:
+    def _noted(self, step: Step, head: SealedHead) -> tuple[SealedHead, set[tuple[str, int]]]:
         """The head with what it notes of a step's rows, and those that are put with the token."""
         notes, anew = head.notes, set[tuple[str, int]]()
         for drop in step.drop:
@@ -130,7 +130,7 @@ class Sealing:
         return msgspec.structs.replace(step, put=[(table, sealed(table, some)) for table, some in step.put])
 
 
-def _with_head(step: Step, place: Place, before: Known | None, after: Known | None) -> Step:
+def _with_head(step: Step, place: Place, before: SealedHead | None, after: SealedHead | None) -> Step:
     """The step with its heads as they are stored."""
     expect = before.stored.hot if before is not None else None
     hot, cold, expires = expect, None, None

@@ -19,7 +19,7 @@ from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.sealing import NONCE, REFUSED, Sealer, Unsealed
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.leases import LEASES
-from palimpsest.stores.rules import all_places
+from palimpsest.stores.rules import all_places, all_tenants
 
 VERSION = 3
 
@@ -51,12 +51,10 @@ def read_mark(url: str, value: bytes) -> Mark:
 
 async def _is_empty(backend: Backend) -> bool:
     """Whether nothing of anybody's is stored but leases."""
-    last: str | None = None
-    while page := await backend.tenants(after=last):
-        for last in page:
-            async for one in all_places(backend, last, "", beneath=True):
-                if one.place.space != LEASES:
-                    return False
+    async for tenant in all_tenants(backend):
+        async for one in all_places(backend, tenant, "", beneath=True):
+            if one.place.space != LEASES:
+                return False
     return True
 
 

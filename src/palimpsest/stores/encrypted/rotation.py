@@ -26,7 +26,7 @@ from palimpsest.stores.backend import Place
 from palimpsest.stores.encrypted.backend import SealedBackend
 from palimpsest.stores.encrypted.rows import LOG, SESSION, hides, is_clear
 from palimpsest.stores.encrypted.values import key_of
-from palimpsest.stores.rules import all_places
+from palimpsest.stores.rules import all_places, all_tenants
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
@@ -123,7 +123,7 @@ async def _home(backend: SealedBackend, log: Place, places: Sequence[Place]) -> 
 async def _places(backend: SealedBackend, own: str = "") -> list[Place]:
     """The places that have a head, as they are kept, but for those whose head is under a key already."""
     found: list[Place] = []
-    for tenant in await backend.tenants(limit=1 << 30):
+    async for tenant in all_tenants(backend):
         there = [one async for one in all_places(backend.below, tenant, "", beneath=True)]
         found += [one.place for one in there if not is_clear(one.place) and key_of(one.head.hot) != own]
     return found

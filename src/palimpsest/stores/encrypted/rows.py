@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
 from palimpsest.stores.encrypted.sealing import Unsealed, token
-from palimpsest.stores.encrypted.values import Known, Values
+from palimpsest.stores.encrypted.values import SealedHead, Values
 from palimpsest.stores.engine.forms import Spoilt
 from palimpsest.stores.engine.items import ITEMS, ORDER
 from palimpsest.stores.engine.leases import LEASES
@@ -25,6 +25,10 @@ VOUCHED = (LOG, "tree")
 LISTED = ("record", "share")
 CLEAR = "tokens/"
 """How tables begin that are in clear. So are leases, and the counters of namespaces."""
+
+
+KEPT = 4096
+"""Heads that are remembered at once."""
 
 
 class Rows:
@@ -51,7 +55,7 @@ class Rows:
         """What rows of this id are found by where they are kept."""
         return self._token("id", *place[:3], table, id) if id else ""
 
-    def what(self, place: Place, known: Known | None = None) -> str:
+    def what(self, place: Place, known: SealedHead | None = None) -> str:
         """What a place is, for messages."""
         if hides(place):
             return f"the item {place.home}/{known.name if known is not None else place.name}"
@@ -78,7 +82,9 @@ class Rows:
 
     # --- what is read
 
-    def opened(self, place: Place, asked: Range | Named, rows: Sequence[Cells], known: Known | None) -> Sequence[Cells]:
+    def opened(
+        self, place: Place, asked: Range | Named, rows: Sequence[Cells], known: SealedHead | None
+    ) -> Sequence[Cells]:
         """The rows that were asked for, of a place with the head `known`. Raises StoreCorrupt, WrongKey.
 
         One that is not authentic comes without its value: who reads it tells.
@@ -118,6 +124,42 @@ class Rows:
         return found
 
 
+class Heads:
+    """Opens heads, and remembers them by where they are kept: none older than one that was seen is taken for newest."""
+
+    def __init__(self, url: str, rows: Rows) -> None:
+        self._url, self._rows = url, rows
+        self.all: dict[Place, SealedHead] = {}
+
+    def opened(self, place: Place, stored: PlaceHead | None, floor: SealedHead | None) -> SealedHead | None:
+        """The head of a place as it is stored, which is no earlier one than `floor`. Raises StoreCorrupt, WrongKey."""
+        if stored is None:
+            self.all.pop(place, None)
+            return None
+        if is_clear(place):
+            return SealedHead(stored, stored)
+        known = self.all.get(place)
+        if known is None or known.stored != stored:
+            try:
+                known = self._rows.values.opened(place, stored, known)
+            except Unsealed as fault:
+                raise fault.told(self._url, self._rows.what(place, known)) from None
+        if floor is not None and known.is_before(floor):
+            told = "is of an earlier time: a later one was there before"
+            raise StoreCorrupt(self._url, f"{self._rows.what(place, known)} {told}")
+        self.remember(place, known)
+        return known
+
+    def remember(self, place: Place, known: SealedHead) -> None:
+        """Let this be the newest head that was seen of a place, unless a later one was."""
+        before = self.all.get(place)
+        if before is not None and known.is_before(before):
+            return
+        if len(self.all) >= KEPT:
+            self.all.clear()
+        self.all[place] = known
+
+
 def _check(mark: bytes, token: bytes | None) -> None:
     """Raise Unsealed unless a row has the token that is noted of it."""
     if mark != token:
@@ -134,7 +176,7 @@ def is_clear(place: Place, table: str = "") -> bool:
     return place.space in (LEASES, ORDER) or table.startswith(CLEAR)
 
 
-def agrees(heads: Sequence[tuple[Place, Known | None]]) -> bool:
+def agrees(heads: Sequence[tuple[Place, SealedHead | None]]) -> bool:
     """Whether heads of sessions, and what is noted of logs, know the same of each other, where both are there."""
     logs = {place[:2]: log for place, log in heads if place.space == LOG}
     for place, one in heads:

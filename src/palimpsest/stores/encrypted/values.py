@@ -29,7 +29,7 @@ class Floor(NamedTuple):
     moves: int = 0
 
 
-class Known(NamedTuple):
+class SealedHead(NamedTuple):
     """A head as it was opened, or sealed.
 
     `life` tells it, from when it is made until it goes, from every other of its place. `bound` is what its cold value
@@ -50,7 +50,7 @@ class Known(NamedTuple):
     notes: Notes = NOTHING
     floors: Mapping[str, int] = {}
 
-    def is_before(self, other: Known) -> bool:
+    def is_before(self, other: SealedHead) -> bool:
         """Whether it is an earlier one than that."""
         return self.life == other.life and self.moves < other.moves
 
@@ -73,7 +73,7 @@ class Values:
 
     # --- heads
 
-    def head(self, place: Place, known: Known, key_id: str) -> Known:
+    def head(self, place: Place, known: SealedHead, key_id: str) -> SealedHead:
         """The head as it is stored, one move on, under a key: all that is not `stored` of `known` is to be so.
 
         A cold value that is bound already stays as it is stored.
@@ -89,7 +89,7 @@ class Values:
         hot = self._sealed(place, key_id, _where("hot", place), b"", told)
         return known._replace(stored=PlaceHead(hot, cold), key_id=key_id, moves=moves, bound=bound)
 
-    def opened(self, place: Place, stored: PlaceHead, before: Known | None) -> Known:
+    def opened(self, place: Place, stored: PlaceHead, before: SealedHead | None) -> SealedHead:
         """The head that is stored. Of `before`, which was, a cold value need not be opened again. Raises Unsealed."""
         key_id, _, told = self._opened(place, _where("hot", place), stored.hot)
         life, moves, bound, expires, name, floor, least, hot = _hot(told)
@@ -106,7 +106,7 @@ class Values:
         elif stored.cold:
             raise Unsealed("is not as it was committed: it has a part more than it had")
         plain = PlaceHead(hot, cold)
-        return Known(stored, plain, key_id, life, moves, bound, expires, name, Floor(floor, least), notes, floors)
+        return SealedHead(stored, plain, key_id, life, moves, bound, expires, name, Floor(floor, least), notes, floors)
 
     # --- rows
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead
-from palimpsest.stores.engine.forms import DAMAGED, read_cold, read_hot, whole
+from palimpsest.log.head import SessionKey
+from palimpsest.stores.backend import Ask, Listed, Place
+from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.owners import OWNED
 from palimpsest.stores.engine.places import FAR
 from palimpsest.stores.values import SessionInfo
@@ -16,21 +16,21 @@ HEADS = 100
 class Listing:
     """Lists the sessions of tenants, a page at a time."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions, self._backend = sessions, sessions.backend
 
     async def sessions(self, tenant: str, after: str, limit: int, begin: str, user: str | None) -> list[SessionInfo]:
-        if user is not None:
-            return await self._owned(tenant, user, after, limit, begin)
+        space = "session" if user is None else OWNED + user
         found: dict[str, SessionInfo] = {}
-        last = _behind(tenant, "session", after, begin)
+        last = Place(tenant, "", space, begin) if begin > after else Place(tenant, FAR, space, after)
         while len(found) < limit:
             wanted = limit - len(found)
-            page = await self._backend.places(tenant, "session", after=last, limit=wanted)
-            found |= {one.place.name: self._info(one.place.name, one.head) for one in page}
+            page = await self._backend.places(tenant, space, after=last, limit=wanted)
+            infos = map(self._info, page) if user is None else await self._of(page)
+            found |= {info.session: info for info in infos if user in (None, info.user)}
             if len(page) < wanted:
                 break
-            last = page[-1].place
+            last = page[-1].place._replace(space=space)  # an encrypted store has another name for a user's
         return list(found.values())
 
     async def by_use(
@@ -41,35 +41,18 @@ class Listing:
             page = await self._backend.newest(tenant, "session", until=mark, after=behind, limit=limit)
         else:
             page = await self._backend.recent(tenant, "session", since=mark or 0, after=behind, limit=limit)
-        return [(one.mark, self._info(one.place.name, one.head)) for one in page]
-
-    async def _owned(self, tenant: str, user: str, after: str, limit: int, begin: str) -> list[SessionInfo]:
-        last, found = _behind(tenant, OWNED + user, after, begin), list[SessionInfo]()
-        while len(found) < limit:
-            wanted = limit - len(found)
-            page = await self._backend.places(tenant, OWNED + user, after=last, limit=wanted)
-            for i in range(0, len(page), HEADS):
-                found += [one for one in await self._of(page[i : i + HEADS]) if one.user == user]
-            if len(page) < wanted:
-                break
-            last = Place(tenant, page[-1].place.home, OWNED + user, page[-1].place.name)
-        return found
+        return [(one.mark, self._info(one)) for one in page]
 
     async def _of(self, notes: list[Listed]) -> list[SessionInfo]:
         """The sessions that these notes are of, and that are still there."""
-        places = [one.place._replace(space="session") for one in notes]
-        seen = await self._backend.look([Ask(place) for place in places])
-        heads = ((place.name, one.head) for place, one in zip(places, seen, strict=True))
-        return [self._info(name, head) for name, head in heads if head is not None]
+        found: list[SessionInfo] = []
+        for i in range(0, len(notes), HEADS):
+            places = [one.place._replace(space="session") for one in notes[i : i + HEADS]]
+            seen = await self._backend.look([Ask(place) for place in places])
+            heads = zip(places, seen, strict=True)
+            found += [self._info(Listed(place, one.head)) for place, one in heads if one.head is not None]
+        return found
 
-    def _info(self, session: str, head: PlaceHead) -> SessionInfo:
-        try:
-            return SessionInfo.of(session, whole(read_hot(head.hot), read_cold(head.cold).head))
-        except DAMAGED as cause:
-            told = f"the head of session {session!r} cannot be read ({cause})"
-            raise StoreCorrupt(self._backend.url, told) from cause
-
-
-def _behind(tenant: str, space: str, after: str, begin: str) -> Place:
-    """What sorts behind this session, and before one that is called as a listing begins."""
-    return Place(tenant, "", space, begin) if begin > after else Place(tenant, FAR, space, after)
+    def _info(self, one: Listed) -> SessionInfo:
+        key = SessionKey(one.place.tenant, one.place.name)
+        return SessionInfo.of(key.session, self._sessions.read(key, one.place, one.head).head)

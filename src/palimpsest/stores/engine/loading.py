@@ -25,7 +25,7 @@ from palimpsest.stores.engine.trees import dropped, dropping, spans_of
 from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
-"""Entries, and bytes of entries, that are put in one step."""
+"""Rows, and bytes of rows, that are put in one step."""
 
 LAID = "laid"
 """The space of places that say which logs are being laid, by their numbers."""
@@ -44,7 +44,7 @@ class Loading:
         new = msgspec.structs.replace(known, log=new_log(), head=Head())
         laid, last = 0, list[Cells]()
         try:
-            for piece in _pieces(entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries):
+            for piece in in_pieces(entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries):
                 if last:
                     laid += 1  # whoever is interrupted does not know whether it was
                     await self._lay(new, laid - 1, last)
@@ -153,7 +153,7 @@ def _head(known: Known, dump: Dump, replace: bool) -> Head:
     )
 
 
-def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
+def in_pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
     """Rows in pieces that go into one step each, made when they are put."""
     piece, size = list[Cells](), 0
     for row in rows:

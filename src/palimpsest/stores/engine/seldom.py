@@ -23,7 +23,7 @@ class Seldom:
     def __init__(self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases) -> None:
         self.changing = Changing(sessions, reading, large)
         self.branching = Branching(sessions, large)
-        self.listing = Listing(sessions.backend)
+        self.listing = Listing(sessions)
         self.loading = Loading(sessions, large)
         self.expiry = Expiry(sessions, self.changing, self.branching, items, leases, self.loading)
         self._backend = sessions.backend
