@@ -15,6 +15,7 @@ import msgspec
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
+from palimpsest.stores.around import Around
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.tables import Tables
 
@@ -71,12 +72,11 @@ def _guarded(verb: Callable[..., Awaitable[Any]]) -> Any:
     return guarded
 
 
-class BreakingBackend(Backend):
-    """Another backend behind a circuit breaker. `clock` gives microseconds."""
+class BreakingBackend(Around):
+    """Another backend whose calls go through a circuit breaker. `clock` gives microseconds."""
 
     def __init__(self, below: Backend, given: CircuitBreaker, clock: Callable[[], int]) -> None:
-        self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
-        self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
+        super().__init__(below)
         self.large_bytes, self.companion = below.large_bytes, below.companion
         self.tables = BreakingTables(below.tables, self) if below.tables is not None else None
         self._seconds = values.microseconds("timeout", given.timeout) / 1_000_000
@@ -128,32 +128,6 @@ class BreakingBackend(Backend):
     newest = _guarded(Backend.newest)
     expired = _guarded(Backend.expired)
     tenants = _guarded(Backend.tenants)
-
-    # --- what is no call of the store's, or may take as long as it takes
-
-    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        return await self.below.together(start, reads=reads)
-
-    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await self.below.surely(start)
-
-    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self.below.apart(function, *arguments)
-
-    async def pause(self, seconds: float) -> None:
-        await self.below.pause(seconds)
-
-    async def scrub(self, *, whole: bool = True) -> Any:
-        return await self.below.scrub(whole=whole)
-
-    async def durability(self) -> str:
-        return await self.below.durability()
-
-    def give_up(self) -> None:
-        self.below.give_up()
-
-    async def close(self) -> None:
-        await self.below.close()
 
 
 class BreakingTables:

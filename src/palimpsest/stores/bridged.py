@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
+from palimpsest.stores.around import Around
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.tables import Tables
 
@@ -48,15 +49,13 @@ async def _waited_for(self: BridgedBackend | BridgedTables, start: Callable[[], 
         raise
 
 
-class BridgedBackend(Backend):
+class BridgedBackend(Around):
     """Another backend, each verb of which is awaited on the event loop of the runner of a synchronous memory."""
 
-    blocking = inline = True
-
     def __init__(self, below: Backend, runner: Runner) -> None:
-        self.below, self.runner, self.url, self.writable = below, runner, below.url, below.writable
-        self.gathers, self.large_bytes, self.crowded = below.gathers, below.large_bytes, below.crowded
-        self.companion = below.companion
+        super().__init__(below)
+        self.runner, self.blocking, self.inline = runner, True, True
+        self.large_bytes, self.companion = below.large_bytes, below.companion
         self.tables = BridgedTables(below.tables, runner, self.url) if below.tables is not None else None
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:

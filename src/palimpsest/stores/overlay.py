@@ -122,19 +122,19 @@ class OverBackend(MemoryBackend):
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        own = [ask.place.space == LEASES for ask in asks]
+        shared = [ask for ask in asks if ask.place.space != LEASES]
         while True:
-            asked = [self._asked(ask, asks) for ask, mine in zip(asks, own, strict=True) if not mine]
+            asked = [self._asked(ask, asks) for ask in shared]
             found = await self._below.look(asked) if asked else []
             for ask, one in zip(asked, found, strict=True):
                 if ask.head:
                     self._take(ask.place, one.head)
-            if asked == [self._asked(ask, asks) for ask, mine in zip(asks, own, strict=True) if not mine]:
+            if asked == [self._asked(ask, asks) for ask in shared]:
                 break  # nothing was dropped meanwhile, here or below
         here, below = await super().look(asks), iter(found)
         return [
-            seen if mine else Seen(seen.head, [*self._merged(ask, seen, next(below), asks)])
-            for ask, seen, mine in zip(asks, here, own, strict=True)
+            seen if ask.place.space == LEASES else Seen(seen.head, [*self._merged(ask, seen, next(below), asks)])
+            for ask, seen in zip(asks, here, strict=True)
         ]
 
     def _asked(self, ask: Ask, asks: Sequence[Ask]) -> Ask:
@@ -193,12 +193,13 @@ class OverBackend(MemoryBackend):
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found: list[Listed] = []
-        behind, page = (since, after), [Listed(Place("", "", "", ""), PlaceHead(b""))] * limit
-        while len(found) < limit and len(page) == limit:
-            page = await self._below.recent(tenant, space, since=behind[0], after=behind[1], limit=limit)
+        found, mark, behind = list[Listed](), since, after
+        while len(found) < limit:
+            page = await self._below.recent(tenant, space, since=mark, after=behind, limit=limit)
             found += [one for one in page if not self._is_here(one.place)]
-            behind = (page[-1].mark, page[-1].place) if page else behind
+            if len(page) < limit:
+                break
+            mark, behind = page[-1].mark, page[-1].place
         return [*found, *await super().recent(tenant, space, since=since, after=after, limit=limit)][:limit]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
+from palimpsest.stores.around import Around
 from palimpsest.stores.backend import (
     Again,
     Ask,
@@ -27,7 +28,6 @@ from palimpsest.stores.backend import (
     Place,
     PlaceHead,
     Refusal,
-    Scrubbed,
     Seen,
 )
 from palimpsest.stores.encrypted import Encryption
@@ -41,8 +41,6 @@ from palimpsest.stores.encrypted.values import SealedHead, Values
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.rules import refused
-
-T = TypeVar("T")
 
 
 async def unlocked_backend(
@@ -74,40 +72,15 @@ class Looking(NamedTuple):
     floors: Sequence[SealedHead | None]
 
 
-class SealedBackend(Backend):
+class SealedBackend(Around):
     """A backend whose values are sealed. `markings` says under which keys."""
 
     def __init__(self, below: Backend, values: Values, markings: Markings) -> None:
-        self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
-        self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
+        super().__init__(below)
         self.markings = markings
         self.rows = Rows(below.url, values, markings)
         self._heads = Heads(below.url, self.rows)
         self.anew = Anew(below, self.rows, self._heads, markings)
-
-    async def together(self, start: Callable[[], Any], *, reads: bool = False) -> Any:
-        return await self.below.together(start, reads=reads)
-
-    async def surely(self, start: Callable[[], Any]) -> Any:
-        return await self.below.surely(start)
-
-    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self.below.apart(function, *arguments)
-
-    async def pause(self, seconds: float) -> None:
-        await self.below.pause(seconds)
-
-    async def scrub(self, *, whole: bool = True) -> Scrubbed:
-        return await self.below.scrub(whole=whole)
-
-    async def durability(self) -> str:
-        return await self.below.durability()
-
-    def give_up(self) -> None:
-        self.below.give_up()
-
-    async def close(self) -> None:
-        await self.below.close()
 
     # --- reading
 

@@ -87,12 +87,6 @@ class Expiry:
             raise damaged[0]
         return swept
 
-    async def _unbarred(self, place: Place, at: int) -> None:
-        """Let nothing keep a branch from being made any more: whoever began to make it has given up long ago."""
-        (seen,) = await self._backend.look([Ask(place)])
-        if seen.head is not None:
-            await self._sessions.write([Step(place, seen.head.hot)], at)
-
     async def _taken(self, place: Place, now: int) -> int:
         """Take away what is there and has a head that has expired; how many items that were."""
         if place.space.startswith(ITEMS):
@@ -102,8 +96,10 @@ class Expiry:
             return 0
         if place.space == LAID:
             await self._loading.taken_away(place)
-        elif place.space == BARRED:
-            await self._unbarred(place, now)
+        elif place.space == BARRED:  # whoever began to make a branch has given up long ago
+            (seen,) = await self._backend.look([Ask(place)])
+            if seen.head is not None:
+                await self._sessions.write([Step(place, seen.head.hot)], now)
         elif place.space == ENDS:
             return int(await self._branching.end(SessionKey(place.tenant, place.name)))
         return 0

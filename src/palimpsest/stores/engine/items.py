@@ -47,9 +47,6 @@ class Items:
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self._backend, self._crowds, self._clock = backend, crowds, clock
 
-    async def _look(self, place: Place) -> PlaceHead | None:
-        return (await self._heads([place]))[0]
-
     async def _heads(self, places: Sequence[Place]) -> list[PlaceHead | None]:
         return [seen.head for seen in await self._backend.look([Ask(place) for place in places])]
 
@@ -87,7 +84,8 @@ class Items:
         self, places: Sequence[Place], heads: Sequence[PlaceHead | None], puts: Sequence[Put], counter: Place
     ) -> tuple[list[Step], list[Item]]:
         """What stores these values, and the items that it makes. Raises Conflict."""
-        number, steps, items = self._number(counter, heads[-1]), list[Step](), list[Item]()
+        last, steps, items = heads[-1], list[Step](), list[Item]()
+        number = before = self._number(counter, last)
         for place, head, put in zip(places, heads, puts, strict=False):
             live = self._live(place, head)
             version = live[0].version if live is not None else 0
@@ -101,8 +99,7 @@ class Items:
             cells = stamped(encoded(about)), stamped(put.value)
             steps.append(Step(place, hot, *cells, expires=put.expires, destroys=put.destroys))
             items.append(Item(key=put.key, value=put.value, version=about.version, expires=put.expires))
-        if number != self._number(counter, heads[-1]):
-            last = heads[-1]
+        if number != before:
             steps.append(Step(counter, last.hot if last is not None else None, stamped(b"%d" % number)))
         return steps, items
 
@@ -113,7 +110,7 @@ class Items:
 
     async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
         place = place_of(tenant, namespace, key)
-        head = await self._look(place)
+        (head,) = await self._heads([place])
         while True:
             live = self._live(place, head)
             version = live[0].version if live is not None else 0
@@ -196,7 +193,7 @@ class Items:
 
     async def swept(self, place: Place, now: int) -> int:
         """Remove an item that has expired; how many were."""
-        head = await self._look(place)
+        (head,) = await self._heads([place])
         if head is None:
             return 0
         about = self._about(place, head)

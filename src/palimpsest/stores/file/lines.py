@@ -162,6 +162,9 @@ class Writing:
     """Batches as lines, which are made one after the other: a line has what was added since the one before."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self.steps: list[StepLine] = []
         self._heads: list[bytes] = []
         self._rows: list[bytes] = []
@@ -192,7 +195,7 @@ class Writing:
         body = _encode(BatchLine(at, self.steps, fleeting, destroys))[:-1]
         frame = crc32(b",".join(self._heads), crc32(body))
         values = b",".join(self._heads + self._rows)
-        self.__init__()  # type: ignore[misc]
+        self._begin()
         return seal(b"%b%b%08x%b%b]" % (body, _FRAME, frame, _VALUES, values))
 
 
