@@ -37,7 +37,7 @@ ELSEWHERE = (
 )
 """Packages and modules that have no part in what is added to a file of SQLite, nor in its context."""
 
-SELDOM = tuple(f"stores.engine.{name}" for name in ("branching", "changing", "expiry", "loading", "seldom", "trees"))
+SELDOM = tuple(f"stores.engine.{name}" for name in ("changing", "seldom", "trees", "wholes"))
 
 
 def loaded(path: Path, more: str = "pass") -> set[str]:

@@ -14,9 +14,8 @@ from palimpsest.stores.backend import Backend, Place
 from palimpsest.stores.claims import OWNER as WORKERS
 from palimpsest.stores.derivers import INDEX
 from palimpsest.stores.derivers import OWNER as DERIVERS
+from palimpsest.stores.engine.known import BARRED, LAID
 from palimpsest.stores.engine.leases import LEASES
-from palimpsest.stores.engine.loading import LAID
-from palimpsest.stores.engine.places import BARRED
 from palimpsest.stores.rules import all_places, all_tenants
 
 BESIDE = "\x01"

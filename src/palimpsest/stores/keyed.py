@@ -38,7 +38,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.rules import by_mark, by_name, is_meant, refused
+from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused
 
 T = TypeVar("T")
 SUM = 20
@@ -157,13 +157,13 @@ class KeyedBackend(BlockingBackend):
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         found = {one.place.tenant for one in self._listed(b"")}
-        return sorted(tenant for tenant in found if after is None or tenant > after)[:limit]
+        return page_of(found, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         mine = b"d" + _sum(tenant)
         with self.begun() as pairs:
             found = [self._read(_due, value) for _, value in pairs.between(mine, mine + now.to_bytes(8) + _END)]
-        return sorted(due for due in found if after is None or due > after)[:limit]
+        return page_of(found, after, limit)
 
     # --- writing
 

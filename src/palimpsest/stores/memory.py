@@ -35,7 +35,7 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.common import discreet_address
-from palimpsest.stores.rules import by_mark, by_name, is_meant, refused
+from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
@@ -180,13 +180,13 @@ class MemoryBackend(BlockingBackend):
             for name, table in stored.tables.items():
                 due = (row for row in table.rows[: table.end] if row.expires is not None and row.expires <= now)
                 found += [Due(row.expires or 0, place, name, row.key) for row in due]
-        return [due for due in sorted(found) if after is None or due > after][:limit]
+        return page_of(found, after, limit)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         with self._lock:
             there = self.all()
         found = {place.tenant for place, one in there if one.head is not None}
-        return sorted(tenant for tenant in found if after is None or tenant > after)[:limit]
+        return page_of(found, after, limit)
 
     # --- writing
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from palimpsest.stores.backend import Again, Ask, Backend, Batch, Listed, Place, PlaceHead, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen
+
+S = TypeVar("S", str, Due)
 
 PAGE = 1000
 """Places, or tenants, of one page."""
@@ -83,6 +86,11 @@ def by_mark(found: Iterable[Listed], since: int, after: Place | None, limit: int
     begin = since, in_order(after) if after is not None else ()
     behind = [one for one in found if (one.mark, in_order(one.place)) > begin]
     return sorted(behind, key=lambda one: (one.mark, in_order(one.place)))[:limit]
+
+
+def page_of(found: Iterable[S], after: S | None, limit: int) -> list[S]:
+    """Of what sorts by itself, in any order, the page that `Backend.tenants` and `Backend.expired` give."""
+    return sorted(one for one in found if after is None or one > after)[:limit]
 
 
 async def all_tenants(backend: Backend) -> AsyncIterator[str]:

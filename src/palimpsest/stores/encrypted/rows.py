@@ -17,8 +17,8 @@ from palimpsest.stores.encrypted.sealing import Unsealed, token
 from palimpsest.stores.encrypted.values import SealedHead, Values
 from palimpsest.stores.engine.forms import Spoilt
 from palimpsest.stores.engine.items import ITEMS, ORDER
+from palimpsest.stores.engine.known import OWNED
 from palimpsest.stores.engine.leases import LEASES
-from palimpsest.stores.engine.owners import OWNED
 
 LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")

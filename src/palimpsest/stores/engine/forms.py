@@ -59,11 +59,11 @@ def checked(value: bytes, key: int = 0) -> bytes:
     return body
 
 
-def read_as(url: str, what: str, read: Callable[[bytes], T], value: bytes) -> T:
-    """What a value with a checksum says, which is that of `what`. Raises StoreCorrupt."""
+def read_as(url: str, what: str, read: Callable[[], T]) -> T:
+    """What is read of a stored value, that of `what`. Raises StoreCorrupt where it is not as it was written."""
     try:
-        return read(checked(value))
-    except ValueError as cause:
+        return read()
+    except DAMAGED as cause:
         raise StoreCorrupt(url, f"{what} cannot be read ({cause})") from cause
 
 

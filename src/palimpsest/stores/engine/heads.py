@@ -1,145 +1,34 @@
-"""Sessions as the engine knows them: where they are, their heads as they were last seen, and what they share."""
+"""The sessions of a backend, as they were last seen, and as they are: looked at, and written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.log.codec import decoded
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Backend, Batch, Look, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import (
     DAMAGED,
     LAST,
-    Share,
-    cold_of,
-    hot_of,
     key_of,
     new_log,
+    read_as,
     read_cold,
     read_hot,
-    same_cold,
 )
 from palimpsest.stores.engine.forms import whole as head_of
-from palimpsest.stores.engine.places import Over, bar_of, barred, root, where_of
-from palimpsest.stores.values import Standing
-
-KNOWN = 4096
-"""Heads remembered at once, so that an append need not read what this process wrote last."""
+from palimpsest.stores.engine.known import KNOWN, Known, Over, bar_of, barred, root, where_of
 
 _replace = msgspec.structs.replace
 
-Asks = Callable[["Known"], Sequence[Ask]]
+Asks = Callable[[Known], Sequence[Ask]]
 
-Made = tuple[Batch, Sequence["Known"]]
+Made = tuple[Batch, Sequence[Known]]
 """A batch, and the sessions after it."""
-
-
-class Known(msgspec.Struct, frozen=True, gc=False):
-    """A session as it was last seen: its place, its log, its head, the stored form of that, and what it shares.
-
-    `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and its place
-    is in its own home. `pointer` is what says, if anything does, in which other home it is, or was. `over` is the one
-    of its name whose time is over, and that is stored still: it goes before another is made.
-    """
-
-    key: SessionKey
-    place: Place
-    log: int
-    head: Head = Head()
-    there: PlaceHead | None = None
-    shares: tuple[Share, ...] = ()
-    stirred: int = 0
-    pointer: bytes | None = None
-    over: Known | None = None
-
-    @property
-    def standing(self) -> Standing:
-        """How it is, as whoever reads it is told."""
-        return Standing(self.head, None if self.there is None else (self.place, self.log, self.shares, self.stirred))
-
-    @property
-    def logs(self) -> Place:
-        """Where its entries and records are."""
-        return _beside(self.place, "log")
-
-    @property
-    def tree(self) -> Place:
-        """Where it stands who reads which log of its home."""
-        return _beside(self.place, "tree")
-
-    def pieces(self, after: int = 0, before: int | None = None) -> list[tuple[int, int, int]]:
-        """Where its entries with `after` < seq < `before` are, in order: log, first seq, last seq.
-
-        What it has cleared is not its own, though branches may read it. What is its own log's has no end.
-        """
-        first, last = max(after + 1, self.head.first_seq), LAST if before is None else min(before - 1, LAST)
-        found: list[tuple[int, int, int]] = []
-        for end, log in (*self.shares, (LAST, self.log)):
-            if first <= end and first <= last:
-                found.append((log, first, min(end, last)))
-            first = max(first, end + 1)
-        return found
-
-    def spans(self, after: int = 0, before: int | None = None) -> list[tuple[int, int]]:
-        """The spans of keys of these entries. They need not ascend, for logs have their numbers by chance."""
-        return [(log << 32 | low, log << 32 | high) for log, low, high in self.pieces(after, before)]
-
-    def log_of(self, seq: int) -> int:
-        """The log that has the session's entry at `seq`."""
-        return next((log for last, log in self.shares if seq <= last), self.log)
-
-    def by_log(self, seqs: Iterable[int]) -> dict[int, list[int]]:
-        """The seqs by the log that has them."""
-        found: dict[int, list[int]] = {}
-        for seq in seqs:
-            found.setdefault(self.log_of(seq), []).append(seq)
-        return found
-
-    def keys(self, seqs: Iterable[int]) -> list[int]:
-        """The keys of its entries at these places. There may be more by now than its head, as it was seen, says."""
-        first = self.head.first_seq
-        return [self.log_of(seq) << 32 | seq for seq in seqs if first <= seq <= LAST]
-
-    def reads_as(self, other: Known) -> bool:
-        """Whether its entries are where those of the other are."""
-        return (
-            self.log == other.log
-            and self.shares == other.shares
-            and self.head.first_seq == other.head.first_seq
-            and self.place == other.place
-        )
-
-    def grown(self, after: Head) -> tuple[Known, Step]:
-        """As `step`, of what was appended to: few things are cold that can be others then."""
-        before, head = self.there, self.head
-        if (
-            before is None
-            or after.pinned is not head.pinned
-            or after.contexts is not head.contexts
-            or after.about is not head.about
-            or after.expires != head.expires
-            or after.created != head.created
-        ):
-            return self.step(after)
-        hot = hot_of(self.log, self.stirred, after)
-        return _replace(self, head=after, there=PlaceHead(hot, before.cold)), Step(self.place, before.hot, hot)
-
-    def step(self, after: Head, shares: tuple[Share, ...] | None = None) -> tuple[Known, Step]:
-        """The session with another head, and shares, and the step that makes it so."""
-        before, stirred, cold = self.there, self.stirred, None
-        kept = self.shares if shares is None else shares
-        if before is None or kept is not self.shares or not same_cold(after, self.head):
-            cold = cold_of(after, kept)
-            if before is None or cold != before.cold:
-                stirred += 1
-        hot = hot_of(self.log, stirred, after)
-        there = PlaceHead(hot, cold if cold is not None else before.cold if before is not None else b"")
-        known = _replace(self, head=after, there=there, shares=kept, stirred=stirred)
-        return known, Step(self.place, before.hot if before is not None else None, hot, cold)
 
 
 class Sessions:
@@ -224,10 +113,8 @@ class Sessions:
 
     def home_of(self, key: SessionKey, pointer: bytes) -> str:
         """The home that a pointer names. Raises StoreCorrupt."""
-        try:
-            return msgspec.json.decode(pointer, type=tuple[str, int])[0]
-        except msgspec.DecodeError as cause:
-            raise StoreCorrupt(self.url, f"where session {key.session!r} is cannot be read ({cause})") from cause
+        what = f"where session {key.session!r} is"
+        return read_as(self.url, what, lambda: decoded(pointer, tuple[str, int])[0])
 
     def read(self, key: SessionKey, place: Place, there: PlaceHead | None) -> Known:
         """The session whose stored head this is."""
@@ -336,9 +223,3 @@ def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | Non
         raise Conflict(f"session {key.session!r}", f"is at revision {head.revision}, not {revision}: read it again")
     if epoch is not None and head.epoch != epoch:
         raise Conflict(f"session {key.session!r}", f"is in epoch {head.epoch}, not {epoch}: read it again")
-
-
-@lru_cache(KNOWN)
-def _beside(place: Place, space: str) -> Place:
-    """A place of the same home that a home has one of."""
-    return Place(place.tenant, place.home, space, "")

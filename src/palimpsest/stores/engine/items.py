@@ -16,8 +16,8 @@ from palimpsest.errors import Conflict
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
-from palimpsest.stores.engine.forms import read_as, stamped
-from palimpsest.stores.engine.places import FAR
+from palimpsest.stores.engine.forms import checked, read_as, stamped
+from palimpsest.stores.engine.known import FAR
 from palimpsest.stores.rules import all_places
 from palimpsest.stores.values import Item, Put
 
@@ -51,7 +51,7 @@ class Items:
         return [seen.head for seen in await self._backend.look([Ask(place) for place in places])]
 
     def _about(self, place: Place, head: PlaceHead) -> About:
-        return read_as(self._backend.url, _what(place), lambda body: decoded(body, About), head.hot)
+        return read_as(self._backend.url, _what(place), lambda: decoded(checked(head.hot), About))
 
     def _live(self, place: Place, head: PlaceHead | None) -> tuple[About, Item] | None:
         """An item that is there and has not expired."""
@@ -60,7 +60,7 @@ class Items:
         about = self._about(place, head)
         if about.expires is not None and about.expires <= self._clock():
             return None
-        value = read_as(self._backend.url, _what(place), bytes, head.cold)
+        value = read_as(self._backend.url, _what(place), lambda: checked(head.cold))
         return about, Item(key=place.name, value=value, version=about.version, expires=about.expires)
 
     async def get(self, tenant: str, namespace: str, key: str) -> Item | None:
@@ -106,7 +106,8 @@ class Items:
     def _number(self, counter: Place, head: PlaceHead | None) -> int:
         if head is None:
             return 0
-        return read_as(self._backend.url, f"how many items came to the namespace {counter.home}", int, head.hot)
+        what = f"how many items came to the namespace {counter.home}"
+        return read_as(self._backend.url, what, lambda: int(checked(head.hot)))
 
     async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
         place = place_of(tenant, namespace, key)
@@ -297,7 +298,7 @@ class SideData:
         if dry_run:
             return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
         if namespace is None:
-            await self._run(lambda: self._seldom.loading.clear(tenant))
+            await self._run(lambda: self._seldom.wholes.clear(tenant))
             await self._run(lambda: self._leases.end_all(tenant))
         return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
 

@@ -22,7 +22,7 @@ from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.late import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import new_log, stamped
-from palimpsest.stores.engine.heads import Known
+from palimpsest.stores.engine.known import Known
 
 MARK = b'{"held":'
 """How the stored form of an entry begins that has something large. No other does, and no text can pretend to."""

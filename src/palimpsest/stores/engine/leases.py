@@ -13,7 +13,7 @@ import msgspec
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores.backend import Ask, Backend, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
-from palimpsest.stores.engine.forms import read_as, stamped
+from palimpsest.stores.engine.forms import checked, read_as, stamped
 from palimpsest.stores.rules import all_places
 
 LEASES = "lease"
@@ -91,7 +91,7 @@ class Leases:
     def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
         if head is None:
             return None
-        return read_as(self._backend.url, f"the lease {place.name!r}", lambda body: decoded(body, Held), head.hot)
+        return read_as(self._backend.url, f"the lease {place.name!r}", lambda: decoded(checked(head.hot), Held))
 
     async def ended(self, place: Place, head: PlaceHead) -> None:
         """End a lease, which goes when nobody needs its fence to give out a greater one."""

@@ -1,32 +1,174 @@
-"""What of the engine neither an append nor a steady context needs: loaded, and made, when it is first asked for."""
+"""What of the engine neither an append nor a steady context needs: loaded, and made, when it is first asked for.
+
+Here is what lists sessions, finds and erases what has expired, and scrubs. What changes sessions, and makes and removes
+them, it has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
 
-from palimpsest.stores.backend import Scrubbed
-from palimpsest.stores.engine.branching import Branching
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log.change import Change
+from palimpsest.log.head import SessionKey
+from palimpsest.stores.backend import Ask, Due, Listed, Place, Scrubbed, Step
 from palimpsest.stores.engine.changing import Changing
-from palimpsest.stores.engine.expiry import Expiry
+from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.heads import Sessions
-from palimpsest.stores.engine.items import Items
+from palimpsest.stores.engine.items import ITEMS, Items
+from palimpsest.stores.engine.known import BARRED, ENDS, FAR, LAID, OWNED, root
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.leases import Leases
-from palimpsest.stores.engine.listing import Listing
-from palimpsest.stores.engine.loading import Loading
+from palimpsest.stores.engine.leases import LEASES, Leases
 from palimpsest.stores.engine.reading import Reading
+from palimpsest.stores.engine.trees import Tree, named
+from palimpsest.stores.engine.wholes import Wholes
+from palimpsest.stores.values import SessionInfo
+
+HEADS = 100
+"""Heads of a user's sessions that are looked at together."""
+
+PAGE = 1000
 
 
 class Seldom:
-    """The parts that change, branch, list, load and sweep sessions."""
+    """Lists sessions, sweeps what has expired, scrubs; has what changes sessions, and what makes and removes them."""
 
     def __init__(self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases) -> None:
-        self.changing = Changing(sessions, reading, large)
-        self.branching = Branching(sessions, large)
-        self.listing = Listing(sessions)
-        self.loading = Loading(sessions, large)
-        self.expiry = Expiry(sessions, self.changing, self.branching, items, leases, self.loading)
-        self._backend = sessions.backend
+        self.changing, self.wholes = Changing(sessions, reading, large), Wholes(sessions, large)
+        self._sessions, self._items, self._leases, self._backend = sessions, items, leases, sessions.backend
+
+    # --- listing
+
+    async def sessions(self, tenant: str, after: str, limit: int, begin: str, user: str | None) -> list[SessionInfo]:
+        space = "session" if user is None else OWNED + user
+        found: dict[str, SessionInfo] = {}
+        last = Place(tenant, "", space, begin) if begin > after else Place(tenant, FAR, space, after)
+        while len(found) < limit:
+            wanted = limit - len(found)
+            page = await self._backend.places(tenant, space, after=last, limit=wanted)
+            infos = map(self._info, page) if user is None else await self._of(page)
+            found |= {info.session: info for info in infos if user in (None, info.user)}
+            if len(page) < wanted:
+                break
+            last = page[-1].place._replace(space=space)  # an encrypted store has another name for a user's
+        return list(found.values())
+
+    async def used(
+        self, tenant: str, mark: int | None, after: str, limit: int, newest_first: bool
+    ) -> list[tuple[int, SessionInfo]]:
+        behind = Place(tenant, FAR, "session", after) if after else None
+        if newest_first:
+            page = await self._backend.newest(tenant, "session", until=mark, after=behind, limit=limit)
+        else:
+            page = await self._backend.recent(tenant, "session", since=mark or 0, after=behind, limit=limit)
+        return [(one.mark, self._info(one)) for one in page]
+
+    async def _of(self, notes: list[Listed]) -> list[SessionInfo]:
+        """The sessions that these notes are of, and that are still there."""
+        found: list[SessionInfo] = []
+        for i in range(0, len(notes), HEADS):
+            places = [one.place._replace(space="session") for one in notes[i : i + HEADS]]
+            seen = await self._backend.look([Ask(place) for place in places])
+            heads = zip(places, seen, strict=True)
+            found += [self._info(Listed(place, one.head)) for place, one in heads if one.head is not None]
+        return found
+
+    def _info(self, one: Listed) -> SessionInfo:
+        key = SessionKey(one.place.tenant, one.place.name)
+        return SessionInfo.of(key.session, self._sessions.read(key, one.place, one.head).head)
+
+    # --- expiry
+
+    async def _pages(self, tenant: str, now: int) -> AsyncIterator[list[Due]]:
+        """Yield what is due, in larger and larger pages: so it ends beside somebody who goes on adding what is."""
+        after, limit, whole = None, PAGE, True
+        while page := await self._backend.expired(tenant, now, after=after, limit=limit):
+            if not whole:  # this came since the last one; it was asked for to hear of what is damaged
+                return
+            yield page
+            after, limit, whole = page[-1], 2 * limit, len(page) == limit
+
+    async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
+        found: dict[SessionKey, set[int]] = {}
+        over = dict[SessionKey, tuple[int, ...]]()
+        with suppress(StoreCorrupt):  # `sweep` raises it
+            async for page in self._pages(tenant, now):
+                over |= {SessionKey(tenant, due.place.name): () for due in page if due.place.space == ENDS}
+                for (place, log), seqs in _by_log(page).items():
+                    with suppress(StoreCorrupt):
+                        for key, read in (await self._readers(place, log, seqs)).items():
+                            found.setdefault(key, set()).update(read)
+        return list(({key: tuple(sorted(seqs)) for key, seqs in found.items()} | over).items())
+
+    async def sweep(self, tenant: str, now: int) -> int:
+        """Erase what is due when it is called: beside somebody who goes on adding what has expired it ends, too."""
+        swept, damaged = 0, list[StoreCorrupt]()
+        heads, entries = list[Place](), dict[tuple[Place, int], list[int]]()
+        try:
+            async for page in self._pages(tenant, now):
+                heads += [due.place for due in page if not due.table]
+                for where, seqs in _by_log(page).items():
+                    entries.setdefault(where, []).extend(seqs)
+        except StoreCorrupt as fault:
+            damaged.append(fault)
+        steps = [partial(self._taken, place, now) for place in heads]
+        for (place, log), seqs in entries.items():
+            steps += [partial(self._erased, place, log, seqs[i : i + PAGE]) for i in range(0, len(seqs), PAGE)]
+        for step in steps:
+            try:
+                swept += await step()
+            except StoreCorrupt as fault:  # all else is swept all the same
+                damaged.append(fault)
+        if damaged:
+            raise damaged[0]
+        return swept
+
+    async def _taken(self, place: Place, now: int) -> int:
+        """Take away what is there and has a head that has expired; how many items that were."""
+        if place.space.startswith(ITEMS):
+            return await self._items.swept(place, now)
+        if place.space == LEASES:
+            await self._leases.swept(place)
+            return 0
+        if place.space == LAID:
+            await self.wholes.taken_away(place)
+        elif place.space == BARRED:  # whoever began to make a branch has given up long ago
+            (seen,) = await self._backend.look([Ask(place)])
+            if seen.head is not None:
+                await self._sessions.write([Step(place, seen.head.hot)], now)
+        elif place.space == ENDS:
+            return int(await self.wholes.end(SessionKey(place.tenant, place.name)))
+        return 0
+
+    async def _erased(self, place: Place, log: int, seqs: list[int]) -> int:
+        """Erase entries of a log in all who read them, in one step where one of these has them all; how many that were.
+
+        So whoever has the most is first.
+        """
+        left, readers = set(seqs), await self._readers(place, log, seqs)
+        for key, read in sorted(readers.items(), key=lambda one: -len(one[1])):
+            meant = tuple(seq for seq in read if seq in left)
+            if meant:
+                await self.changing.commit(key, Change(kind="erase", reason="expiry", seqs=meant), None, None)
+                left.difference_update(meant)
+        return len(seqs) - len(left)
+
+    async def _readers(self, place: Place, log: int, seqs: list[int]) -> dict[SessionKey, tuple[int, ...]]:
+        """The sessions that have these entries of a log, and which."""
+        tree = Place(place.tenant, place.home, "tree", "")
+        owner = SessionKey(place.tenant, place.home)
+        own, readers = await self._backend.look([Ask(root(owner)), Ask(tree, [named([log])])])
+        known = self._sessions.read(owner, root(owner), own.head)
+        shared = Tree(self._sessions.url, known, readers)
+        if shared.owner(log) is None and known.there is not None and known.log == log:  # it has never had a branch
+            mine = tuple(seq for seq in seqs if seq >= known.head.first_seq)
+            return {owner: mine} if mine else {}
+        there = shared.readers(log, seqs)
+        return {SessionKey(place.tenant, name): read for (name, _), read in sorted(there.items())}
+
+    # --- scrubbing
 
     async def scrub(self, whole: bool, progress: Callable[[int, int], object], check: Callable[[], None]) -> Scrubbed:
         """As `Store.scrub` says; `check` is called before each piece."""
@@ -38,3 +180,12 @@ class Seldom:
             most = max(most, done.left)
             progress(most - done.left, most)
         return Scrubbed(all_done.remains, all_done.left, max(all_done.freed, 0))
+
+
+def _by_log(page: list[Due]) -> dict[tuple[Place, int], list[int]]:
+    """The places of the entries that are due, by where they are and the number of their log."""
+    found: dict[tuple[Place, int], list[int]] = {}
+    for due in page:
+        if due.table == "entry":
+            found.setdefault((due.place, due.key >> 32), []).append(due.key & LAST)
+    return {where: sorted(seqs) for where, seqs in found.items()}

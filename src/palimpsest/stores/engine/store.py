@@ -16,9 +16,9 @@ from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.items import Items, SideData
+from palimpsest.stores.engine.known import Over
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.leases import Leases
-from palimpsest.stores.engine.places import Over
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
@@ -55,7 +55,7 @@ class Store(SideData):
     @lazy
     def _seldom(self) -> Seldom:
         """What most processes that add and read do without."""
-        from palimpsest.stores.engine.seldom import Seldom  # nine modules
+        from palimpsest.stores.engine.seldom import Seldom  # four modules
 
         return Seldom(self._sessions, self._reading, self._large, self._items, self._leases)
 
@@ -240,24 +240,24 @@ class Store(SideData):
         one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
         expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
         """
-        await self._rarely(self._make, lambda seldom: seldom.branching.fork(key, into, head, expect_epoch, created))
+        await self._rarely(self._make, lambda seldom: seldom.wholes.fork(key, into, head, expect_epoch, created))
 
     async def branches(self, key: SessionKey) -> list[str]:
         """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
-        return await self._rarely(self._look, lambda seldom: seldom.branching.branches(key))
+        return await self._rarely(self._look, lambda seldom: seldom.wholes.branches(key))
 
     async def sharing(self, key: SessionKey, seqs: Collection[int]) -> dict[str, tuple[int, ...]]:
         """Return which of these entries other sessions of the tenant share, by their ids."""
-        return await self._rarely(self._look, lambda seldom: seldom.branching.sharing(key, seqs)) if seqs else {}
+        return await self._rarely(self._look, lambda seldom: seldom.wholes.sharing(key, seqs)) if seqs else {}
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
-        await self._rarely(self._make, lambda seldom: seldom.loading.load(key, dump, replace))
+        await self._rarely(self._make, lambda seldom: seldom.wholes.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         """Destroy the session with all that is its; return whether there was one. Raises Conflict if it is not at the
         revision `expect`, where one is given."""
-        return await self._rarely(self._run, lambda seldom: seldom.branching.delete(key, expect))
+        return await self._rarely(self._run, lambda seldom: seldom.wholes.delete(key, expect))
 
     async def sessions(
         self, tenant: str, *, after: str = "", limit: int = 1000, begin: str = "", user: str | None = None
@@ -266,7 +266,7 @@ class Store(SideData):
 
         The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's.
         """
-        return await self._rarely(self._look, lambda seldom: seldom.listing.sessions(tenant, after, limit, begin, user))
+        return await self._rarely(self._look, lambda seldom: seldom.sessions(tenant, after, limit, begin, user))
 
     async def used(
         self, tenant: str, *, mark: int | None = None, after: str = "", limit: int = 1000, newest_first: bool = False
@@ -276,9 +276,7 @@ class Store(SideData):
         The page behind one begins at the mark of its last session, `after` the id of that. One that is written
         meanwhile comes at its new place: again, or with `newest_first` not at all.
         """
-        return await self._rarely(
-            self._look, lambda seldom: seldom.listing.by_use(tenant, mark, after, limit, newest_first)
-        )
+        return await self._rarely(self._look, lambda seldom: seldom.used(tenant, mark, after, limit, newest_first))
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""
@@ -289,15 +287,15 @@ class Store(SideData):
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session; of
         one whose time is over none, for it goes whole."""
-        return await self._rarely(self._look, lambda seldom: seldom.expiry.due(tenant, now))
+        return await self._rarely(self._look, lambda seldom: seldom.due(tenant, now))
 
     async def end(self, key: SessionKey) -> bool:
         """Destroy the session if its time is over; return whether it was."""
-        return await self._rarely(self._run, lambda seldom: seldom.branching.end(key))
+        return await self._rarely(self._run, lambda seldom: seldom.wholes.end(key))
 
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what of the tenant's has expired at `now` (microseconds), entries and items; return how much."""
-        return await self._rarely(self._run, lambda seldom: seldom.expiry.sweep(tenant, now))
+        return await self._rarely(self._run, lambda seldom: seldom.sweep(tenant, now))
 
     async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
         """Rewrite the session's head, its records and these entries in one step; return how many records and entries.

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from palimpsest.errors import Conflict, StoreCorrupt
+from palimpsest.errors import Conflict
 from palimpsest.log import spans
+from palimpsest.log.codec import decoded
 from palimpsest.stores.backend import Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, stamped
-from palimpsest.stores.engine.heads import Known, Made, Sessions
+from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, read_as, stamped
+from palimpsest.stores.engine.heads import Made, Sessions
+from palimpsest.stores.engine.known import Known
 
 Readers = Mapping[tuple[str, int], tuple[int, ...]]
 """Which entries sessions have, by their names and the numbers of their own logs."""
@@ -44,7 +46,8 @@ class Tree:
         self.there = seen.head if seen is not None else None
         self.hot = self.there.hot if self.there is not None else None
         rows = [row for found in seen.rows for row in found] if seen is not None else []
-        self._rows = {row[0]: _read(url, known, row) for row in rows}
+        what = f"the branches of session {known.place.home!r}"
+        self._rows = read_as(url, what, lambda: {row[0]: decoded(checked(row[1], row[0]), Reader) for row in rows})
         self._gone: list[int] = []
         self._new: list[Reader] = []
 
@@ -155,14 +158,6 @@ def dropping(pieces: Pieces) -> list[tuple[str, int, int]]:
 def dropped(known: Known, pieces: Pieces) -> list[tuple[str, int, int]]:
     """What drops a session's records, and these stretches of logs."""
     return [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(pieces)]
-
-
-def _read(url: str, known: Known, row: Cells) -> Reader:
-    try:
-        return msgspec.json.decode(checked(row[1], row[0]), type=Reader)
-    except (ValueError, msgspec.DecodeError) as cause:
-        told = f"the branches of session {known.place.home!r} cannot be read ({cause})"
-        raise StoreCorrupt(url, told) from cause
 
 
 # --- changes of whatever several sessions have

@@ -33,7 +33,7 @@ from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.marks import Marks
 from palimpsest.stores.file.names import LOG, log_of, tenant_folder
 from palimpsest.stores.file.scrubbing import Scrubbing
-from palimpsest.stores.rules import by_mark, by_name
+from palimpsest.stores.rules import by_mark, by_name, page_of
 
 T = TypeVar("T")
 There = dict[str, tuple[Home, int]]
@@ -106,14 +106,13 @@ class FileBackend(BlockingBackend):
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         found, damaged = self._do(self._due, tenant, now)
-        page = [due for due in sorted(found) if after is None or due > after][:limit]
+        page = page_of(found, after, limit)
         if damaged is not None and not page:
             raise damaged
         return page
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        found = self._do(self._tenants)
-        return [tenant for tenant in sorted(found) if after is None or tenant > after][:limit]
+        return page_of(self._do(self._tenants), after, limit)
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()
