@@ -17,19 +17,7 @@ from typing import NamedTuple
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
 from palimpsest.stores.around import Around
-from palimpsest.stores.backend import (
-    Again,
-    Ask,
-    Backend,
-    Batch,
-    Due,
-    Listed,
-    Look,
-    Place,
-    PlaceHead,
-    Refusal,
-    Seen,
-)
+from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Look, Place, PlaceHead, Refusal, Seen
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.anew import Anew
 from palimpsest.stores.encrypted.batches import Sealing

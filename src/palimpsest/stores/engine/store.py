@@ -167,15 +167,7 @@ class Store(SideData):
         return (await self._look(lambda: reading.page(*where, counter)))[1]
 
     async def page(
-        self,
-        key: SessionKey,
-        *,
-        after: int,
-        before: int,
-        limit: int,
-        newest_first: bool,
-        counter: str,
-        revision: int,
+        self, key: SessionKey, *, after: int, before: int, limit: int, newest_first: bool, counter: str, revision: int
     ) -> tuple[Standing, list[Entry], list[Record]]:
         """Return how the session is, what `read` does, and the record of a revision (0: none), all of one moment."""
         return await self._look(lambda: self._reading.page(key, after, before, limit, newest_first, counter, revision))
