@@ -35,7 +35,7 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.common import discreet_address
-from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused
+from palimpsest.stores.rules import by_mark, by_name, in_spans, is_meant, page_of, refused
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
@@ -61,14 +61,7 @@ class _Table(NamedTuple):
         return begin, bisect_right(self.rows, high, begin, self.end, key=_key)
 
     def read(self, ask: Range) -> list[Row]:
-        found: list[Row] = []
-        for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
-            begin, end = self.among(low, high)
-            rows = self.rows[begin:end]
-            found += reversed(rows) if ask.newest_first else rows
-            if ask.limit is not None and len(found) >= ask.limit:
-                return found[: ask.limit]
-        return found
+        return in_spans(ask, lambda low, high: self.rows[slice(*self.among(low, high))])
 
     def named(self, ids: Iterable[str]) -> list[Row]:
         keys = sorted({(key, id) for id in ids for key in self.ids.get(id, ())})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Refusal, Seen
+from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Range, Refusal, Seen
 
 S = TypeVar("S", str, Due)
+T = TypeVar("T")
 
 PAGE = 1000
 """Places, or tenants, of one page."""
@@ -67,7 +68,18 @@ async def asked_again(
             seen.append(await look(more.asks))
 
 
-# --- pages of listings
+# --- rows and pages of listings
+
+
+def in_spans(ask: Range, among: Callable[[int, int], Sequence[T]]) -> list[T]:
+    """What is asked for, of an engine that has the rows `among` two keys at hand, in their order."""
+    found: list[T] = []
+    for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
+        some = among(low, high)
+        found += reversed(some) if ask.newest_first else some
+        if ask.limit is not None and len(found) >= ask.limit:
+            return found[: ask.limit]
+    return found
 
 
 def in_order(place: Place) -> tuple[str, str, str]:

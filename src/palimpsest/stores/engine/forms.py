@@ -147,7 +147,7 @@ def read_cold(value: bytes) -> Cold:
     return decoded(checked(value), Cold)
 
 
-def whole(hot: Hot, cold: Head) -> Head:
+def head_of(hot: Hot, cold: Head) -> Head:
     """The head that its two values are of."""
     return _replace(
         cold,

@@ -11,8 +11,7 @@ from palimpsest.log.codec import decoded
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Backend, Batch, Look, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.crowds import Crowds
-from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, new_log, read_as, read_cold, read_hot
-from palimpsest.stores.engine.forms import whole as head_of
+from palimpsest.stores.engine.forms import DAMAGED, LAST, head_of, key_of, new_log, read_as, read_cold, read_hot
 from palimpsest.stores.engine.known import KNOWN, Known, Over, bar_of, barred, root, where_of
 
 _replace = msgspec.structs.replace

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from palimpsest.stores.backend import Named, Range
 from palimpsest.stores.file.lines import RowLine
+from palimpsest.stores.rules import in_spans
 
 OURS, WIDTH = 1 << 28, 29
 """In a row's spot: the bit of values with our checksum, above their length; where they begin is above that."""
@@ -76,16 +77,10 @@ class Table:
 
     def meant(self, ask: Range | Named) -> Sequence[int]:
         """The numbers of the rows that are asked for, in that order."""
-        found: list[int] = []
         if isinstance(ask, Named):
             keys = sorted({key for id in ask.ids for key in self.ids.get(id, ()) if self.names.get(key) == id})
             return [i for key in keys for i in range(*self.among(key, key))]
-        for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
-            several = range(*self.among(low, high))
-            found += reversed(several) if ask.newest_first else several
-            if ask.limit is not None and len(found) >= ask.limit:
-                return found[: ask.limit]
-        return found
+        return in_spans(ask, lambda low, high: range(*self.among(low, high)))
 
 
 def length_of(spot: int) -> int:

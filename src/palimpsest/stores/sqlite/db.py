@@ -26,7 +26,7 @@ from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores import forking
 from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
-from palimpsest.stores.sqlite.numbers import Known
+from palimpsest.stores.sqlite.numbers import Remembered
 from palimpsest.stores.sqlite.tables import Tables
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Database:
         self.turn = allocate_lock()
         self.leaving = self._closed = False
         self._url, self.durable = url, options.synchronous == "FULL"
-        self._known, self._translated = Known(), Translated(url)
+        self._known, self._translated = Remembered(), Translated(url)
         self._identity: tuple[int, int] | None = None
         self._looked = 0.0
         self._writer, self._reader = _Link(self._open), _Link(self._open)

@@ -143,7 +143,7 @@ def _sum(*address: str | int) -> int:
     return crc32("\0".join(map(str, address)).encode())
 
 
-class Known:
+class Remembered:
     """What the connections of one file remember together."""
 
     __slots__ = ("marked", "numbers")

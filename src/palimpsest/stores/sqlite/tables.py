@@ -26,7 +26,7 @@ from palimpsest.stores.backend import (
 from palimpsest.stores.rules import refused
 from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
-from palimpsest.stores.sqlite.numbers import LOW, Known, refuse_lost, table_of
+from palimpsest.stores.sqlite.numbers import LOW, Remembered, refuse_lost, table_of
 from palimpsest.stores.sqlite.scrubbing import note
 
 HEAD = (
@@ -81,7 +81,7 @@ class Tables:
 
     __slots__ = ("_db", "_known", "connection", "numbers")
 
-    def __init__(self, connection: sqlite3.Connection, known: Known) -> None:
+    def __init__(self, connection: sqlite3.Connection, known: Remembered) -> None:
         self.connection = self._db = connection
         self._known, self.numbers = known, known.numbers
 
@@ -167,26 +167,26 @@ class Tables:
     def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        sql = LISTED + "WHERE +p.tenant = ? AND p.hot IS NOT NULL AND +p.space = ? "  # by the index of the marks
-        sql += "AND p.mark >= ? "
-        values: list[object] = [tenant, space, since]
-        if after is not None:
-            sql += "AND (p.mark > ? OR (p.space, p.name, p.home) > (?, ?, ?)) "
-            values += (since, after.space, after.name, after.home)
-        return _listed(self._db.execute(sql + "ORDER BY p.mark, p.space, p.name, p.home LIMIT ?", (*values, limit)))
+        return self._by_mark(tenant, space, ">", since, after, limit)
 
     def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
+        return self._by_mark(tenant, space, "<", until, after, limit)
+
+    def _by_mark(
+        self, tenant: str, space: str, way: str, bound: int | None, after: Place | None, limit: int
+    ) -> list[Listed]:
+        """Places from a mark on, this way; of that mark those behind `after`."""
         sql = LISTED + "WHERE +p.tenant = ? AND p.hot IS NOT NULL AND +p.space = ? "  # by the index of the marks
         values: list[object] = [tenant, space]
-        if until is not None:
-            sql, values = sql + "AND p.mark <= ? ", [*values, until]
-        if until is not None and after is not None:
-            sql += "AND (p.mark < ? OR (p.space, p.name, p.home) > (?, ?, ?)) "
-            values += (until, after.space, after.name, after.home)
-        order = "ORDER BY p.mark DESC, p.space, p.name, p.home LIMIT ?"
-        return _listed(self._db.execute(sql + order, (*values, limit)))
+        if bound is not None:
+            sql, values = f"{sql}AND p.mark {way}= ? ", [*values, bound]
+        if bound is not None and after is not None:
+            sql += f"AND (p.mark {way} ? OR (p.space, p.name, p.home) > (?, ?, ?)) "
+            values += (bound, after.space, after.name, after.home)
+        sql += f"ORDER BY p.mark {'ASC' if way == '>' else 'DESC'}, p.space, p.name, p.home LIMIT ?"
+        return _listed(self._db.execute(sql, (*values, limit)))
 
     def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         """A page in the order of when it was due, of tables, and of where it is in these: a range of each index."""
