@@ -81,9 +81,9 @@ class Large:
         put: list[tuple[str, Sequence[Cells]]] = [
             (name, some) for name, some in (("entry", slim), ("held", held)) if some
         ]
-        return put, [await self.counted(known, uses, contents)] if uses else []
+        return put, [await self._counted(known, uses, contents)] if uses else []
 
-    async def counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
+    async def _counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
         """What counts that so many entries more, or less, have these contents."""
         place, keys = place_of(known), sorted((_key(digest), digest) for digest in uses)
         those = Range("uses", [(key, key) for key, _ in keys])

@@ -70,11 +70,6 @@ class Table:
         begin = bisect_left(keys, low)
         return begin, bisect_right(keys, high, begin)
 
-    def has(self, keys: Sequence[int]) -> bool:
-        """Whether there are rows of some of these keys."""
-        last = self.keys[-1] if self.keys else -1
-        return any([self.keys[bisect_left(self.keys, key)] == key for key in keys if key <= last])  # noqa: C419
-
     def meant(self, ask: Range | Named) -> Sequence[int]:
         """The numbers of the rows that are asked for, in that order."""
         if isinstance(ask, Named):
