@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
 from typing import Any, TypeVar
 
 from palimpsest.stores.backend import Backend, Scrubbed
+from palimpsest.stores.tables import Tables
 
 T = TypeVar("T")
 
@@ -43,3 +46,45 @@ class Around(Backend):
 
     async def close(self) -> None:
         await self.below.close()
+
+
+def passed(verb: Callable[..., Awaitable[Any]]) -> Any:
+    """The verb of the backend below, passed on to it."""
+    name = verb.__name__
+
+    @wraps(verb, updated=())
+    async def passing(self: Passing, *given: Any, **named: Any) -> Any:
+        return await self.pass_on(lambda: getattr(self.below, name)(*given, **named), writes=name == "write")
+
+    return passing
+
+
+class Passing(Around):
+    """A backend around another one that passes everything on to it, in a way of its own."""
+
+    def __init__(self, below: Backend) -> None:
+        super().__init__(below)
+        self.large_bytes, self.companion = below.large_bytes, below.companion
+        self.tables = PassingTables(below.tables, self) if below.tables is not None else None
+
+    @abstractmethod
+    async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
+        """Do something below; `writes` says that it may change what is kept there."""
+
+    look = passed(Backend.look)
+    write = passed(Backend.write)
+    places = passed(Backend.places)
+    recent = passed(Backend.recent)
+    newest = passed(Backend.newest)
+    expired = passed(Backend.expired)
+    tenants = passed(Backend.tenants)
+
+
+class PassingTables:
+    """Tables beside those of the store below, whose work is passed on in the same way."""
+
+    def __init__(self, below: Tables, passing: Passing) -> None:
+        self.schema, self._below, self._passing = below.schema, below, passing
+
+    async def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
+        return await self._passing.pass_on(lambda: self._below.do(work, writes=writes), writes=writes)

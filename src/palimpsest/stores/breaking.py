@@ -6,8 +6,7 @@ while one is let through, and what comes of it decides for all.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import wraps
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -15,9 +14,8 @@ import msgspec
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
-from palimpsest.stores.around import Around
+from palimpsest.stores.around import Passing
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.tables import Tables
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -61,33 +59,16 @@ class CircuitBreaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return given
 
 
-def _guarded(verb: Callable[..., Awaitable[Any]]) -> Any:
-    """The verb of the backend below, where the breaker lets it through."""
-    name = verb.__name__
-
-    @wraps(verb, updated=())
-    async def guarded(self: BreakingBackend, *given: Any, **named: Any) -> Any:
-        return await self.tried(name, *given, **named)
-
-    return guarded
-
-
-class BreakingBackend(Around):
+class BreakingBackend(Passing):
     """Another backend whose calls go through a circuit breaker. `clock` gives microseconds."""
 
     def __init__(self, below: Backend, given: CircuitBreaker, clock: Callable[[], int]) -> None:
         super().__init__(below)
-        self.large_bytes, self.companion = below.large_bytes, below.companion
-        self.tables = BreakingTables(below.tables, self) if below.tables is not None else None
         self._seconds = values.microseconds("timeout", given.timeout) / 1_000_000
         pause = values.microseconds("reset_timeout", given.reset_timeout) / 1_000_000
         self._failures, self._breaker = given.max_failures, Breaker(given.max_failures, pause, lambda: clock() / 1e6)
 
-    async def tried(self, name: str, *given: Any, **named: Any) -> Any:
-        """Do a verb below, unless the store is to be left alone."""
-        return await self.let_through(lambda: getattr(self.below, name)(*given, **named), writes=name == "write")
-
-    async def let_through(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
+    async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
         """Do something below, unless the store is to be left alone."""
         try:
             probe = self._breaker.admit()
@@ -120,21 +101,3 @@ class BreakingBackend(Around):
         except TimeoutError as late:
             told = f"it has not answered within {self._seconds:g} seconds (circuit_breaker)"
             raise StoreUnavailable(self.url, told, written=None if writes else False) from late
-
-    look = _guarded(Backend.look)
-    write = _guarded(Backend.write)
-    places = _guarded(Backend.places)
-    recent = _guarded(Backend.recent)
-    newest = _guarded(Backend.newest)
-    expired = _guarded(Backend.expired)
-    tenants = _guarded(Backend.tenants)
-
-
-class BreakingTables:
-    """Tables beside those of a store that is behind a circuit breaker."""
-
-    def __init__(self, below: Tables, breaking: BreakingBackend) -> None:
-        self.schema, self._below, self._breaking = below.schema, below, breaking
-
-    async def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
-        return await self._breaking.let_through(lambda: self._below.do(work, writes=writes), writes=writes)

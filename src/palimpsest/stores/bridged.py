@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from _thread import allocate_lock
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import wraps
 from typing import Any, TypeVar
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.around import Around
+from palimpsest.stores.around import Passing, passed
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.tables import Tables
 
 T = TypeVar("T")
 
@@ -26,63 +24,33 @@ SETTLE = 1.0
 """Seconds that a caller who was interrupted waits for the end of the verb that this cancels."""
 
 
-def _waited(verb: Callable[..., Awaitable[Any]]) -> Any:
-    """The verb of the backend below, waited for. One whose caller is interrupted is cancelled, and has ended then."""
-    name = verb.__name__
-
-    @wraps(verb, updated=())
-    async def waited(self: BridgedBackend, *given: Any, **named: Any) -> Any:
-        return await _waited_for(self, lambda: getattr(self.below, name)(*given, **named), name == "write")
-
-    return waited
-
-
-async def _waited_for(self: BridgedBackend | BridgedTables, start: Callable[[], Awaitable[Any]], writes: bool) -> Any:
-    call = _Call(start)
-    try:
-        return await self.runner.wait(call.run())
-    except CancelledError:  # a closed runner says Closed
-        told, written = "its driver cancelled what was asked of it; try again", None if writes else False
-        raise StoreUnavailable(self.url, told, written=written) from None
-    except BaseException:
-        call.desert()
-        raise
-
-
-class BridgedBackend(Around):
+class BridgedBackend(Passing):
     """Another backend, each verb of which is awaited on the event loop of the runner of a synchronous memory."""
 
     def __init__(self, below: Backend, runner: Runner) -> None:
         super().__init__(below)
         self.runner, self.blocking, self.inline = runner, True, True
-        self.large_bytes, self.companion = below.large_bytes, below.companion
-        self.tables = BridgedTables(below.tables, runner, self.url) if below.tables is not None else None
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
-    pause = _waited(Backend.pause)
-    look = _waited(Backend.look)
-    write = _waited(Backend.write)
-    places = _waited(Backend.places)
-    recent = _waited(Backend.recent)
-    newest = _waited(Backend.newest)
-    expired = _waited(Backend.expired)
-    tenants = _waited(Backend.tenants)
-    scrub = _waited(Backend.scrub)
-    durability = _waited(Backend.durability)
-    close = _waited(Backend.close)
-
-
-class BridgedTables:
-    """The same of tables beside a store's."""
-
-    def __init__(self, below: Tables, runner: Runner, url: str) -> None:
-        self.below, self.runner, self.url, self.schema = below, runner, url, below.schema
-
-    async def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
-        done: T = await _waited_for(self, lambda: self.below.do(work, writes=writes), writes)
+    async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
+        """Wait for something below. What a caller has begun who is interrupted is cancelled, and has ended then."""
+        call = _Call(start)
+        try:
+            done: T = await self.runner.wait(call.run())
+        except CancelledError:  # a closed runner says Closed
+            told, written = "its driver cancelled what was asked of it; try again", None if writes else False
+            raise StoreUnavailable(self.url, told, written=written) from None
+        except BaseException:
+            call.desert()
+            raise
         return done
+
+    pause = passed(Backend.pause)
+    scrub = passed(Backend.scrub)
+    durability = passed(Backend.durability)
+    close = passed(Backend.close)
 
 
 class _Call:
