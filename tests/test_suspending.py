@@ -23,6 +23,7 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.threads import Suspended, apart, outcome
 from palimpsest.stores import Store
+from palimpsest.stores.around import Passing
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.strategies import MaxTokens, Summarize
@@ -183,7 +184,7 @@ def test_every_verb_of_the_seam_is_bridged() -> None:
     """Whatever verb a backend has, the bridge hands on; only what says where things run is its own."""
     verbs = {name for name, _ in inspect.getmembers(Backend, inspect.iscoroutinefunction)}
 
-    assert verbs - {"together", "surely"} <= vars(BridgedBackend).keys()
+    assert verbs - {"together", "surely"} <= vars(BridgedBackend).keys() | vars(Passing).keys()
 
 
 def test_threads_that_share_a_memory_share_its_loop() -> None:

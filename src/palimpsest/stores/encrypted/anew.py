@@ -10,8 +10,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Rang
 from palimpsest.stores.encrypted.batches import NO_HEAD
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.rows import LOG, Heads, Rows, is_clear, what_row
-from palimpsest.stores.encrypted.sealing import Unsealed
-from palimpsest.stores.encrypted.values import LIFE, SealedHead, key_of
+from palimpsest.stores.encrypted.values import LIFE, SealedHead, Unsealed, key_of
 
 STRETCH = 256
 """Rows that are sealed in one step, so that writers go on."""

@@ -24,7 +24,6 @@ from palimpsest.stores.encrypted.batches import Sealing
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.mark import Markings, read_mark
 from palimpsest.stores.encrypted.rows import LOG, SESSION, VOUCHED, Heads, Rows, agrees, hides
-from palimpsest.stores.encrypted.sealing import Sealer
 from palimpsest.stores.encrypted.values import SealedHead, Values
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
@@ -45,9 +44,9 @@ async def unlocked_backend(
         advice = "it is encrypted: open it with encryption=Keys(...) that has this key, or set PALIMPSEST_KEY"
         raise WrongKey(backend.url, current, f"{advice} for the command line")
     keys = Keys.of(encryption)
-    sealer, items = Sealer(keys), Items(backend, Crowds(backend), clock)
-    markings = await backend.together(lambda: Markings.opened(backend, items, keys, sealer))
-    return SealedBackend(backend, Values(sealer), markings)
+    values, items = Values(keys), Items(backend, Crowds(backend), clock)
+    markings = await backend.together(lambda: Markings.opened(backend, items, keys, values))
+    return SealedBackend(backend, values, markings)
 
 
 class Looking(NamedTuple):

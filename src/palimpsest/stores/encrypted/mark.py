@@ -16,7 +16,7 @@ from palimpsest.errors.secret import Secret
 from palimpsest.stores import MARK, Item, Put
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.keys import Keys
-from palimpsest.stores.encrypted.sealing import NONCE, REFUSED, Sealer, Unsealed
+from palimpsest.stores.encrypted.values import NONCE, REFUSED, Unsealed, Values
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.rules import all_places, all_tenants
@@ -61,17 +61,17 @@ async def _is_empty(backend: Backend) -> bool:
 class Markings:
     """The mark of a store as it was last seen, and the keys of this process."""
 
-    def __init__(self, backend: Backend, items: Items, keys: Keys, sealer: Sealer) -> None:
+    def __init__(self, backend: Backend, items: Items, keys: Keys, values: Values) -> None:
         self._url, self._writable, self._items = backend.url, backend.writable, items
-        self._keys, self._sealer = keys, sealer
+        self._keys, self._values = keys, values
         self._item: Item | None = None
         self._names = Secret(b"")
         self.mark = Mark(current=keys.current, keys={})
 
     @classmethod
-    async def opened(cls, backend: Backend, items: Items, keys: Keys, sealer: Sealer) -> Markings:
+    async def opened(cls, backend: Backend, items: Items, keys: Keys, values: Values) -> Markings:
         """Read the mark, or make it in a backend that is empty."""
-        markings = cls(backend, items, keys, sealer)
+        markings = cls(backend, items, keys, values)
         item = await items.get(*MARK)
         if item is None and not await _is_empty(backend):
             item = await items.get(*MARK)  # another process may have made it meanwhile
@@ -144,7 +144,7 @@ class Markings:
     def _opened(self, id: str, sealed: bytes) -> bytes:
         """The secret as a key has it. Raises WrongKey where ours of this id does not fit, or is missing."""
         try:
-            return self._sealer.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], b"names")
+            return self._values.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], b"names")
         except Unsealed:
             advice = "something is encrypted with it, and it is not among the keys given; give it, too"
         except REFUSED:
@@ -153,7 +153,7 @@ class Markings:
 
     def _with(self, id: str) -> Mark:
         nonce = os.urandom(NONCE)
-        sealed = nonce + self._sealer.cipher(id, ("store",)).encrypt(nonce, self.secret, b"names")
+        sealed = nonce + self._values.cipher(id, ("store",)).encrypt(nonce, self.secret, b"names")
         return msgspec.structs.replace(self.mark, keys={**self.mark.keys, id: sealed})
 
     async def _put(self, mark: Mark) -> bool:

@@ -1,4 +1,4 @@
-"""How heads and rows stand in a store as sealed bytes, each bound to its address. Knows no stores.
+"""How heads and rows stand in a store as sealed bytes, each bound to its address; which keys are derived for what.
 
 A value is a version, the id of the key with its length before it, a row's token with its length before it, nonce and
 ciphertext. What is sealed is MessagePack: of rows the value, the id and the expiry; of heads see `Hot` and `Cold`.
@@ -6,20 +6,54 @@ ciphertext. What is sealed is MessagePack: of rows the value, the id and the exp
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import msgspec
 
+from palimpsest.errors import MissingExtra, StoreCorrupt, StoreError, WrongKey
 from palimpsest.stores.backend import Cells, Place, PlaceHead, Row
+from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.notes import NOTHING, Notes
-from palimpsest.stores.encrypted.sealing import NONCE, REFUSED, Cipher, Sealer, Unsealed, joined
+
+try:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError as missing:
+    raise MissingExtra("encryption", "encryption") from missing
 
 VERSION = 2
 LIFE = BOUND = 8
+NONCE = 12
+REFUSED = (InvalidTag, ValueError)
+"""What a cipher raises for what it has not sealed so."""
+
+KEPT = 4096
+"""Derived keys that are kept, so that one is derived once a home."""
+
+Scope = tuple[str, ...]
+"""What a key is derived for: ("store",) or ("home", tenant, home)."""
+
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class Unsealed(ValueError):
+    """Bytes are not sealed, or not as they were sealed; where it is for want of a key, `key_id` names that."""
+
+    def __init__(self, why: str, key_id: str = "") -> None:
+        self.why, self.key_id = why, key_id
+        super().__init__(why)
+
+    def told(self, url: str, what: str) -> StoreError:
+        """The error of ours about `what` in the store."""
+        if self.key_id:
+            return WrongKey(url, self.key_id, f"{what} {self.why}")
+        return StoreCorrupt(url, f"{what} {self.why}")
 
 
 class Floor(NamedTuple):
@@ -66,10 +100,28 @@ _row = msgspec.msgpack.Decoder(tuple[bytes, str, int | None]).decode
 
 
 class Values:
-    """Seals and opens the values of a store."""
+    """Seals and opens the values of a store, under these keys; what it derives from them it keeps."""
 
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._derived: dict[tuple[str, Scope], AESGCM] = {}
+
+    def cipher(self, key_id: str, scope: Scope) -> AESGCM:
+        """The cipher of a scope. Raises Unsealed for a key that is not there."""
+        found = self._derived.get((key_id, scope))
+        if found is not None:
+            return found
+        key = self._keys.secret(key_id)
+        if key is None:
+            raise Unsealed("is encrypted with it, and it is not among the keys given", key_id)
+        purpose, *names = scope
+        if names:
+            tenant, *names = names
+            key = _hkdf(key, "tenant", tenant)
+        if len(self._derived) >= KEPT:
+            self._derived.clear()
+        cipher = self._derived[key_id, scope] = AESGCM(_hkdf(key, purpose, *names))
+        return cipher
 
     # --- heads
 
@@ -118,7 +170,7 @@ class Values:
 
     def opener(self, place: Place, table: str) -> Callable[[Cells], tuple[Cells, bytes]]:
         """What opens rows of a table: it returns a row as it was sealed, and its token. That raises Unsealed."""
-        where, ciphers = _where("row", place, table), dict[bytes, Cipher]()
+        where, ciphers = _where("row", place, table), dict[bytes, AESGCM]()
 
         def opened(row: Cells) -> tuple[Cells, bytes]:
             key, sealed = row[0], row[1]
@@ -146,11 +198,11 @@ class Values:
 
     def _sealed(self, place: Place, key_id: str, where: bytes, token: bytes, plain: bytes) -> bytes:
         nonce, id = os.urandom(NONCE), key_id.encode("ascii")
-        sealed = self._sealer.cipher(key_id, ("home", place[0], place[1])).encrypt(nonce, plain, where + token)
+        sealed = self.cipher(key_id, ("home", place[0], place[1])).encrypt(nonce, plain, where + token)
         return b"%c%c%b%c%b%b%b" % (VERSION, len(id), id, len(token), token, nonce, sealed)
 
-    def _cipher(self, place: Place, value: bytes) -> Cipher:
-        return self._sealer.cipher(key_of(value) or "", ("home", place[0], place[1]))
+    def _cipher(self, place: Place, value: bytes) -> AESGCM:
+        return self.cipher(key_of(value) or "", ("home", place[0], place[1]))
 
     def _opened(self, place: Place, where: bytes, value: bytes) -> tuple[str, bytes, bytes]:
         key_id = key_of(value)
@@ -182,3 +234,20 @@ def key_of(value: bytes) -> str | None:
 def _where(what: str, place: Place, table: str = "") -> bytes:
     """What a value of this place is bound to, but for its key."""
     return joined((what, *place, table))
+
+
+def token(secret: bytes, *names: str) -> str:
+    """A name that stands for these names and tells nothing of them: HMAC-SHA256."""
+    return hmac.new(secret, joined(names), "sha256").hexdigest()
+
+
+def _hkdf(key: bytes, *info: str) -> bytes:
+    return HKDF(algorithm=SHA256(), length=32, salt=b"palimpsest/1", info=joined(info)).derive(key)
+
+
+def joined(names: tuple[str, ...]) -> bytes:
+    """The names as bytes, each with its length before it, so that no two lists are alike."""
+    return b"".join(b"%d:%b" % (len(name), name) for name in map(_bytes, names))
+
+
+_bytes = partial(str.encode, encoding="utf-8", errors="surrogatepass")
