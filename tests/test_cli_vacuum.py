@@ -12,14 +12,14 @@ import pytest
 
 from commands import run
 from palimpsest import Memory
-from palimpsest.stores.sqlite import vacuuming
+from palimpsest.stores.sqlite import scrubbing
 from processes import remains
 
 
 @pytest.fixture
 def large(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store in a file that counts as large, of which something was erased; returns the file."""
-    monkeypatch.setattr(vacuuming, "SMALL", 1 << 16)
+    monkeypatch.setattr(scrubbing, "SMALL", 1 << 16)
     with Memory.open("sqlite:///chats.db", synchronous="NORMAL") as memory:
         session = memory.session("one")
         session.add([{"role": "user", "content": f"zanzibar {number} " * 60} for number in range(300)])
@@ -64,7 +64,7 @@ def test_another_process_in_the_way_is_told(large: Path) -> None:
 
 def test_a_disk_without_room_is_told(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room for the copy it is an error of the store that says what to do, and nothing is lost."""
-    take = vacuuming.step
+    take = scrubbing.step
 
     def bounded(db: sqlite3.Connection) -> int | None:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
@@ -72,7 +72,7 @@ def test_a_disk_without_room_is_told(large: Path, monkeypatch: pytest.MonkeyPatc
         return take(db)
 
     with monkeypatch.context() as while_full:
-        while_full.setattr(vacuuming, "step", bounded)
+        while_full.setattr(scrubbing, "step", bounded)
         done = run("vacuum")
 
     assert done.exit_code == 5

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory, StoreUnavailable
-from palimpsest.stores.sqlite import vacuuming
+from palimpsest.stores.sqlite import scrubbing
 from palimpsest.types import Vacuumed
 from processes import Process, integrity, remains, together
 from sqlitestore import connection
@@ -26,8 +26,8 @@ SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is large and a piece of one, from 64 kB on."""
-    monkeypatch.setattr(vacuuming, "SMALL", 1 << 16)
-    monkeypatch.setattr(vacuuming, "PIECE", 1 << 16)
+    monkeypatch.setattr(scrubbing, "SMALL", 1 << 16)
+    monkeypatch.setattr(scrubbing, "PIECE", 1 << 16)
 
 
 @pytest.fixture
@@ -302,9 +302,9 @@ def test_no_step_holds_others_up_for_long(path: Path) -> None:
 
         memory.vacuum(progress=count)
 
-    assert max(later - one for one, later in pairwise(changes)) <= 2 * vacuuming.MANY
-    assert max(one - later for one, later in pairwise(pages)) <= vacuuming.MANY
-    assert changes[-1] > 4 * vacuuming.MANY
+    assert max(later - one for one, later in pairwise(changes)) <= 2 * scrubbing.MANY
+    assert max(one - later for one, later in pairwise(pages)) <= scrubbing.MANY
+    assert changes[-1] > 4 * scrubbing.MANY
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])

@@ -20,7 +20,7 @@ from typing import Any
 from palimpsest import Conflict, Memory, PalimpsestError, Session
 from palimpsest.errors import Closed, ForkedProcess
 from palimpsest.formats import find_format
-from palimpsest.stores.sqlite import vacuuming
+from palimpsest.stores.sqlite import scrubbing
 
 SESSION = "writer"
 NOBODY = 65534
@@ -86,7 +86,7 @@ def budgeted(memory: Memory) -> Session:
 
 def vacuum(path: str) -> None:
     """Add turns, erase the question of one, and write the store anew in many small steps. Say each step."""
-    vacuuming.SMALL, vacuuming.PIECE = 1 << 16, 1 << 15
+    scrubbing.SMALL, scrubbing.PIECE = 1 << 16, 1 << 15
     numbers = labels(path)
     with Memory.open(address(path)) as memory:
         for number in numbers:

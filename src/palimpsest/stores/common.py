@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
@@ -107,11 +108,11 @@ def _read(kind: type[msgspec.Struct], given: Mapping[str, Any], *, strict: bool)
     types, read = {field.name: field.type for field in msgspec.structs.fields(kind)}, dict[str, Any]()
     for name, value in given.items():
         spelt = value.upper() if name == "synchronous" and isinstance(value, str) else value
-        try:
+        with suppress(msgspec.ValidationError):  # which quotes what was given: that may be a key in the wrong place
             read[name] = msgspec.convert(spelt, types[name], strict=strict)
-        except msgspec.ValidationError:
+        if name not in read:
             (meta,) = types[name].__metadata__
-            raise ConfigError(name, value if strict else "its value in the address", meta.description) from None
+            raise ConfigError(name, value if strict else "its value in the address", meta.description)
     return read
 
 

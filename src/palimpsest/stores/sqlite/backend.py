@@ -17,7 +17,7 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Refusal, Scrubbed, Seen
 from palimpsest.stores.common import DiskOptions, on_disk
 from palimpsest.stores.rules import are_fleeting
-from palimpsest.stores.sqlite import vacuuming
+from palimpsest.stores.sqlite import scrubbing
 from palimpsest.stores.sqlite.db import PAUSE, Database
 from palimpsest.stores.sqlite.layout import migrate
 from palimpsest.stores.sqlite.scrubbing import PATIENCE, Scrubbing
@@ -84,8 +84,8 @@ class SQLiteBackend(BlockingBackend):
         """Take a step of writing the file anew; None where there is none to take."""
 
         def act(tables: Tables) -> Scrubbed | None:
-            before, left = vacuuming.size_of(tables.connection), vacuuming.step(tables.connection)
-            return None if left is None else Scrubbed((), left, before - vacuuming.size_of(tables.connection))
+            before, left = scrubbing.size_of(tables.connection), scrubbing.step(tables.connection)
+            return None if left is None else Scrubbed((), left, before - scrubbing.size_of(tables.connection))
 
         done = self._database.hastily(act, self._database.busy_seconds)
         if done is not None:
