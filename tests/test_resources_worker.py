@@ -15,7 +15,7 @@ from backend_reads import watched
 from on_servers import KINDS
 from palimpsest import ConfigError, Memory
 from palimpsest.resources import AsyncResources, Worked
-from palimpsest.stores.claims import Claims
+from palimpsest.resources.claims import Claims
 from palimpsest.stores.copying import copy_store
 from palimpsest.strategies import CallableSummarizer, Plan, Snapshot, Summarize
 from palimpsest.testing import FakeClock

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from palimpsest.log.head import SessionKey
+from palimpsest.resources.claims import Claims
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.workplace import Workplace
 from palimpsest.sessions.compacting.result import CompactionResult
-from palimpsest.stores.claims import Claims
 from palimpsest.stores.derivers import INDEX
 
 SWEEP_SECONDS, INDEX_SECONDS = 60, 5

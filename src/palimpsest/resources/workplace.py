@@ -15,13 +15,13 @@ import msgspec
 from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.log.entry import moment
 from palimpsest.log.head import SessionKey
+from palimpsest.resources.claims import Claim, Claims, Mark, Open, Used, known_as
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.opening import session_options
 from palimpsest.resources.worked import Told, Worked, WorkReport
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.memory import AsyncMemory
 from palimpsest.stores import SessionInfo
-from palimpsest.stores.claims import Claim, Claims, Mark, Open, Used, known_as
 from palimpsest.stores.common import discreet_address
 
 READ, TAKEN = 128, 16

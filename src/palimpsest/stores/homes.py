@@ -11,7 +11,6 @@ from collections.abc import Collection
 
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import Backend, Place
-from palimpsest.stores.claims import OWNER as WORKERS
 from palimpsest.stores.derivers import INDEX
 from palimpsest.stores.derivers import OWNER as DERIVERS
 from palimpsest.stores.engine.known import BARRED, LAID
@@ -23,6 +22,9 @@ BESIDE = "\x01"
 
 PASSING = (LEASES, LAID, BARRED)
 """Spaces of what is under way."""
+
+WORKERS = "\x01worker"
+"""The tenant of ours whose items say how far workers have come with sessions, and which they have in hand."""
 
 OURS = (MARK[0], WORKERS)
 """Tenants of ours that are about this store alone."""

@@ -19,13 +19,12 @@ import msgspec
 from palimpsest.errors import Conflict
 from palimpsest.log.entry import new_ids
 from palimpsest.log.late import sha256
+from palimpsest.stores.homes import WORKERS
 from palimpsest.stores.values import Put, SessionInfo
 
 if TYPE_CHECKING:
     from palimpsest.stores import Store
 
-OWNER = "\x01worker"
-"""The tenant whose items they are."""
 SEEN = 16_000
 """Sessions that a mark remembers: more than most stores write at one mark. SQLite's lasts a second."""
 MARK = "mark/"
@@ -88,7 +87,7 @@ class Claims:
 
     async def mark(self, name: str) -> tuple[Mark, int]:
         """The mark of this name, and its version."""
-        item = await self._store.get_item(OWNER, self._space, MARK + name)
+        item = await self._store.get_item(WORKERS, self._space, MARK + name)
         return (msgspec.msgpack.decode(item.value, type=Mark), item.version) if item is not None else (Mark(), 0)
 
     async def advance(self, name: str, version: int, mark: Mark, claim: Claim) -> tuple[int, Open] | None:
@@ -100,14 +99,14 @@ class Claims:
         if claim.sessions:
             puts.append(Put(CLAIM + id, msgspec.msgpack.encode(claim)))
         try:
-            items = await self._store.put_items(OWNER, self._space, puts)
+            items = await self._store.put_items(WORKERS, self._space, puts)
         except Conflict:
             return None
         return items[0].version, Open(id, items[-1].version, claim)
 
     async def open(self) -> list[Open]:
         """The claims that are not done, oldest first."""
-        items = await self._store.list_items(OWNER, self._space, prefix=CLAIM)
+        items = await self._store.list_items(WORKERS, self._space, prefix=CLAIM)
         return [
             Open(item.key.removeprefix(CLAIM), item.version, msgspec.msgpack.decode(item.value, type=Claim))
             for item in items
@@ -117,7 +116,7 @@ class Claims:
         """Let a claim be this from now on; None: it is another's by now, or done, and stays as it is."""
         value = msgspec.msgpack.encode(claim)
         try:
-            item = await self._store.put_item(OWNER, self._space, CLAIM + known.id, value, expect=known.version)
+            item = await self._store.put_item(WORKERS, self._space, CLAIM + known.id, value, expect=known.version)
         except Conflict:
             return None
         return Open(known.id, item.version, claim)
@@ -125,16 +124,16 @@ class Claims:
     async def done(self, known: Open) -> None:
         """Take a claim away, unless it is another's by now."""
         with suppress(Conflict):
-            await self._store.delete_item(OWNER, self._space, CLAIM + known.id, expect=known.version)
+            await self._store.delete_item(WORKERS, self._space, CLAIM + known.id, expect=known.version)
 
     async def turn(self, name: str, seconds: float, now: int) -> bool:
         """Whether it is time for what is done every so many seconds, whoever does it; then it is taken for done."""
-        item = await self._store.get_item(OWNER, self._space, name)
+        item = await self._store.get_item(WORKERS, self._space, name)
         if item is not None and int(item.value) <= now < int(item.value) + int(seconds * 1_000_000):
             return False
         version = item.version if item is not None else 0
         try:
-            await self._store.put_item(OWNER, self._space, name, b"%d" % now, expect=version)
+            await self._store.put_item(WORKERS, self._space, name, b"%d" % now, expect=version)
         except Conflict:
             return False
         return True
