@@ -18,8 +18,8 @@ from palimpsest.log.head import About, Definition, Head
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.declared import HELD, Declared, DefinitionInfo, Kept, read_kept
 from palimpsest.sessions.options import GivenOptions, Options
+from palimpsest.sessions.paging import sessions_of
 from palimpsest.stores import Put, Store
-from palimpsest.stores.paging import sessions_of
 
 if TYPE_CHECKING:
     from palimpsest.runtime.events import EventName

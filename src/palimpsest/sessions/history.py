@@ -17,8 +17,8 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Cut, Head, SessionKey
 from palimpsest.log.resuming import Walk, left_out, standing
+from palimpsest.sessions.paging import batches_of, entries_of
 from palimpsest.stores import Store
-from palimpsest.stores.paging import batches_of, entries_of
 
 PROBES = 16
 """Entries that are looked at together to find when a revision was: a look is a round trip, a search by halves many."""

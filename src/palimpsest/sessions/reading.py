@@ -22,8 +22,8 @@ from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.paging import BATCH, batches_of, entries_of
 from palimpsest.stores import Store, compaction_of, keep_counts
-from palimpsest.stores.paging import BATCH, batches_of, entries_of
 from palimpsest.tokens.counter import TokenCounter, failures_of
 
 END = 2**32 - 1

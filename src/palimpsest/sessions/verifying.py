@@ -16,10 +16,10 @@ from palimpsest.log.resuming import Displaced, left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.reading import TRIES, moved
 from palimpsest.sessions.states import Walk, states_of
 from palimpsest.stores import Store
-from palimpsest.stores.paging import batches_of
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):

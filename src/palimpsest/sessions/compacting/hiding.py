@@ -14,9 +14,9 @@ from palimpsest.log.head import Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
+from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.stores.paging import batches_of
 
 
 class Hiding:

@@ -19,10 +19,10 @@ from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.sessions.accesses import access_times
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import evicted_by_cut
 from palimpsest.stores import Store, compaction_of, keep_counts
-from palimpsest.stores.paging import batches_of
 from palimpsest.tokens.counter import TokenCounter
 
 

@@ -27,12 +27,12 @@ from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import drop_scopes
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.overlay import Overlay
-from palimpsest.stores.paging import sessions_of
 
 PASSES = 10
 """How often what others write meanwhile is gone through: all but the first time that is little."""

@@ -34,10 +34,10 @@ from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Store
-from palimpsest.stores.paging import sessions_of
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor

@@ -17,9 +17,9 @@ from palimpsest.log.head import Head
 from palimpsest.privacy.mentions import Mentions, cut_mentions, entry_mentions, finder, record_mentions
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.options import Options
+from palimpsest.sessions.paging import entries_of
 from palimpsest.sessions.reading import LogReader
 from palimpsest.stores import Store
-from palimpsest.stores.paging import entries_of
 
 
 class Selection(Protocol):
