@@ -143,8 +143,9 @@ class Changing:
             erasure = _Erasure(self._sessions, self._reading, known, change)
             await erasure.read(seen)
             more = (await self._large.taken(known, [], erasure.points))[1]
-            more += await self._sessions.created(known, self._clock())
-            after = await erasure.sharing.write(partial(erasure.batch, expect, more))
+            at = self._clock()
+            more += await self._sessions.created(known, at)
+            after = await erasure.sharing.write(partial(erasure.batch, expect, more), at)
             if after is not None:
                 return after[0].head
 
@@ -169,7 +170,8 @@ class Changing:
                 put.append(("record", records))
             drop = [(table, low, high) for table in OF_ENTRIES[1:] for low, high in gone]
             log = Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True)
-            if await sharing.write(partial(_rewriting, how, sharing, [log, *more], known, head)) is not None:
+            made = partial(_rewriting, how, sharing, [log, *more], known, head)
+            if await sharing.write(made, self._clock()) is not None:
                 return len(records) + len(new)
 
     async def _rewritten(self, known: Known, how: Rewrite, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
@@ -231,10 +233,10 @@ class _Erasure:
             for each in (known, *(other.known for other in self.sharing.others)):
                 self._graves[each.key] = await self._reading.graves(each)
 
-    def batch(self, expect: Expect, more: Sequence[Step], known: Known) -> Made:
+    def batch(self, expect: Expect, more: Sequence[Step], known: Known, at: int) -> Made:
         """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
         expect(known.head)
-        change, at = self._change, self._sessions.clock()
+        change = self._change
         made = [self._in(known, change, self._records, at)]
         for other, seqs, rows in self.sharing.others:
             records = self._reading.told(other, rows)
@@ -293,7 +295,9 @@ def _joined(keys: Iterable[int]) -> list[tuple[int, int]]:
     return list(ranges.of(set(keys)))
 
 
-def _rewriting(how: Rewrite, sharing: Sharing, log: Sequence[Step], was: Known, head: Head, known: Known) -> Made:
+def _rewriting(
+    how: Rewrite, sharing: Sharing, log: Sequence[Step], was: Known, head: Head, known: Known, _: int
+) -> Made:
     """The steps that rewrite a session, which `was` so and gets this head, as it is by now; the sessions after them."""
     made = [known.step(head if known is was else how.head(known.head))]
     made += [other.step(how.branch(other.key, other.head, seqs)) for other, seqs, _ in sharing.others]

@@ -163,6 +163,10 @@ def dropped(known: Known, pieces: Pieces) -> list[tuple[str, int, int]]:
 # --- changes of whatever several sessions have
 
 
+Make = Callable[[Known, int], Made]
+"""Makes a change of a session, as it is known by now, at a time."""
+
+
 class Sharer(NamedTuple):
     """Another session, which of the entries it has, and the rows of its records that carry a compaction."""
 
@@ -188,7 +192,7 @@ class Sharing:
         if readers:
             self.others = self._met(readers, await self._sessions.backend.look(_asks(self._known, readers)))
 
-    async def write(self, make: Callable[[Known], Made]) -> Sequence[Known] | None:
+    async def write(self, make: Make, at: int) -> Sequence[Known] | None:
         """Write what `make` makes of the session as it is by then, whose own step is the first; the sessions after it.
 
         None where something else has become of the session than that it was added to, or of what else the steps look
@@ -199,20 +203,21 @@ class Sharing:
         def over(heads: Refusal, look: Look) -> Made | None:
             now = self._again(heads, look)
             try:
-                return self._made(make, now) if now is not None else None
+                return self._made(make, now, at) if now is not None else None
             except Conflict:  # whoever asked for it hears of that when he has looked
                 return None
 
         now: Known | None = self._known
         while now is not None:
-            refusal, after = await self._sessions.write_over(self._made(make, now), self._sessions.clock(), over)
+            refusal, after = await self._sessions.write_over(self._made(make, now, at), at, over)
             if refusal is None:
                 return after
             now = self._again(refusal) if self._sessions.moved(now, refusal[0]) is not None else None
+            at = self._sessions.clock()
         return None
 
-    def _made(self, make: Callable[[Known], Made], now: Known) -> Made:
-        made = make(now)
+    def _made(self, make: Make, now: Known, at: int) -> Made:
+        made = make(now, at)
         self._steps = made[0]
         return made
 
