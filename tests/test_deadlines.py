@@ -1,0 +1,161 @@
+"""Calls of a store on a server end in the time that they may take: all of them by one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from palimpsest.errors import PalimpsestError, StoreUnavailable
+from palimpsest.stores.servers import ServerBackend, ServerOptions
+
+
+class Answering(ServerBackend[object]):
+    """A backend whose server answers when a test says so."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("db://host/name", ServerOptions(timeout_seconds=seconds))
+
+    async def connect(self) -> object:
+        return self
+
+    def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
+        raise fault
+
+    async def look(self, asks: Any) -> Any:
+        return await self.asked(lambda _: asks)
+
+    async def write(self, batches: Any, at: int, **how: Any) -> Any:
+        return await self.asked(lambda _: batches, writes=True)
+
+    async def places(self, *given: Any, **how: Any) -> Any:
+        return []
+
+    async def recent(self, *given: Any, **how: Any) -> Any:
+        return []
+
+    async def expired(self, *given: Any, **how: Any) -> Any:
+        return []
+
+    async def tenants(self, **how: Any) -> Any:
+        return []
+
+    async def close(self) -> None:
+        self.release()
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """An event loop that counts the timers which are set."""
+
+    timers = 0
+
+    def call_at(self, *given: Any, **how: Any) -> asyncio.TimerHandle:
+        self.timers += 1
+        return super().call_at(*given, **how)
+
+
+def run(do: Callable[[Answering], Awaitable[Any]], seconds: float = 0.05) -> Any:
+    """What this returns of a backend whose calls may take so long."""
+
+    async def within() -> Any:
+        backend = Answering(seconds)
+        try:
+            return await do(backend)
+        finally:
+            await backend.close()
+
+    return asyncio.run(within())
+
+
+def never() -> asyncio.Future[Any]:
+    """An answer that does not come."""
+    return asyncio.get_running_loop().create_future()
+
+
+def test_each_call_that_is_not_answered_ends() -> None:
+    """Those that began later, too, and of a write it is not known what became of it; what is answered goes on."""
+
+    async def do(backend: Answering) -> list[Any]:
+        async def later(call: Awaitable[Any]) -> Any:
+            await asyncio.sleep(0.02)
+            return await call
+
+        answer = never()
+        asyncio.get_running_loop().call_later(0.001, answer.set_result, "answer")
+        calls = [backend.look(never()), later(backend.write(never(), 0)), backend.look(answer), later(answer)]
+        return await asyncio.gather(*calls, later(backend.look(never())), return_exceptions=True)
+
+    first, write, *answered, last = run(do)
+
+    assert answered == ["answer", "answer"]
+    for fault, written in ((first, False), (write, None), (last, False)):
+        assert isinstance(fault, StoreUnavailable), fault
+        assert "within 0.05 seconds (timeout_seconds)" in str(fault)
+        assert fault.written is written
+        assert isinstance(fault.__cause__, TimeoutError)
+
+
+def test_a_task_goes_on_after_a_call_that_was_too_long() -> None:
+    """It counts as cancelled by nobody, and its next call is answered."""
+
+    async def do(backend: Answering) -> Any:
+        with pytest.raises(StoreUnavailable):
+            await backend.look(never())
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        answer = never()
+        answer.set_result("answer")
+        return await backend.look(answer)
+
+    assert run(do) == "answer"
+
+
+@pytest.mark.parametrize("when", ["before its time is over", "as its time is over"])
+def test_who_is_cancelled_is_not_told_of_a_timeout(when: str) -> None:
+    """Neither while there is time, nor where both come together."""
+
+    async def do(backend: Answering) -> Any:
+        together = when == "as its time is over"
+        task = asyncio.create_task(backend.look(Together() if together else never()))
+        await asyncio.sleep(0)
+        if not together:
+            task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    assert isinstance(run(do), asyncio.CancelledError)
+
+
+class Together:
+    """An answer whose task somebody cancels when its time is over already, before it has heard of that."""
+
+    def __await__(self) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            yield from never().__await__()
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+
+def test_calls_that_are_answered_set_one_timer() -> None:
+    """However many there are."""
+    backend = Answering(30)
+
+    async def do() -> list[Any]:
+        async def call(number: int) -> Any:
+            answer = never()
+            asyncio.get_running_loop().call_soon(answer.set_result, number)
+            return await backend.look(answer)
+
+        found = [await call(number) for number in range(20)]
+        found += await asyncio.gather(*(call(number) for number in range(20, 40)))
+        await backend.close()
+        return found
+
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        assert runner.run(do()) == list(range(40))
+        assert runner.get_loop().timers == 1
