@@ -54,6 +54,10 @@ class Queues:
         self._alone = 0
         self._queue = Queue()
         self._queues: dict[SessionKey, Queue] = {}
+        if not backend.blocking:
+            import asyncio  # only under an event loop
+
+            self._lock = asyncio.Lock
 
     async def run(self, append: Append) -> Appended:
         """Have the append written; a caller that is cancelled or interrupted before that began takes it back."""
@@ -100,16 +104,20 @@ class Queues:
 
     async def _awaited(self, append: Append) -> Appended:
         """The same over a driver: tasks wait for each other, and hold no thread."""
-        import asyncio  # only under an event loop
-
-        queue = self._queues.setdefault(append.key, Queue())
-        queue.tasks = queue.tasks or asyncio.Lock()
+        queue, alone = self._queues.get(append.key), False
+        if queue is None:
+            queue, alone = self._queues.setdefault(append.key, Queue()), not self._crowds.is_at(append.key)
+        turn = queue.tasks = queue.tasks or self._lock()
         queue.users += 1
         try:
-            queue.waiting.append(append)
+            if alone:
+                async with turn:
+                    await self._past(append)
+            if not append.done:
+                queue.waiting.append(append)
             while not append.done:
                 await self._crowds.wait(append.key)
-                async with queue.tasks:
+                async with turn:
                     try:
                         await self._settle(queue, append)
                     except BaseException:
@@ -123,6 +131,17 @@ class Queues:
             if not queue.users:
                 self._queues.pop(append.key, None)
         return _outcome(append)
+
+    async def _past(self, append: Append) -> None:
+        """Write an append as most are, to a session that nobody else is writing to: past the queue, in which nobody is.
+
+        Needs the turn, for which waits who comes meanwhile.
+        """
+        try:
+            await self._appends.quickly(append)
+        except PalimpsestError as fault:
+            if getattr(fault, "written", False) is not None or not await self._appends.was_done(append, fault):
+                raise
 
     async def _settle(self, queue: Queue, own: Append) -> None:
         """Write what waits, or one's own append alone, until that is settled, or a crowd is in the way.

@@ -1,0 +1,97 @@
+"""Appends over a driver: one that nobody else is in the way of goes past the queue, and keeps what the queue keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from palimpsest import AsyncMemory, StoreUnavailable
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.stores import STORES, Store
+from suspending import SuspendingBackend, kind_of
+
+
+class Forgetful(SuspendingBackend):
+    """Loses the answer of its next append, before it has done it or after."""
+
+    loses = ""
+
+    async def called(self, verb: str, *given: Any, **named: Any) -> Any:
+        when = self.loses if kind_of(verb, given) == "append" else ""
+        if when:
+            self.loses = ""
+        if when == "before":
+            raise StoreUnavailable(self.url, "the connection was lost", written=None)
+        result = await super().called(verb, *given, **named)
+        if when == "after":
+            raise StoreUnavailable(self.url, "the connection was lost", written=None)
+        return result
+
+
+STORES.register("forgetful", lambda url, runner: Forgetful())
+
+
+async def texts(memory: AsyncMemory) -> list[str]:
+    """What the log has."""
+    return [entry.text for entry in await memory.session("s").entries()]
+
+
+def test_who_comes_while_one_writes_is_written_with_others() -> None:
+    """The first goes alone; all that have come meanwhile are one batch, in their order."""
+
+    async def do() -> list[str]:
+        async with AsyncMemory.open("suspending://") as memory:
+            session, backend = memory.session("s"), cast("SuspendingBackend", memory.store.backend)
+            await session.add_user_message("known")
+            hold = backend.hold("append", "before")
+            first = asyncio.create_task(session.add_user_message("first"))
+            await hold.reached()
+            others = [asyncio.create_task(session.add_user_message(f"{number}")) for number in range(5)]
+            await asyncio.sleep(0)
+            before = backend.calls.count("append")
+            hold.let_go()
+            await asyncio.gather(first, *others)
+            assert backend.calls.count("append") == before + 1
+            return await texts(memory)
+
+    assert asyncio.run(do()) == ["known", "first", "0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_append_whose_answer_was_lost_is_looked_for(when: str) -> None:
+    """Where it was written it is acknowledged, and is there once; else the error says so, and it may be made again."""
+
+    async def do() -> list[str]:
+        async with AsyncMemory.open("forgetful://") as memory:
+            session = memory.session("s")
+            await session.add_user_message("known")
+            cast("Forgetful", memory.store.backend).loses = when
+            if when == "after":
+                assert (await session.add_user_message("lost")).seq == 2
+            else:
+                with pytest.raises(StoreUnavailable) as caught:
+                    await session.add_user_message("lost")
+                assert caught.value.written is False
+                assert await texts(memory) == ["known"]
+                await session.add_user_message("lost")
+            await session.add_user_message("more")
+            return await texts(memory)
+
+    assert asyncio.run(do()) == ["known", "lost", "more"]
+
+
+def test_who_is_refused_goes_on_in_the_queue() -> None:
+    """Another process has written meanwhile: the append is made anew over what is there."""
+
+    async def do() -> list[str]:
+        async with AsyncMemory.open("suspending://") as memory:
+            await memory.session("s").add_user_message("known")
+            other = Store(memory.store.backend)
+            await other.append(SessionKey("default", "s"), [Entry(content="of another")])
+            assert (await memory.session("s").add_user_message("mine")).seq == 3
+            return await texts(memory)
+
+    assert asyncio.run(do()) == ["known", "of another", "mine"]
