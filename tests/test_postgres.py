@@ -16,7 +16,7 @@ from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.stores.backend import Backend, Place, Step
+from palimpsest.stores.backend import Ask, Backend, Named, Place, Range, Step
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.opening import open_store
@@ -262,6 +262,34 @@ def sent_by(do: Callable[[Any], Any], address: str, turns: int = 40) -> Sent:
 def test_what_is_done_all_day_is_one_round_trip(do: Callable[[Any], Any]) -> None:
     """An append by who knows the head, and a steady context."""
     assert len(sent_by(do, address_of("trips"))) == 1
+
+
+def test_an_append_sends_its_keys_and_its_values_and_no_other_list() -> None:
+    """The driver looks at each value of a list: what all rows have in common is sent once."""
+    added = list[Any]()
+
+    ((_, values),) = sent_by(lambda session: added.extend(session.add(turn("one more"))), address_of("lists"))
+
+    assert [len(one) for one in values if isinstance(one, list)] == [len(added), len(added)]
+
+
+def test_a_row_that_takes_the_place_of_another_has_nothing_of_it() -> None:
+    """Where what is put is a plain row, too: it is found by no id, and does not expire."""
+
+    async def work(address: str) -> None:
+        backend: Any = open_postgres(address, Threaded())
+        head, rows = Place("t", "h", "s", "n"), Place("t", "h", "s", "rows")
+        await backend.write([[Step(head, None, b"1")]], 0)
+        for before, after, row in ((b"1", b"2", (7, b"named", "id", 5)), (b"2", b"3", (7, b"plain", "", None))):
+            batch = [Step(head, before, after), Step(rows, rows_only=True, put=[("t", [row])])]
+            assert await backend.write([batch], 0, again=lambda *_: None) == [None]
+
+        (seen,) = await backend.look([Ask(rows, [Named("t", ["id"]), Range("t", [(0, 9)])], head=False)])
+        assert [list(some) for some in seen.rows] == [[], [(7, b"plain", "", None)]]
+        assert await backend.expired("t", 9) == []
+        await backend.close()
+
+    asyncio.run(work(address_of("instead")))
 
 
 def test_a_context_with_a_summary_is_one_round_trip() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from uuid import UUID
+
+from asyncpg.pgproto.pgproto import UUID
 
 from palimpsest.stores.backend import Place
 
@@ -66,8 +67,8 @@ def home_key(tenant: str, home: str) -> int:
 
 @lru_cache(_KEPT)
 def place_key(place: Place) -> UUID:
-    """What a place is told from all others by: 128 bits of a hash of its address."""
-    return UUID(bytes=blake2b(address_of(place).encode(), digest_size=16).digest())
+    """What a place is told from all others by: 128 bits of a hash of its address, in the driver's own kind of UUID."""
+    return UUID(blake2b(address_of(place).encode(), digest_size=16).digest())
 
 
 @lru_cache(_KEPT)

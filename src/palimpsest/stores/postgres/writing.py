@@ -49,11 +49,16 @@ class Writing:
     ) -> Refusal | None:
         """Do a batch whose heads are all as expected, or what `again` says in its place; behind locks in any case where
         that is said."""
+        crowded = bool(self._crowds) and again is not None and any(step.place in self._crowds for step in batch)
+        if lasting and again is not None and not (locked or crowded) and self._sql.plain is not None:
+            plain = _plain_of(batch)
+            if plain is not None:
+                if await db.fetchval(self._sql.plain, *plain):
+                    return None
+                return await self._locked(db, number, batch, again)
         if not lasting and _is_simple(batch):
             return await self._changed(db, batch, (), HASTY)
-        if locked or not _is_simple(batch):
-            return await self._locked(db, number, batch, again)
-        if again is not None and any(step.place in self._crowds for step in batch):
+        if locked or crowded or not _is_simple(batch):
             return await self._locked(db, number, batch, again)
         refusal = await self._at_once(db, batch)
         if refusal is None or again is None:
@@ -170,6 +175,30 @@ def _heads_of(batch: Batch) -> list[Step]:
     """The steps that compare a head, in the order in which heads are locked."""
     found = [step for step in batch if not step.rows_only]
     return found if len(found) < 2 else sorted(found, key=lambda step: place_key(step.place))
+
+
+def _plain_of(batch: Batch) -> Args | None:
+    """What the statement is given of a head that moves and rows of one table without ids and times; None for others."""
+    if len(batch) != 2:
+        return None
+    head, beside = batch
+    if head.rows_only or head.expect is None or head.hot is None or not beside.rows_only or len(beside.put) != 1:
+        return None
+    if head.put or head.drop or beside.drop or head.fleeting or beside.fleeting or not head.moves:
+        return None
+    ((table, rows),) = beside.put
+    name, whole = table_key(table)
+    keys, values = list[int](), list[bytes]()
+    for key, value, id, expires in rows:
+        if id or expires is not None:
+            return None
+        keys.append(key)
+        values.append(value)
+    if whole is not None or len(set(keys)) != len(keys):
+        return None
+    place = head.place
+    of_head = home_key(place.tenant, place.home), place_key(place), head.expect, head.hot, head.cold, head.expires
+    return *of_head, place_key(beside.place), name, keys, values
 
 
 def _append_of(batch: Batch) -> Args | None:
