@@ -237,6 +237,18 @@ def test_what_is_done_all_day_is_one_round_trip(summary: bool) -> None:
     assert sent_by(lambda session: session.context(), **more) == 1
 
 
+@pytest.mark.parametrize(
+    "command", [(b"GET", "p:{t}:v"), ("EVALSHA", "ab12", 2, "k:{t}", "ü", b"\0\r\n\xff", 0, -1, b"")]
+)
+def test_a_command_is_packed_as_the_driver_packs_it(command: tuple[Any, ...]) -> None:
+    """Names, numbers and bytes of any kind."""
+    from redis.asyncio import Connection
+
+    from palimpsest.stores.redis.link import packed
+
+    assert packed(command) == b"".join(Connection(protocol=2).pack_command(*command))
+
+
 def test_who_is_outdated_writes_anew_at_once() -> None:
     """The refusal says which head is there: an append over it is one round trip more, and needs no look."""
     address = address_of()

@@ -120,12 +120,13 @@ class RedisBackend(ServerBackend[Link]):
         else:
             answers = await asyncio.gather(*(self._look(link, one) for one in spelled_all))
         seen: dict[int, Seen] = {}
-        for group, found in zip(groups, answers, strict=True):
-            seen |= {number: seen_of(asks[number], answer) for number, answer in zip(group, found, strict=True)}
+        for group, answer in zip(groups, answers, strict=True):
+            seen.update(zip(group, seen_of([asks[number] for number in group], answer), strict=True))
         return [seen[number] for number in range(len(asks))]
 
-    async def _look(self, link: Link, asked: Asked) -> list[Any]:
-        return list(await link.run(LOOK, [self.keys[bucket] for bucket in asked.buckets], asked.given))
+    async def _look(self, link: Link, asked: Asked) -> bytes:
+        found: bytes = await link.run(LOOK, [self.keys[bucket] for bucket in asked.buckets], asked.given)
+        return found
 
     def _grouped(self, ones: Sequence[T], place: Callable[[T], Place]) -> list[list[int]]:
         """The numbers of these that go into one call: all of them, or in a cluster those of a bucket."""

@@ -23,7 +23,6 @@ is its key, two bytes (the length of its id, and 0x8000 if it expires), the time
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -140,13 +139,29 @@ def row_of(member: bytes) -> Cells:
     return int.from_bytes(member[:8]), member[end:], read_name(member[begin:end].removesuffix(END)), expires
 
 
-def rows_in(packed: bytes) -> Iterator[Cells]:
-    """The rows that a script has packed together, each with its length in four bytes before it."""
-    begin, end = 0, len(packed)
-    while begin < end:
-        size = int.from_bytes(packed[begin : begin + 4])
-        yield row_of(packed[begin + 4 : begin + 4 + size])
-        begin += 4 + size
+class Packed:
+    """What a script has packed into one value, of which the driver's parser makes no more than one: it is read once,
+    from its beginning on."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed, self._at = packed, 0
+
+    def value(self) -> bytes | None:
+        """The next value, or None for one that is not there."""
+        begin = self._at + 4
+        size = int.from_bytes(self._packed[self._at : begin], signed=True)
+        self._at = begin + max(size, 0)
+        return self._packed[begin : self._at] if size >= 0 else None
+
+    def rows(self) -> list[Cells]:
+        """The next rows. Raises Damaged."""
+        packed, at, found = self._packed, self._at + 4, list[Cells]()
+        for _ in range(int.from_bytes(packed[self._at : at])):
+            begin = at + 4
+            at = begin + int.from_bytes(packed[at:begin])
+            found.append(row_of(packed[begin:at]))
+        self._at = at
+        return found
 
 
 # --- heads

@@ -90,7 +90,7 @@ class Server(Link):
         except FAULTS as fault:
             raise Unsent from fault
         try:
-            await connection.send_command(*command)
+            await connection.send_packed_command(packed(command))
             return await connection.read_response()
         finally:
             await self._pool.release(connection)
@@ -121,6 +121,15 @@ class Cluster(Link):
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def packed(command: Sequence[bytes | str | int]) -> bytes:
+    """A command as it is sent. The driver's own way takes eight calls for each part of it, and a look has twenty."""
+    parts = [b"*%d\r\n" % len(command)]
+    for one in command:
+        value = one if isinstance(one, bytes) else str(one).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
+    return b"".join(parts)
 
 
 def _spelled(command: Sequence[bytes | str | int]) -> tuple[Any, ...]:

@@ -31,13 +31,11 @@ end
 """
 
 _LOOK = """
-local function packed(rows)
-  local parts = {}
-  for i, row in ipairs(rows) do
-    parts[2 * i - 1] = struct.pack('>I4', #row)
-    parts[2 * i] = row
-  end
-  return table.concat(parts)
+local parts, ends = {}, 0
+local function put(value)
+  parts[ends + 1] = struct.pack('>i4', value and #value or -1)
+  parts[ends + 2] = value or ''
+  ends = ends + 2
 end
 
 local function span(rows, low, high, limit, newest)
@@ -48,14 +46,12 @@ local function span(rows, low, high, limit, newest)
   return call('ZRANGEBYLEX', rows, from, to, 'LIMIT', 0, limit)
 end
 
-local answers = {}
-for a = 1, tonumber(take()) do
+for _ = 1, tonumber(take()) do
   local root, home, place, head = base(tonumber(take())), take(), take(), take() == '1'
-  local heads = root .. 'h:' .. home
-  local answer = {false, false}
   if head then
-    local found = call('HMGET', heads, 'h' .. place, 'c' .. place)
-    answer[1], answer[2] = found[1], found[2]
+    local found = call('HMGET', root .. 'h:' .. home, 'h' .. place, 'c' .. place)
+    put(found[1])
+    put(found[2])
   end
   for r = 1, tonumber(take()) do
     local kind, name = take(), take()
@@ -89,11 +85,14 @@ for a = 1, tonumber(take()) do
         end
       end
     end
-    answer[#answer + 1] = packed(found)
+    ends = ends + 1
+    parts[ends] = struct.pack('>I4', #found)
+    for _, row in ipairs(found) do
+      put(row)
+    end
   end
-  answers[a] = answer
 end
-return answers
+return table.concat(parts)
 """
 
 _LIST = """

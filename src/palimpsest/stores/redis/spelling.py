@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Seen, Step
 from palimpsest.stores.redis.layout import (
     NEVER,
+    Packed,
     escaped,
     escaped_beginning,
     head_of,
     home_of,
     member_of,
     place_of,
-    rows_in,
     table_of,
 )
 
@@ -111,12 +111,17 @@ def asked_of(asks: Sequence[Ask]) -> Asked:
     return Asked(list(buckets), given)
 
 
-def seen_of(ask: Ask, answer: Sequence[Any]) -> Seen:
-    """What there is of a place, as a script tells it."""
-    head = head_of(answer[0], answer[1]) if ask.head else None
+def seen_of(asks: Sequence[Ask], answer: bytes) -> list[Seen]:
+    """What there is of places, as a script tells it."""
+    packed = Packed(answer)
+    return [_seen_of(ask, packed) for ask in asks]
+
+
+def _seen_of(ask: Ask, packed: Packed) -> Seen:
+    head = head_of(packed.value(), packed.value()) if ask.head else None
     found: list[Sequence[Cells]] = []
-    for rows, packed in zip(ask.rows, answer[2:], strict=True):
-        some = list(rows_in(packed))
+    for rows in ask.rows:
+        some = packed.rows()
         if not isinstance(rows, Range):
             some = sorted({row[0]: row for row in some}.values(), key=itemgetter(0))
         found.append(some)
