@@ -42,8 +42,8 @@ def documents(name: str = "one") -> Any:
 
 
 @contextmanager
-def watched() -> Iterator[list[str]]:
-    """The commands that clients send which are made in the block, by their names."""
+def watched(commands: list[dict[str, Any]] | None = None) -> Iterator[list[str]]:
+    """The commands that clients send which are made in the block, by their names; whole in `commands`."""
     from pymongo import monitoring
 
     sent: list[str] = []
@@ -51,6 +51,8 @@ def watched() -> Iterator[list[str]]:
     class Watching(monitoring.CommandListener):
         def started(self, event: monitoring.CommandStartedEvent) -> None:
             sent.append(event.command_name)
+            if commands is not None:
+                commands.append(dict(event.command))
 
         def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
             pass

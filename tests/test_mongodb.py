@@ -216,6 +216,38 @@ def test_a_steady_context_is_one_query(turns: int, summary: bool) -> None:
     assert sent_by(lambda session: session.context(), turns, summary) == ["find"]
 
 
+def homes_of(command: dict[str, Any]) -> list[set[bytes]]:
+    """The homes that each part of a command is for which reads or changes documents, but for listings of a tenant."""
+    parts = [command["filter"]] if "filter" in command else []
+    parts += [one["q"] for one in (*command.get("updates", ()), *command.get("deletes", ()))]
+    parts += command.get("documents", ())
+    homes = [part["home"] for part in parts if "tenant" not in part or "k" in part]
+    return [set(map(bytes, home["$in"] if isinstance(home, dict) else [home])) for home in homes]
+
+
+def test_each_command_of_a_session_is_for_the_shard_of_its_home() -> None:
+    """What reads, changes or removes documents names one home, by which they are spread. Only listings ask all."""
+    commands = list[dict[str, Any]]()
+    with mongostore.watched(commands), Memory.open(mongostore.address_of()) as memory:
+        session = memory.session("s", max_tokens=2000, counter=quarters)
+        for number in range(12):
+            session.add(turn(str(number)))
+            session.context()
+        commands.clear()
+        session.add(turn("more"), key="once")
+        session.context()
+        session.erase([3])
+        session.pin(5)
+        with session.turn():
+            session.add_user_message("x" * 300_000)
+        session.entries(limit=3)
+        session.fork("branch").add_user_message("y")
+
+    homes = [each for command in commands for each in homes_of(command)]
+    assert len(homes) > 20
+    assert all(len(each) == 1 for each in homes), homes
+
+
 def test_many_small_appends_are_few_transactions() -> None:
     """Rows that were appended are moved on to others when there are some of them, and can be read all the while."""
     with mongostore.watched() as sent, Memory.open(mongostore.address_of()) as memory:

@@ -87,25 +87,24 @@ class Documents:
 
     def cells(self, table: bytes, low: int, high: int) -> list[bytes]:
         """The rows of a table from key to key, in order."""
-        numbers = self.buckets(table)
-        found: dict[int, bytes] = {}
+        numbers, found = self.buckets(table), list[bytes]()
+        first, last = low.to_bytes(8), high.to_bytes(8)
         for number in numbers[bisect_left(numbers, low >> BUCKET) : bisect_right(numbers, high >> BUCKET)]:
-            for cell in self.by[bucket_key(table, number)]["r"]:
-                key = int.from_bytes(cell[:8])
-                if low <= key <= high:
-                    found[key] = cell
+            cells = self.by[bucket_key(table, number)]["r"]
+            found += [cell for cell in cells if first <= cell[:8] <= last]
         tail = self.tails().get(table)
         if tail:
-            found.update((key, cell) for key, cell in tail.items() if low <= key <= high)
-            return [found[key] for key in sorted(found)]
-        return list(found.values())
+            by_key = {int.from_bytes(cell[:8]): cell for cell in found}
+            by_key.update((key, cell) for key, cell in tail.items() if low <= key <= high)
+            return [by_key[key] for key in sorted(by_key)]
+        return found
 
     def rows(self, table: bytes, ask: Range, regions: Sequence[Region]) -> tuple[list[Cells], bool]:
         """The rows that are asked for, as far as these regions go, and whether some may be missing."""
         found: list[Cells] = []
         for low, high, whole in regions:
             cells = self.cells(table, low, high)
-            found += map(Cell.row, reversed(cells) if ask.newest_first else cells)
+            found += Cell.rows(reversed(cells) if ask.newest_first else cells)
             if ask.limit is not None and len(found) >= ask.limit:
                 return found[: ask.limit], False
             if not whole:

@@ -112,6 +112,8 @@ def claim(table: bytes, part: int) -> Binary:
 
 _FORM = struct.Struct(">QqBH")
 _NEVER = -1
+_PLAIN = _FORM.pack(0, _NEVER, 0, 0)[8:]
+"""What stands behind the key of a row that has neither a time nor an id, and its value with it."""
 
 
 class Apart(bytes):
@@ -154,6 +156,17 @@ class Cell:
     def apart(cell: bytes) -> bytes | None:
         """The reference to its value, if that is in pieces."""
         return cell[19 + int.from_bytes(cell[17:19]) :] if cell[16] == 1 else None
+
+    @classmethod
+    def rows(cls, cells: Iterable[bytes]) -> list[Cells]:
+        """The rows. Raises ValueError for what is none."""
+        found, plain = list[Cells](), _PLAIN
+        for cell in cells:
+            if cell[8:19] == plain and len(cell) > _FORM.size:  # as most are
+                found.append((int.from_bytes(cell[:8]), cell[19:], "", None))
+            else:
+                found.append(cls.row(cell))
+        return found
 
     @staticmethod
     def row(cell: bytes) -> Cells:

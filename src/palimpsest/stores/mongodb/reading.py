@@ -60,17 +60,17 @@ class Reader:
     ) -> list[Doc]:
         """The documents between two keys, both included, in order or the other way round."""
         where = {"home": home, "k": {"$gte": Binary(low), "$lte": Binary(high)}}
-        cursor = self.collection.find(where, {"_id": 0}, session=session, batch_size=BATCH)
+        cursor = self.collection.find(where, session=session, batch_size=BATCH)
         found: list[Doc] = await cursor.sort([("home", 1), ("k", -1 if last_first else 1)]).limit(limit).to_list()
-        return found
+        return _without_ids(found)
 
     async def by_ids(self, home: Binary, sums: Sequence[Binary], session: Any) -> list[Doc]:
         """The documents that have rows of these ids."""
         return await self._found({"home": home, "i": {"$in": list(sums)}}, session)
 
     async def _found(self, where: Doc, session: Any) -> list[Doc]:
-        found: list[Doc] = await self.collection.find(where, {"_id": 0}, session=session, batch_size=BATCH).to_list()
-        return found
+        found: list[Doc] = await self.collection.find(where, session=session, batch_size=BATCH).to_list()
+        return _without_ids(found)
 
     # --- looks
 
@@ -85,8 +85,8 @@ class Reader:
                 return None
             had = needed[0]
             docs = Documents(await self.docs(homes, had))
-            self._learn(had, docs)
-            needed = self._needed(asks, docs, grow)
+            if self._learn(had, docs) or not needed[2]:
+                needed = self._needed(asks, docs, grow)
             if needed is None:
                 return None
             known, truth = docs, True
@@ -97,24 +97,29 @@ class Reader:
                 grow, truth = grow * 4, False
         return None
 
-    def _learn(self, had: Iterable[bytes], docs: Documents) -> None:
-        """Remember of the parts that were asked for how they are."""
-        parts = self._parts
+    def _learn(self, had: Iterable[bytes], docs: Documents) -> bool:
+        """Remember of the parts that were asked for how they are; return whether one is otherwise than remembered."""
+        parts, news = self._parts, False
         if len(parts.by) > REMEMBERED:
             parts.by.clear()
         for key in had:
             if key[:1] == b"o":
                 doc = docs.by.get(key)
+                news = news or doc is None or parts.by.get(key) != doc
                 if doc is None:
                     parts.by.pop(key, None)
                 else:
                     parts.by[key] = doc
+        return news
 
     def _needed(
         self, asks: Sequence[Ask], parts: Documents, grow: int
-    ) -> tuple[set[bytes], list[list[list[Region]]]] | None:
-        """The keys of what is asked for, by what is known of parts; None where they cannot be told, or are many."""
-        keys, regions = set[bytes](), list[list[list[Region]]]()
+    ) -> tuple[set[bytes], list[list[list[Region]]], bool] | None:
+        """The keys of what is asked for, by what is known of parts, what is read by them, and whether that is all.
+
+        None where they cannot be told, or are many.
+        """
+        keys, regions, whole = set[bytes](), list[list[list[Region]]](), True
         remembered = parts is self._parts
         for ask in asks:
             if ask.head:
@@ -133,15 +138,16 @@ class Reader:
                 keys.update(owner for key in within if (owner := parts.part(key).owner) is not None)
                 if remembered and any(key not in parts.by for key in within) and not _is_narrow(one):
                     regions[-1].append([])
+                    whole = False
                     continue
                 found = buckets_of(ask.place, table_sum(ask.place, one.table), one, parts, grow)
                 if found is None and remembered:
-                    found = [], []  # what is remembered may be wrong
+                    found, whole = ([], []), False  # what is remembered may be wrong
                 if found is None:
                     return None
                 keys.update(found[0])
                 regions[-1].append(found[1])
-        return keys, regions
+        return keys, regions, whole
 
     def _seen(self, asks: Sequence[Ask], docs: Documents, regions: list[list[list[Region]]]) -> tuple[list[Seen], bool]:
         seen, short = list[Seen](), False
@@ -279,6 +285,13 @@ class Reader:
 
 
 # --- values that are apart
+
+
+def _without_ids(docs: list[Doc]) -> list[Doc]:
+    """Documents without the ids that the server gave them, which cost it more to leave out than to send."""
+    for doc in docs:
+        doc.pop("_id", None)
+    return docs
 
 
 def _is_narrow(ask: Range) -> bool:
