@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -15,10 +16,10 @@ request ends its connection, and is not handed on; an answer ends its connection
 
 class Network:
     """Connections to one port, handed on to another. `port` is where it is, `how` what it does from now on, `once`
-    what it does the next time alone."""
+    what it does the next time alone. With `tls` it is spoken to encrypted, and hands on what it was told."""
 
-    def __init__(self, to: int) -> None:
-        self._to, self._loop = to, asyncio.new_event_loop()
+    def __init__(self, to: int, tls: ssl.SSLContext | None = None) -> None:
+        self._to, self._tls, self._loop = to, tls, asyncio.new_event_loop()
         self._how: How = "passes"
         self._once: How | None = None
         self._flows = asyncio.Event()
@@ -42,7 +43,7 @@ class Network:
 
     async def _serve(self) -> None:
         self._flows.set()
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
@@ -90,9 +91,9 @@ class Network:
 
 
 @contextmanager
-def network(to: int) -> Iterator[Network]:
+def network(to: int, tls: ssl.SSLContext | None = None) -> Iterator[Network]:
     """A network to a port of this machine."""
-    made = Network(to)
+    made = Network(to, tls)
     thread = threading.Thread(target=made._loop.run_forever)
     thread.start()
     made._run(made._serve())

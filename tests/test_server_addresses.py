@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -110,6 +111,20 @@ def test_a_server_that_is_not_there_is_named_without_its_password(kind: str, how
     assert "127.0.0.1:1" in str(caught.value)
     assert caught.value.written is False
     assert SECRET not in shown
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_keeps_from_a_server_is_told(kind: str) -> None:
+    """Nothing listens there: that is the error, and not that it took its time."""
+    hasty = "&serverSelectionTimeoutMS=300" if kind == "mongodb" else ""
+    address = f"{KINDS[kind].scheme}://127.0.0.1:1/{KINDS[kind].database}?timeout_seconds=20{hasty}"
+
+    try:
+        with pytest.raises(StoreUnavailable, match=r"(?i)refused|connect call failed"):
+            Memory.open(address).session("s").entries()
+    finally:
+        gc.collect()  # PyMongo leaves a socket to it when it is closed while it connects
 
 
 @pytest.mark.parametrize("store", KINDS.values(), ids=KINDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from bson.errors import BSONError
 from pymongo.errors import (
     AutoReconnect,
@@ -20,6 +22,9 @@ FAULTS: tuple[type[BaseException], ...] = (PyMongoError, BSONError)
 """What the driver raises."""
 
 CONFLICT, DUPLICATE = 112, 11000
+
+REASON = 300
+"""Characters that are told of what the driver says about servers that it does not reach."""
 
 _ADVICE = {
     13: "the user of the address may not do that: give it the role readWrite for the database",
@@ -47,7 +52,14 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
             ((why, certain) for kind, why, certain in _KINDS if isinstance(fault, kind)),
             (f"the driver failed ({type(fault).__name__})", False),
         )
+        if isinstance(fault, ServerSelectionTimeoutError):
+            why = f"{why} ({_reason(fault)})"
     return StoreUnavailable(url, why, written=None if writes and not certain else False)
+
+
+def _reason(fault: ServerSelectionTimeoutError) -> str:
+    """What has kept the driver from each of its servers, without all else that it says."""
+    return re.sub(r" \(configured timeouts: [^)]*\)", "", str(fault).partition(", Timeout: ")[0])[:REASON]
 
 
 _KINDS: tuple[tuple[type[BaseException], str, bool], ...] = (
