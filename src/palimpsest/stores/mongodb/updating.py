@@ -11,7 +11,7 @@ from pymongo import DeleteOne, ReplaceOne, UpdateOne
 from palimpsest.stores.backend import Batch, Step
 from palimpsest.stores.mongodb.layout import HEAD_INLINE, SUM, Cell, Doc, claim, head_key, home_of, id_sum, table_sum
 
-TAIL = 48 * 1024
+TAIL = 56 * 1024
 """Bytes of a tail from which on its rows are moved on to buckets."""
 
 FEW = 64
