@@ -85,7 +85,7 @@ def test_what_is_said_takes_little_more_room_than_it_has() -> None:
     def said(role: str) -> dict[str, str]:
         return {"role": role, "content": " ".join(f"{dice.randrange(16**6):06x}" for _ in range(230))}
 
-    turns = [[said("user"), said("assistant"), said("user")] for _ in range(300)]
+    turns = [[said("user"), said("assistant"), said("user")] for _ in range(150)]
     payload = sum(len(json.dumps(message)) for messages in turns for message in messages)
     with Memory.open(address) as memory:
         session = memory.session("s")

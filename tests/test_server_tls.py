@@ -21,7 +21,11 @@ pytest.importorskip("cryptography", reason="the extra `encryption`, which makes 
 
 HOW = {
     "redis": ("rediss", "ssl_ca_certs", {}),
-    "mongodb": ("mongodb", "tlsCAFile", {"tls": "true", "directConnection": "true"}),
+    "mongodb": (
+        "mongodb",
+        "tlsCAFile",
+        {"tls": "true", "directConnection": "true", "serverSelectionTimeoutMS": "3000"},
+    ),
 }
 """The scheme of an encrypted connection, the option that names whom to trust, and what else is said."""
 
