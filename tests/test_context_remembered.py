@@ -304,6 +304,22 @@ def test_what_has_expired_since_is_shown_no_more(memory: Memory, clock: FakeCloc
     assert [message["content"] for message in session.context().messages] == ["for good"]
 
 
+def test_what_is_remembered_does_not_grow_with_the_log(memory: Memory) -> None:
+    """A cut lets go of the counts of what it has passed, so that a context costs the same however long it goes on."""
+    session, sizes = memory.session("s", max_tokens=500, counter=quarters), list[int]()
+    session.add_system_message("always there")
+
+    for number in range(120):
+        session.add([{"role": "user", "content": f"{number}" * 20}, {"role": "assistant", "content": "yes"}])
+        shown = session.context().report.entries
+        kept = session._core._scope.memory.views.of(session._core._scope.key).before
+        assert kept is not None
+        view = kept.recollection.view
+        sizes.append(max(len(kept.recollection.stored), len(view.memo) if view is not None else 0) - shown)
+
+    assert max(sizes) <= 40
+
+
 def test_threads_share_what_is_remembered(tmp_path: Path) -> None:
     """Each is given a context that is whole, whatever the others add and change meanwhile."""
     faults: list[str] = []

@@ -117,8 +117,9 @@ class View(msgspec.Struct, frozen=True):
     memo: dict[int, int]
 
     def stored_as(self, cut: Cut) -> View:
-        """The same, of its cut as that was stored."""
-        return msgspec.structs.replace(self, layout=msgspec.structs.replace(self.layout, cut=cut))
+        """The same, of its cut as that was stored; what that has passed is counted no more."""
+        memo = {seq: count for seq, count in self.memo.copy().items() if seq >= cut.start}
+        return msgspec.structs.replace(self, layout=msgspec.structs.replace(self.layout, cut=cut), memo=memo)
 
     def serves(self, terms: Terms, head: Head, cut: Cut) -> bool:
         """Whether what it shows is what this cut of the same log shows by these terms, as far as it goes."""

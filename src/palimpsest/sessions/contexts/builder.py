@@ -168,9 +168,9 @@ class ContextBuilder:
         key, counter, mark = self._options.key, self._options.counter.name, recall.mark
         if not self._is_kept or settled.meter.is_provisional:
             return  # what the session's own contexts need stays remembered
-        start, before, view = 0, recall.before, settled.view
+        start, before, view, cut = 0, recall.before, settled.view, settled.layout.cut
         if self.committed is not None:
-            seen, start = self._store.seen(key), settled.layout.cut.start
+            seen, start = self._store.seen(key), cut.start
             mark = seen.mark if seen is not None and seen.head is self.committed else None
             view = view.stored_as(self.committed.views[self.terms.view]) if view is not None else None
         if mark is None:
@@ -180,7 +180,11 @@ class ContextBuilder:
         known = before.recollection.stored if before is not None and holds else {}
         if made and not stored:
             view = None  # who reads anew would count anew
-        recollection = Recollection({**known, **made} if made and stored else known, view)
+        counts = {**known, **made} if made and stored else known
+        if start:  # what a cut has passed is let go of, but for what it shows all the same
+            shown = {*cut.pins, *cut.anchors}
+            counts = {seq: count for seq, count in counts.items() if seq >= start or seq in shown}
+        recollection = Recollection(counts, view)
         stretches = tuple(stretch.since(start) for stretch in recall.stretches if stretch.high > start)
         views.keep(
             key, Remembered(mark, counter, stretches, recollection, recall.unstored if holds else {}), recall.era
