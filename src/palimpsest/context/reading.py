@@ -23,7 +23,7 @@ CHUNK = 256
 FEW = 8
 """Entries read at first where a group is wanted: most groups are smaller."""
 
-_SENTENCE = re.compile(r"[.!?](?=\s)|\n")
+_SENTENCE = r"[.!?](?=\s)|\n"
 """Where a text may be cut: behind a sentence or a line."""
 
 
@@ -232,4 +232,4 @@ def whole_group(head: Head, entry: Entry) -> Steps[list[Entry]]:
 
 def sentence_ends(text: str, limit: int) -> list[int]:
     """Return where sentences and lines within the first `limit` characters end, the last first."""
-    return [found.end() for found in _SENTENCE.finditer(text, 0, limit)][::-1]
+    return [found.end() for found in re.finditer(_SENTENCE, text[:limit])][::-1]

@@ -47,7 +47,7 @@ _KEYS = {
 _OPTIONAL = frozenset({"cache_control", "caller", "citations", "toolset_name"})
 """Keys that answers hold as null where requests leave them out."""
 
-_NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_ID = r"[^a-zA-Z0-9_-]"
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -208,7 +208,7 @@ def _tool_ids(calls: Sequence[Entry]) -> dict[int, str]:
     ids: dict[int, str] = {}
     taken: set[str] = set()
     for entry in calls:
-        id = _NOT_IN_ID.sub("_", entry.call_id or "") or f"call_{entry.seq}"
+        id = re.sub(_NOT_IN_ID, "_", entry.call_id or "") or f"call_{entry.seq}"
         ids[entry.seq] = id = unused(id, entry.seq, taken)
         taken.add(id)
     return ids

@@ -57,13 +57,13 @@ def mappings(messages: object, where: str, what: str = "message") -> Sequence[di
     return messages
 
 
-def fitting(name: str, refused: re.Pattern[str] | None, most: int) -> str:
+def fitting(name: str, refused: str | None, most: int) -> str:
     """The name as a provider takes it, of at most so many characters: itself, or one that no other name becomes.
 
-    `refused` are the characters that it does not take. Which names there are beside it is no matter, so that a name
-    stays what it was when others come.
+    `refused` is a pattern of the characters that it does not take. Which names there are beside it is no matter, so
+    that a name stays what it was when others come.
     """
-    plain = name if refused is None else refused.sub("_", name)
+    plain = name if refused is None else re.sub(refused, "_", name)
     if plain == name and len(name) <= most:
         return name
     return f"{plain[: most - 1 - _DIGITS]}_{digest(name)[:_DIGITS]}"

@@ -7,7 +7,6 @@ their calls; `places` keeps where the rest stood. The shapes are those of the Ge
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +61,7 @@ Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as 
 UNSIGNED_TOKENS = 33
 """What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
 
-_NOT_CALLABLE = re.compile(r"^(?=[^A-Za-z_])|[^A-Za-z0-9_.:-]")
+_NOT_CALLABLE = r"^(?=[^A-Za-z_])|[^A-Za-z0-9_.:-]"
 """What a function's name may not hold, and the place before a first character that may not be the first."""
 
 _ROLES: dict[str, Role] = {"user": "user", "model": "assistant"}

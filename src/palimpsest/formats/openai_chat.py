@@ -36,7 +36,7 @@ PER_CALL = 3
 """Around one tool call beside its name and arguments. OpenAI publishes no figure: this one was found by others from
 reported usage of function calls. The first call of a message pays for the message, too."""
 
-_NOT_CALLED = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_CALLED = r"[^a-zA-Z0-9_-]"
 
 _SIMPLE = {"role", "content"}
 _RESULT = {"role", "content", "tool_call_id"}
@@ -156,7 +156,7 @@ class OpenAIChat:
             return renamed + (PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL)
         named = 0
         if name and entry.kind == "message":
-            named = NAME_OVERHEAD + (0 if SPEAKER_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH))
+            named = NAME_OVERHEAD + (0 if re.fullmatch(SPEAKER_NAME, name) else renamed_tokens(name, NAME_LENGTH))
         if type(entry.content) is not str:
             named += stand_in_overhead(entry, NAME)
         return MESSAGE_OVERHEAD + ROLE_TOKENS + named

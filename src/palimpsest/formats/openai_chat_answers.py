@@ -5,15 +5,13 @@ Both are messages, and the API refuses in a request some of what its own answers
 
 from __future__ import annotations
 
-import re
-
 from palimpsest.formats import Adapted, Message
 from palimpsest.formats.common import fitting, has_words
 from palimpsest.formats.openai_chat_rules import NAME_LENGTH
 from palimpsest.formats.wording import ANSWERED, BESIDE
 from palimpsest.log.entry import Entry
 
-_NOT_SPEAKING = re.compile(r"[\s<|\\/>]")
+_NOT_SPEAKING = r"[\s<|\\/>]"
 _STREAMED = ("index", "parsed_arguments")
 _NOT_MISSED = ("parsed", BESIDE)
 """What says the same as the content, or nothing to a reader."""

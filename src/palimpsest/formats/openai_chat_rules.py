@@ -20,7 +20,7 @@ ID_LENGTH = 40
 """Characters of a call's id."""
 
 FUNCTION_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_LENGTH}}}")
-SPEAKER_NAME = re.compile(rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}")
+SPEAKER_NAME = rf"[^\s<|\\/>]{{1,{NAME_LENGTH}}}"
 
 _PLAIN = 2
 """Keys of a message of a role and of text."""
@@ -90,7 +90,7 @@ def _broken_fields(i: int, message: Message) -> list[Problem]:
     name, calls = message.get("name"), message.get("tool_calls")
     broken = []
     speaks = name is not None and message.get("role") != "function"
-    if speaks and not (isinstance(name, str) and SPEAKER_NAME.fullmatch(name)):
+    if speaks and not (isinstance(name, str) and re.fullmatch(SPEAKER_NAME, name)):
         rule = f"a speaker's name has 1 to {NAME_LENGTH} characters without spaces and <|\\/>, unlike {name!r}"
         broken.append(Problem(i, rule, _ERROR))
     if calls is not None and not calls:

@@ -177,7 +177,7 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= NAME_LENGTH and _ID.fullmatch(value) is not None
 
 
-NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+NOT_IN_NAME = r"[^A-Za-z0-9_-]"
 """Characters that no function's name holds."""
 
 

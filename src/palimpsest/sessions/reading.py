@@ -20,7 +20,6 @@ from palimpsest.log.head import Definition, Head, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
-from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import BATCH, batches_of, entries_of
 from palimpsest.stores import Store, compaction_of, keep_counts
@@ -166,6 +165,8 @@ class LogReader:
 
         async def read(head: Head) -> list[Entry]:
             if at is not None:
+                from palimpsest.sessions.history import History  # only for who looks back
+
                 head = await History(self._store, self._options.key).view(head, self._options.view, at)
             end = head.next_seq if before is None else min(before, head.next_seq)
             where = spans.visible(() if rewound else head.rewound, max(after, head.first_seq - 1), end)

@@ -19,7 +19,6 @@ from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
-from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.describing import Describing
@@ -27,7 +26,6 @@ from palimpsest.sessions.options import Options
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.reading import LogReader, cost_of
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.timeline import Timeline
 from palimpsest.sessions.turns import TurnEnd, Turns
 from palimpsest.stores import SessionInfo
 
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
+    from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.compacting.verbs import Compacting
     from palimpsest.sessions.contexts.verbs import Contexts
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.recalling.recalled import Recalled
     from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.sessions.replacing import Replacing
+    from palimpsest.sessions.timeline import Timeline
     from palimpsest.sessions.verifying import Verification
     from palimpsest.sessions.working import AsyncWorkingMemory
     from palimpsest.transfer.writing import Sink
@@ -69,7 +69,6 @@ class AsyncSession:
         self._auto = LazyAutoCompaction(scope)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
-        self._streaming = Streaming(self.add, self._adding.usage)
         self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
@@ -148,8 +147,19 @@ class AsyncSession:
         return Describing(self._scope)
 
     @lazy
-    def _timeline(self) -> Timeline:
-        return Timeline(self._scope)
+    def _timeline(self) -> Part[Timeline]:
+        def make() -> Timeline:
+            from palimpsest.sessions.timeline import Timeline  # a millisecond, for who looks back
+
+            return Timeline(self._scope)
+
+        return Part(self._scope.runner, make)
+
+    @lazy
+    def _streaming(self) -> Streaming:
+        from palimpsest.sessions.adding.streaming import Streaming  # only for who streams
+
+        return Streaming(self.add, self._adding.usage)
 
     @lazy
     def _exporting(self) -> Part[Exporting]:
@@ -860,7 +870,7 @@ class AsyncSession:
             after: a revision: records up to it are left out. 0: from the first.
             before: a revision: records from it on are left out. None: to the last.
         """
-        return await self._timeline.history(after, before)
+        return await (await self._timeline()).history(after, before)
 
     @property
     def working(self) -> AsyncWorkingMemory:
@@ -899,7 +909,7 @@ class AsyncSession:
             session_id: the new session's id; None: one is made.
             at: a revision (a number), or the entry behind which it branches off (an id, or an `Entry`); None: now.
         """
-        return type(self)(await self._timeline.fork(session_id, at))
+        return type(self)(await (await self._timeline()).fork(session_id, at))
 
     async def rewind(self, to: When) -> int:
         """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
@@ -911,7 +921,7 @@ class AsyncSession:
         Args:
             to: a revision (a number), or the entry behind which all is taken back (an id, or an `Entry`).
         """
-        return await self._timeline.rewind(to)
+        return await (await self._timeline()).rewind(to)
 
     async def export(self) -> dict[str, Any]:
         """Return the whole session as plain JSON values: entries with state and links, records, usage.

@@ -125,7 +125,9 @@ def discreet_address(address: str) -> str:
 
     Those are the values of all options but the harmless ones, under their own names or misspelt ones.
     """
-    masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
+    masked = address
+    if "@" in address:
+        masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
     bare, mark, query = masked.partition("?")
     return bare + mark + "&".join(map(_discreet_option, query.split("&")))
 

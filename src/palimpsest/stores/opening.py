@@ -104,11 +104,13 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
 
 def refuse_mistyped(address: str) -> None:
     """Raise ConfigError, with what was meant, for an address of a known kind that has lost the colon behind that."""
-    found = _LOST.match(address)
-    kind = nearest(found[1].lower(), STORES.built_in, cutoff=MISSPELT) if found is not None else None
-    if found is None or kind is None:
+    before, slashes, behind = address.partition("//")
+    name = before[:-1] if before.endswith((";", ".", ",")) else before
+    is_name = name[:1].isalpha() and name.isascii() and name.replace("+", "a").isalnum()
+    kind = nearest(name.lower(), STORES.built_in, cutoff=MISSPELT) if slashes and is_name else None
+    if kind is None:
         return
-    meant = discreet_address(_FORMS.get(kind, f"{kind}://{{}}").format(found[2]))
+    meant = discreet_address(_FORMS.get(kind, f"{kind}://{{}}").format(behind.lstrip("/")))
     told = f"{_ALLOWED}; ./{discreet_address(address)} for a file in a folder of that name"
     raise ConfigError("store", discreet_address(address), told, nearest=meant)
 
@@ -125,7 +127,6 @@ IN_MEMORY = ":memory:"
 _HERE = ("palimpsest.stores.file", "palimpsest.stores.memory", "palimpsest.stores.sqlite")
 """Where stores of this machine are opened, whose options are read here."""
 
-_LOST = re.compile(r"([A-Za-z][A-Za-z0-9+]*)[;.,]?//+(.*)", re.DOTALL)
 _FORMS = {"sqlite": "sqlite:///{}", "file": "file:{}"}
 """How addresses are spelt of which what follows is a path."""
 

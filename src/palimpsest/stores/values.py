@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -99,7 +99,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     expires: int | None = None
 
 
-class Put(NamedTuple):
+class Put(msgspec.Struct, frozen=True):
     """A value that is to be stored under a key: when it expires (microseconds since 1970; None: never), which version
     it must have before (0: none; None: any), and whether no byte of the old one may be left after `scrub`."""
 
