@@ -21,7 +21,9 @@ from palimpsest.context import layout, reading
 from palimpsest.context.result import Context
 from palimpsest.log.entry import moment
 from palimpsest.runtime.workers import Workers
+from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
+from sqlitestore import connection
 from strategies import TOOLS
 from writer import quarters
 
@@ -421,6 +423,25 @@ def test_counts_are_stored_together(tmp_path: Path) -> None:
     assert versions == [False, True, True, True, True]
     assert len(context.messages) == 5
     assert asked == []
+
+
+def test_to_store_counts_no_entry_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were all there when they were read, and the session's mark says that they are still."""
+    monkeypatch.setattr(builder, "TOGETHER", 3)
+    stored, looks = 0, list[int]()
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("s", max_tokens=4_000, counter=quarters)
+        for number in range(8):
+            session.add_user_message(f"message {number}")
+            seen = list[str]()
+            connection(memory).set_trace_callback(seen.append)
+            session.context()
+            connection(memory).set_trace_callback(None)
+            looks.append(sum(statement.startswith("SELECT") and " FROM entry " in statement for statement in seen))
+            stored += any(statement.startswith("INSERT INTO tokens") for statement in seen)
+
+    assert stored == 3
+    assert looks[1:] == [1] * 7
 
 
 def test_counts_of_entries_that_are_gone_are_not_stored(tmp_path: Path) -> None:

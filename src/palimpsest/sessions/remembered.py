@@ -93,7 +93,7 @@ async def stored(store: Store, counts: Sequence[Unstored]) -> None:
     for key, kept in counts:
         if (await store.standing(key)).mark != kept.mark:
             continue  # what stands at these places may be other entries
-        if await keep_counts(store, key, kept.counter, kept.unstored) is not None:
+        if await keep_counts(store, key, kept.counter, kept.unstored, kept.mark) is not None:
             break
 
 

@@ -40,14 +40,20 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
 
 
 async def keep_counts(
-    store: Store, key: SessionKey, counter: str, counts: Mapping[int, int], **more: Mapping[int, int]
+    store: Store,
+    key: SessionKey,
+    counter: str,
+    counts: Mapping[int, int],
+    mark: object = None,
+    **more: Mapping[int, int],
 ) -> str | None:
-    """Store counts that a read has made, where that can be done now; return why not, where it cannot.
+    """Store counts that a read has made, as `Store.count` does, where that can be done now; return why not, where it
+    cannot.
 
     A full disk stops no read: what was not stored is counted again.
     """
     try:
-        await store.count(key, counter, counts, **more)
+        await store.count(key, counter, counts, mark, **more)
     except StoreUnavailable as fault:
         return str(fault)
     return None

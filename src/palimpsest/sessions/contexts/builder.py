@@ -31,7 +31,7 @@ from palimpsest.stores import Store, keep_counts
 if TYPE_CHECKING:
     from palimpsest.sessions.definitions import Definitions
 
-TOGETHER = 32
+TOGETHER = 128
 """Counts of a session that are remembered are stored when there are so many, or as its memory closes: a transaction for
 those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again, and
 so is what one over a driver has not: there each session would be two trips to a server more before it is closed."""
@@ -204,14 +204,14 @@ class ContextBuilder:
         not: a count can be made again."""
         if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
             return False, ()
-        counts, name = meter.counted, meter.counter.name
+        counts, name, mark = meter.counted, meter.counter.name, recall.mark if recall is not None else None
         if recall is not None and self._is_kept:
             if recall.before is not None and recall.before.holds(recall.mark, name):
                 counts = recall.unstored = {**recall.before.unstored, **counts}
                 if len(counts) < TOGETHER:
                     return True, ()
             recall.unstored = {}
-        fault = await keep_counts(self._store, self._options.key, name, counts)
+        fault = await keep_counts(self._store, self._options.key, name, counts, mark)
         return fault is None, (f"counts were not stored: {fault}",) if fault is not None else ()
 
 

@@ -241,13 +241,10 @@ class Reading:
 
     # --- counts
 
-    async def count(self, key: SessionKey, counts: Mapping[str, Mapping[int, int]]) -> None:
+    async def count(self, key: SessionKey, counts: Mapping[str, Mapping[int, int]], mark: object) -> None:
         seqs = {seq for some in counts.values() for seq in some}
         for _ in range(3):  # beside somebody who never pauses it is given up
-            known, seen = await self._sessions.look(
-                key, lambda known: [Ask(known.logs, [Range("entry", list(ranges.of(known.keys(seqs))))], head=False)]
-            )
-            alive = sorted(row[0] for one in seen for row in one.rows[0] if _is_living(row))
+            known, alive = await self._living(key, seqs, mark)
             head = known.there
             if not alive or head is None:
                 return
@@ -257,8 +254,21 @@ class Reading:
             ]
             step = Step(known.logs, rows_only=True, put=put)
             unmoved = Step(known.place, head.hot, head.hot)
-            if await self._sessions.crowds.write([unmoved, step], self._clock(), lasting=False) is None:
+            refusal = await self._sessions.crowds.write([unmoved, step], self._clock(), lasting=False)
+            if refusal is None:
                 return
+            self._sessions.moved(known, refusal[0])
+
+    async def _living(self, key: SessionKey, seqs: Iterable[int], mark: object) -> tuple[Known, list[int]]:
+        """A session, and the keys of those of its entries at these places that are there; all are while it has a mark
+        that it had when they were."""
+        seen = self._sessions.remembered(key)
+        if seen is not None and mark is not None and seen.standing.mark == mark:
+            return seen, sorted(seen.keys(seqs))
+        known, found = await self._sessions.look(
+            key, lambda known: [Ask(known.logs, [Range("entry", list(ranges.of(known.keys(seqs))))], head=False)]
+        )
+        return known, sorted(row[0] for one in found for row in one.rows[0] if _is_living(row))
 
     async def counts(self, key: SessionKey, counter: str, after: int, before: int | None) -> dict[int, int]:
         _, seen = await self._sessions.look(key, _of_counts(counter, after, before))

@@ -191,15 +191,18 @@ class Store(SideData):
         """Return the records with `after` < revision < `before`, oldest first."""
         return await self._look(lambda: self._reading.records(key, after, before))
 
-    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int], **more: Mapping[int, int]) -> None:
+    async def count(
+        self, key: SessionKey, counter: str, counts: Mapping[int, int], mark: object = None, **more: Mapping[int, int]
+    ) -> None:
         """Store token counts by seq, and `more` by other counters. A lost count is counted again.
 
-        Counts of entries that do not exist are left out.
+        Counts of entries that do not exist are left out. Where they were all there while the session had a `mark`, and
+        it has that still, none of them is looked for.
         """
         given = {name: dict(some) for name, some in ((counter, counts), *more.items())}
         self.check()
         if self.writable:
-            await self._run(lambda: self._reading.count(key, given))
+            await self._run(lambda: self._reading.count(key, given, mark))
 
     async def counts(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
