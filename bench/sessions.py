@@ -3,8 +3,9 @@
     python bench/sessions.py [--runs 3] [--cycles 200] [--disk FOLDER] [--json] [--gate]
 
 A cycle is one turn added and one context under 8,000 tokens; each session does its own one after the other, all
-sessions at once. The other side is `SQLiteSession` of openai-agents on the same disk, which has no budget, with as many
-messages asked for: `pip install openai-agents`. The raw side is the table of `raw.py`, without an event loop.
+sessions at once. One session alone does a block of turns, in turn with the other sides. These are `SQLiteSession` of
+openai-agents on the same disk, which has no budget, with as many messages asked for: `pip install openai-agents`; and
+the table of `raw.py`, without an event loop.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import asyncio
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import quantiles
@@ -31,6 +32,9 @@ SHOWN = 40
 """Messages that the peer is asked for: about as many as 8,000 tokens are."""
 
 SIZES = (1, 100, 1_000)
+BLOCK = 10
+"""Turns of each session that one side takes before it is another's turn."""
+
 BEFORE = 4
 """Turns that each session has, and a context of them was given, before the clock runs."""
 
@@ -40,23 +44,39 @@ Cycle = Callable[[Turn], Awaitable[float]]
 """Adds a turn, asks for a context, and says when it asked."""
 
 
-async def driven(cycles: list[Cycle], turns: int, seed: int) -> tuple[float, float]:
-    """Cycles a second, and the seconds within which 99 in 100 contexts were given."""
-    took: list[float] = []
-    given = [some(turns, seed=seed + number) for number in range(len(cycles))]  # made before the clock runs
+class Side:
+    """One of those that are compared: its cycles, one a session, and what they took."""
 
-    async def work(number: int, cycle: Cycle) -> None:
-        for turn in given[number]:
-            asked = await cycle(turn)
-            took.append(time.perf_counter() - asked)
+    def __init__(self, cycles: list[Cycle]) -> None:
+        self._cycles = cycles
+        self._seconds = 0.0
+        self._took: list[float] = []
 
-    begin = time.perf_counter()
-    await asyncio.gather(*(work(number, cycle) for number, cycle in enumerate(cycles)))
-    rate = len(took) / (time.perf_counter() - begin)
-    return rate, quantiles(took, n=100)[98]
+    async def drive(self, given: list[list[Turn]]) -> None:
+        """Each session's turns, one after the other, of all sessions at once."""
+
+        async def work(cycle: Cycle, turns: list[Turn]) -> None:
+            for turn in turns:
+                asked = await cycle(turn)
+                self._took.append(time.perf_counter() - asked)
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(work(cycle, turns) for cycle, turns in zip(self._cycles, given, strict=True)))
+        self._seconds += time.perf_counter() - begin
+
+    @property
+    def rate(self) -> float:
+        """Cycles a second."""
+        return len(self._took) / self._seconds
+
+    @property
+    def slow(self) -> float:
+        """The milliseconds within which 99 in 100 contexts were given."""
+        return quantiles(self._took, n=100)[98] * 1e3
 
 
-async def ours(folder: Path, sessions: int, turns: int, seed: int) -> tuple[float, float]:
+@asynccontextmanager
+async def ours(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
     """The cycles of Palimpsest."""
     async with AsyncMemory.open(folder / "ours.db") as memory:
         cycles = list[Cycle]()
@@ -72,10 +92,11 @@ async def ours(folder: Path, sessions: int, turns: int, seed: int) -> tuple[floa
                 return asked
 
             cycles.append(cycle)
-        return await driven(cycles, turns, seed)
+        yield cycles
 
 
-async def theirs(folder: Path, sessions: int, turns: int, seed: int) -> tuple[float, float]:
+@asynccontextmanager
+async def theirs(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
     """The cycles of openai-agents."""
     from agents import SQLiteSession
 
@@ -95,25 +116,48 @@ async def theirs(folder: Path, sessions: int, turns: int, seed: int) -> tuple[fl
 
         cycles.append(cycle)
     try:
-        return await driven(cycles, turns, seed)
+        yield cycles
     finally:
         for session in opened:
             session.close()
 
 
-def raw(folder: Path, turns: int, seed: int) -> float:
-    """Cycles a second of the raw table."""
+@asynccontextmanager
+async def raw(folder: Path, sessions: int) -> AsyncIterator[list[Cycle]]:
+    """The cycles of the raw table, which has one session."""
+    assert sessions == 1, "it has one session"
     log = RawLog(folder / "raw.db")
+    log.add(*some(BEFORE, seed=0))
+
+    async def cycle(turn: Turn) -> float:
+        log.add(turn)
+        asked = time.perf_counter()
+        log.window(BUDGET)
+        return asked
+
     try:
-        log.add(*some(BEFORE, seed=0))
-        work = some(turns, seed=seed)
-        begin = time.perf_counter()
-        for turn in work:
-            log.add(turn)
-            log.window(BUDGET)
-        return turns / (time.perf_counter() - begin)
+        yield [cycle]
     finally:
         log.close()
+
+
+async def compared(folder: Path, sessions: int, turns: int, seed: int, *, there: bool) -> dict[str, float]:
+    """All sides with so many sessions; in turn, in blocks of turns, for a disk is now quick and now slow."""
+    found: dict[str, float] = {}
+    async with AsyncExitStack() as stack:
+        sides = {"rate": Side(await stack.enter_async_context(ours(folder, sessions)))}
+        if there:
+            sides["peer"] = Side(await stack.enter_async_context(theirs(folder, sessions)))
+        if sessions == 1:
+            sides["raw"] = Side(await stack.enter_async_context(raw(folder, sessions)))
+        given = [some(turns, seed=seed + number) for number in range(sessions)]  # made before the clock runs
+        for number, first in enumerate(range(0, turns, BLOCK)):
+            block = [one[first : first + BLOCK] for one in given]
+            for side in list(sides.values())[:: 1 if number % 2 else -1]:
+                await side.drive(block)
+        for name, side in sides.items():
+            found |= {f"{name} {sessions}": side.rate, f"{name} p99 {sessions}": side.slow}
+    return found
 
 
 def main() -> int:
@@ -129,18 +173,12 @@ def main() -> int:
         for sessions in SIZES:
             turns, seed = max(1, given.cycles // sessions), next(seeds)
             with scratch(given.disk) as folder:
-                rate, slow = asyncio.run(ours(folder, sessions, turns, seed))
-                found |= {f"rate {sessions}": rate, f"p99 {sessions}": slow * 1e3}
-                if there:
-                    peer, slow = asyncio.run(theirs(folder, sessions, turns, seed))
-                    found |= {f"peer {sessions}": peer, f"peer p99 {sessions}": slow * 1e3}
-                if sessions == 1:
-                    found["raw"] = raw(folder, turns, seed)
+                found |= asyncio.run(compared(folder, sessions, turns, seed, there=there))
         return found
 
     m = over_runs(given.runs, run)
-    detail = f"{m['rate 1']:.0f} / {m['raw']:.0f} cycles/s"
-    figures = [Figure("add and context, in raw ones", m["rate 1"] / m["raw"], 0.45, detail, least=True)]
+    detail = f"{m['rate 1']:.0f} / {m['raw 1']:.0f} cycles/s"
+    figures = [Figure("add and context, in raw ones", m["rate 1"] / m["raw 1"], 0.45, detail, least=True)]
     for sessions in SIZES:
         name, rate = f"{sessions:,} session{'s' * (sessions > 1)}", m[f"rate {sessions}"]
         if there:
@@ -148,7 +186,7 @@ def main() -> int:
             detail = f"{rate:.0f} / {peer:.0f} cycles/s"
             figures.append(Figure(f"{name}: in those of openai-agents", rate / peer, 0.8, detail, least=True))
         detail = f"openai-agents {m[f'peer p99 {sessions}']:.1f}" if there else ""
-        figures.append(Figure(f"{name}: p99 of a context, ms", m[f"p99 {sessions}"], 500, detail))
+        figures.append(Figure(f"{name}: p99 of a context, ms", m[f"rate p99 {sessions}"], 500, detail))
     with scratch(given.disk) as folder:
         where = f"On {file_system(folder)}, FULL mode."
     skipped = "" if there else "openai-agents is skipped, for it is not installed: pip install openai-agents."
