@@ -81,11 +81,12 @@ def is_id(text: str) -> bool:
 
 def check_names(entry: Entry, where: str) -> None:
     """Raise InvalidEntry where an id, a name or a key of an entry's metadata is none that a store can keep."""
-    if not entry.metadata and not entry.id and f"{entry.name}{entry.call_id}".isascii():
+    name, call_id = entry.name, entry.call_id
+    if (name is None or name.isascii()) and (call_id is None or call_id.isascii()) and not (entry.metadata or entry.id):
         return  # as most are; every append comes by here
     if entry.id and not is_id(entry.id) and unfit(entry.id) is None:
         raise InvalidEntry(f"{where}.id", f"{shorten(entry.id)} is no id: give {ID_RULE}, or none")
-    for field, text in (("id", entry.id), ("name", entry.name), ("call_id", entry.call_id)):
+    for field, text in (("id", entry.id), ("name", name), ("call_id", call_id)):
         if text and not text.isascii() and (reason := unfit(text)) is not None:
             raise InvalidEntry(f"{where}.{field}", reason)
     if entry.metadata:

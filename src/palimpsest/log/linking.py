@@ -26,6 +26,8 @@ from palimpsest.log.head import CONTEXT_NAMES, GROUP_NAMES, NAMES, OPEN_CALLS, O
 
 T = TypeVar("T")
 
+_replace = msgspec.structs.replace
+
 
 def link(
     head: Head,
@@ -101,7 +103,7 @@ class _Linker:
             if call is not None:
                 answers, late = call.seq, not self.group or call.group != self.group
                 name, call_id = name or call.name, call_id or call.call_id
-        linked = msgspec.structs.replace(
+        linked = _replace(
             entry,
             id=id,
             seq=seq,
@@ -182,7 +184,7 @@ class _Linker:
             by_place = sorted(contexts.items(), key=lambda item: item[1][0])
             kept = _newest(by_place, CONTEXT_NAMES, lambda item: len(item[0]))
             contexts = contexts if len(kept) == len(contexts) else dict(kept)
-        return msgspec.structs.replace(
+        return _replace(
             self.head,
             revision=self.head.revision + 1,
             next_seq=next_seq,
@@ -238,4 +240,4 @@ def follow(head: Head, entries: Sequence[Entry]) -> Head:
     for entry in entries:
         linker.follow(entry)
     after = linker.head_after(entries[-1].seq + 1, entries[-1].at)
-    return msgspec.structs.replace(after, revision=max(head.revision, entries[-1].revision))
+    return _replace(after, revision=max(head.revision, entries[-1].revision))

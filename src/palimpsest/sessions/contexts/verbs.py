@@ -61,7 +61,8 @@ class Contexts:
         """Return what to send to the model next."""
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
-        if isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence):
+        usual = type(tools) is tuple or type(tools) is list  # quicker to ask for
+        if not usual and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence)):
             raise ConfigError("tools", tools, "a list of tools' schemas")
         values.switch("dry_run", dry_run)
         if isinstance(view, str):
