@@ -7,12 +7,13 @@ from itertools import groupby, islice
 
 from palimpsest.errors import EmbedderFailed, PalimpsestError
 from palimpsest.log.head import SessionKey
+from palimpsest.recall.embedders import Embedder
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index
 from palimpsest.recall.parts import parts_of
 from palimpsest.recall.postings import key_of, place_of
-from palimpsest.recall.vectors import State, Vectors
+from palimpsest.recall.vectors import State, VectorRows, Vectors
 from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store
@@ -25,10 +26,13 @@ TOGETHER = 64
 
 
 class Embedding:
-    """The vectors of one tenant's index."""
+    """The vectors of one tenant's index, in `rows`, made by an embedder."""
 
-    def __init__(self, store: Store, tenant: str, index: Index, vectors: Vectors, runner: Runner) -> None:
-        self._store, self._tenant, self._index, self._vectors, self._runner = store, tenant, index, vectors, runner
+    def __init__(
+        self, store: Store, tenant: str, index: Index, rows: VectorRows, embedder: Embedder, runner: Runner
+    ) -> None:
+        self._store, self._tenant, self._index, self._runner = store, tenant, index, runner
+        self._vectors = Vectors(rows, embedder)
         self._state: State | None = None
         self._seen: tuple[State, int, int, int] | None = None
         self._done = dict[int, Cursor]()

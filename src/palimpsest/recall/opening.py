@@ -88,13 +88,12 @@ class Indexes:
         if self._embedder is None:
             return None
         from palimpsest.recall.embedding import Embedding  # an extra
-        from palimpsest.recall.vectors import Vectors  # likewise
 
         rows = await index.vectors()
         if rows is None:
             warn("the search index %s keeps no vectors: what is recalled is found by its words", index.where)
             return None
-        return Embedding(self._store, tenant, index, Vectors(rows, self._embedder), self._runner)
+        return Embedding(self._store, tenant, index, rows, self._embedder, self._runner)
 
     async def _in_tables(self, tenant: str) -> Index | None:
         """The index in the store's own database, where it has one that may be written."""

@@ -19,6 +19,7 @@ from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import guarded
 from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.appender import Appender, OpenTurn
+from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
 from palimpsest.sessions.adding.verbs import Adding, Content
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.describing import Describing
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
-    from palimpsest.sessions.adding.streaming import Answer, CutOff, Streaming
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.compacting.verbs import Compacting
     from palimpsest.sessions.contexts.verbs import Contexts
@@ -69,6 +69,7 @@ class AsyncSession:
         self._auto = LazyAutoCompaction(scope)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
+        self._streaming = Streaming(self.add, self._adding.usage)
         self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
@@ -149,17 +150,11 @@ class AsyncSession:
     @lazy
     def _timeline(self) -> Part[Timeline]:
         def make() -> Timeline:
-            from palimpsest.sessions.timeline import Timeline  # a millisecond, for who looks back
+            from palimpsest.sessions.timeline import Timeline  # twenty modules, for who looks back
 
             return Timeline(self._scope)
 
         return Part(self._scope.runner, make)
-
-    @lazy
-    def _streaming(self) -> Streaming:
-        from palimpsest.sessions.adding.streaming import Streaming  # only for who streams
-
-        return Streaming(self.add, self._adding.usage)
 
     @lazy
     def _exporting(self) -> Part[Exporting]:

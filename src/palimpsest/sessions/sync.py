@@ -18,6 +18,7 @@ from palimpsest.log.head import Usage
 from palimpsest.privacy.gate import gate_of
 from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.runner import Inline, drive, within
+from palimpsest.sessions.adding.streaming import Answer, CutOff
 from palimpsest.sessions.adding.verbs import Content
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from palimpsest.compaction.loading import StrategyName
     from palimpsest.context.result import Context
     from palimpsest.log.summary import Summary
-    from palimpsest.sessions.adding.streaming import Answer, CutOff
     from palimpsest.sessions.compacting.result import CompactionResult
     from palimpsest.sessions.declared import DefinitionInfo
     from palimpsest.sessions.derived import Derived

@@ -13,6 +13,7 @@ from palimpsest.log.checks import MAX_ID, check_whole
 from palimpsest.log.head import Head
 from palimpsest.log.summary import Spent
 from palimpsest.sessions.accesses import inherited
+from palimpsest.sessions.carried import copy_facts
 from palimpsest.sessions.history import History, When, kinds_since
 from palimpsest.sessions.scope import SessionScope
 
@@ -67,8 +68,6 @@ class Timeline:
                 if await self._scope.store.head(other.key) is not None:
                     raise
         await inherited(self._scope.store, self._options, other.options)
-        from palimpsest.sessions.carried import copy_facts  # twenty modules, only to branch
-
         await copy_facts(self._scope.store, self._scope.key.tenant, own, into)
         await self._scope.tell("session:forked", branch=into, revision=point.revision, entries=branch.entries)
         return other
