@@ -444,6 +444,30 @@ def test_to_store_counts_no_entry_is_looked_for(tmp_path: Path, monkeypatch: pyt
     assert looks[1:] == [1] * 7
 
 
+@pytest.mark.parametrize("end", ["a context", "closing"])
+def test_nothing_is_stored_of_what_others_have_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A count says something of a text: one that is not stored yet goes with its entry, whoever erases that."""
+    with Memory.open(tmp_path / "log.db") as memory, closing(sqlite3.connect(tmp_path / "log.db")) as file:
+        session = memory.session("s", max_tokens=4_000, counter=quarters)
+        for number in range(6):
+            session.add_user_message(f"message {number}")
+            session.context()
+        with Memory.open(tmp_path / "log.db") as other:
+            other.session("s").erase([3])
+        if end == "a context":
+            monkeypatch.setattr(builder, "TOGETHER", 1)
+            session.add_user_message("one more")
+            session.context()
+        else:
+            memory.close()
+        places = [pos & 0xFFFFFFFF for (pos,) in file.execute("SELECT pos FROM tokens")]
+
+    assert 3 not in places
+    assert (7 in places) is (end == "a context")
+
+
 def test_counts_of_entries_that_are_gone_are_not_stored(tmp_path: Path) -> None:
     """Where another memory puts other entries in their place meanwhile, those are counted by themselves."""
     with Memory.open(tmp_path / "log.db") as memory:

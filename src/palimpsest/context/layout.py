@@ -70,7 +70,7 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def tokens(self) -> int:
         """What all of it costs under this cut."""
-        return sum(group.cost for group in self.ahead) + sum(group.cost for group in self.window.groups)
+        return sum([group.cost for group in self.ahead]) + sum([group.cost for group in self.window.groups])
 
     @property
     def fits(self) -> bool:
