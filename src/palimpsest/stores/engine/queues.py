@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import asyncio
 
 GROUP = 32
-"""Appends written together at most, so that nobody waits long for others. Where a thousand sessions add at once, and each
-asks for a context then, these come evenly: with 128 they waited for each other three times as long."""
+"""Appends written together at most, so that nobody waits long for others. Where a thousand sessions add at once, and
+each asks for a context then, these come evenly: with 128 they waited for each other three times as long."""
 
 CALM = 16
 """After so many appends that were alone nobody is expected to wait, and the queue is gone past: where many write, one
