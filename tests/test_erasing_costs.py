@@ -73,7 +73,7 @@ def watched(memory: Memory) -> Iterator[Watched]:
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file counts as large: whether one is written anew is no question of these tests."""
-    monkeypatch.setattr("palimpsest.stores.sqlite.vacuuming.SMALL", 0)
+    monkeypatch.setattr("palimpsest.stores.sqlite.scrubbing.SMALL", 0)
 
 
 def test_an_erasure_costs_the_same_among_more_entries(filled: Callable[[int], Memory]) -> None:

@@ -255,7 +255,7 @@ def test_a_note_that_cannot_be_taken_back_fails_nothing_and_is_not_lost(tmp_path
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A file is large from 64 kB on."""
-    monkeypatch.setattr("palimpsest.stores.sqlite.vacuuming.SMALL", 1 << 16)
+    monkeypatch.setattr("palimpsest.stores.sqlite.scrubbing.SMALL", 1 << 16)
     return None
 
 
