@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,14 @@ def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, c
     copy = memory.session("copy", counter=quarters, max_tokens=300)
     assert copy.verify().ok
     assert copy.context().messages == session.context().messages
+
+
+def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp_path: Path) -> None:
+    """Marks are for a request. In a file they would come back as the log's own, where system text stands beside it."""
+    session = memory.session("s")
+    session.add_system_message("You are brief.")
+    session.add_user_message([Text(text="one"), Text(text="two")])
+    session.export_to(tmp_path / "s.json", format="anthropic")
+    file = json.loads((tmp_path / "s.json").read_text())
+    assert file["messages"] == session.messages(format="anthropic")
+    assert "cache_control" not in str(file)

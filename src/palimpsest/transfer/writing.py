@@ -201,10 +201,15 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
 
 
 def listed(context: Context) -> bytes:
-    """The messages of a context as a file: the provider's list, or its arguments where system text stands beside it."""
+    """The messages of a context as a file: the provider's list, or its arguments where system text stands beside it.
+
+    Nobody sends a file, so it has no marks for a provider's cache: read again, they would be the log's own.
+    """
     if context.format == "text":
         return context.text.encode("utf-8", "replace")
-    return encoded(context.messages if context.system is None else context.request()) + b"\n"
+    if context.system is None:
+        return encoded(context.messages) + b"\n"
+    return encoded(context.request(cache_breakpoints=False)) + b"\n"
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
