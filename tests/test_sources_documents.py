@@ -85,8 +85,9 @@ def test_a_broken_item_costs_no_other(items: list[Any]) -> None:
         (b'[{"a": 1}][{"b": 2}]', [None, None]),
         (b'[1, "}", nonsense, {"a": 1}]', ["no JSON: Expecting value at column 10", None]),
         (b"[" * 3000 + b"]" * 3000, ["nested too deeply: more than 300 levels"]),
+        (b'[{"a": 1}, {"b": "\n"}]', [None, "no JSON: Invalid control character at column 8"]),
     ],
-    ids=["item", "list", "rubbish", "two lists", "no values", "deep"],
+    ids=["item", "list", "rubbish", "two lists", "no values", "deep", "control character"],
 )
 def test_what_is_wrong_is_told(body: bytes, faults: list[str | None]) -> None:
     """A sudden end, rubbish and too many levels are told; what can be read is."""

@@ -63,4 +63,6 @@ def _described(value: Any) -> str:
         return f"an object with {keys}" if keys else "an empty object"
     if isinstance(value, list):
         return f"a list of {_described(value[0])}" if value else "an empty list"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
     return shorten(value, 40)

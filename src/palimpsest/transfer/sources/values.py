@@ -67,7 +67,8 @@ def read(place: int, text: bytes, end: int, limits: Limits, *, whole: bool = Fal
         return Value(place, loads(text, limits), None, end)
     except json.JSONDecodeError as fault:
         at = fault.lineno if whole else place
-        return Value(at, None, f"no JSON: {fault.msg} at column {fault.colno}", end)
+        wrong = fault.msg.removesuffix(" at")  # "Unterminated string starting at"
+        return Value(at, None, f"no JSON: {wrong} at column {fault.colno}", end)
     except UnicodeDecodeError as fault:
         return Value(place, None, f"no UTF-8: {fault.reason} at byte {fault.start}", end)
     except TooLarge as fault:
