@@ -482,6 +482,24 @@ def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
         assert found.text[start:end] == "pelican"
 
 
+@pytest.mark.parametrize(
+    ("said", "asked", "matched"),
+    [
+        ("We met in Łódź", "lodz", "Łódź"),
+        ("बिल्ली खिड़की पर है", "बिल्ली", "बिल्ली"),
+        ("הַחָתוּל יושב", "החתול", "הַחָתוּל"),
+        ("a party \U0001f389 tonight", "\U0001f389", "\U0001f389"),
+    ],
+    ids=["stroke", "marks", "points", "emoji"],
+)
+def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked: str, matched: str) -> None:
+    """However it is typed: the letters with their marks are what was asked for."""
+    with Memory.open("memory://") as memory:
+        memory.session("one").add_user_message(said)
+        (found,) = memory.recall(asked).hits
+        assert [found.text[start:end] for start, end in found.matched] == [matched]
+
+
 COUNTERS: dict[str, Callable[[str], int]] = {
     "quarters": quarters,
     "letters": len,

@@ -14,7 +14,9 @@ gives the same terms back.
 | 1,299 | 1299 |
 | Han, kana, Thai and others written without blanks | overlapping pairs of letters; Han each letter, too |
 | Hangul | overlapping pairs of the syllables of each word |
-| letters with accents | those letters without, in Latin, Greek and Cyrillic |
+| letters with accents or strokes, ligatures | those letters without, in Latin, Greek and Cyrillic |
+| Hebrew and Arabic with vowel points | the letters without |
+| emoji | each of them, whatever its colour of skin |
 """
 
 from __future__ import annotations
@@ -48,6 +50,11 @@ _THAI_AND_OTHERS = (
 _HANGUL = "\u1100-\u11ff\u3131-\u318e\uac00-\ud7af"
 _UNSPACED = re.compile(f"([{_HAN}{_KANA}]+|[{_THAI_AND_OTHERS}]+|[{_HANGUL}]+)")
 _IS_HAN = re.compile(f"[{_HAN}]").match
+
+_STROKED = str.maketrans(
+    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"}
+)
+"""What people type for letters that no normal form takes apart."""
 
 
 def terms(text: str) -> list[str]:
@@ -137,15 +144,24 @@ def _folded_letter(letter: str) -> str:
         return letter
     if letter in "\u2018\u2019\u02bc":
         return "'"
-    if 0x300 <= code < 0x370 or letter in "\u00ad\u200b\u200c\u200d\ufeff" or category == "Cf":
-        return ""  # an accent on its own, or a mark that nobody sees
+    if category == "Cf" or _adds_nothing(code, category):
+        return ""
     if category[0] not in "LNM":
-        return " "
+        is_emoji = category == "So" and (code >= 0x1F000 or 0x2600 <= code < 0x27C0)
+        return f" {letter} " if is_emoji else " "  # an emoji is a word
     lower = letter.casefold()
     if code < 0x530 or 0x1E00 <= code < 0x2000:
         bare = "".join(each for each in unicodedata.normalize("NFD", lower) if not 0x300 <= ord(each) < 0x370)
+        bare = bare.translate(_STROKED)
         return bare if all(each.isalnum() for each in bare) else " "
     return lower
+
+
+def _adds_nothing(code: int, category: str) -> bool:
+    """Whether it only says how a letter looks or sounds: an accent on its own, a vowel point of Hebrew or Arabic, what
+    stretches a word of Arabic, what chooses one of a letter's forms."""
+    is_point = 0x591 <= code < 0x700 and category == "Mn"
+    return 0x300 <= code < 0x370 or is_point or code == 0x640 or 0xFE00 <= code < 0xFE10 or 0xE0100 <= code < 0xE01F0
 
 
 _FOLDED = _Folding()

@@ -105,7 +105,9 @@ def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
     return tuple(found.span() for found in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(found[0])))
 
 
-_WORD = re.compile(r"\w+(?:['\u2019]\w+)?")
+# Letters with their marks, which in some scripts are no letters to `re`; an emoji is a word.
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17ff"
+_WORD = re.compile(rf"[\w{_MARKS}]+(?:['\u2019]\w+)?|[\u2600-\u27bf\U0001f000-\U0001faff]")
 
 
 @lru_cache(10_000)
