@@ -302,6 +302,28 @@ def test_system_and_tools_come_from_files(chat: str, here: Path) -> None:
     assert sent == [{"role": "system", "content": "You are helpful."}, *CHAT]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--tools", "missing.json"), "--tools: missing.json: No such file or directory"),
+        (("--tools", "latin.json"), "--tools: latin.json is no text in UTF-8 (invalid start byte at byte 0)"),
+        (("--tools", "deep.json"), "--tools: deep.json is nested too deeply"),
+        (("--system", "@missing.txt"), "--system: missing.txt: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_with_its_option(
+    chat: str, here: Path, arguments: tuple[str, str], told: str
+) -> None:
+    """Each option names itself, and what is wrong with its file."""
+    (here / "latin.json").write_bytes(b"\xff")
+    (here / "deep.json").write_text("[" * 100_000)
+
+    result = run("context", chat, *arguments)
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"Error: {told}\n")
+
+
 # --- the doctor
 
 

@@ -58,6 +58,7 @@ def test_values_without_a_form_in_json_are_shown(store: str) -> None:
         (("a", "k", "1", "--version", "7"), 4, "version"),
         (("a//b", "k", "1"), 2, "scope"),
         (("a", "k", "1", "--ttl", "soon"), 2, "ttl"),
+        (("a", "k", "[" * 100_000), 2, "VALUE is nested too deeply"),
         (("a", "k", "1", "--importance", "7"), 2, "importance"),
         (("a", "--delete"), 2, "--delete"),
         (("a", "k", "1", "--delete"), 2, "--delete"),

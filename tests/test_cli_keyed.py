@@ -107,6 +107,7 @@ def test_health_works_and_names_what_is_near_its_limit() -> None:
         (("append", "chat", "k"), 2, "TEXT or --file"),
         (("append", "chat", "k", "x", "--file", "chat.yaml"), 2, "TEXT or --file"),
         (("append", "chat", "k", "--file", "chat.yaml"), 2, "no JSON"),
+        (("append", "chat", "k", "--file", "deep.json"), 2, "deep.json is nested too deeply"),
         (("append", "chat", "k", "x" * 10_241), 1, "10,241 bytes"),
         (("append", "chta", "k", "x"), 3, "did you mean 'chat'"),
         (("read", "chat", "k", "--config", "no.yaml"), 2, "that is there"),
@@ -115,6 +116,7 @@ def test_health_works_and_names_what_is_near_its_limit() -> None:
 )
 def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], status: int, told: str) -> None:
     """With the status of its kind."""
+    Path("deep.json").write_text("[" * 100_000)
     result = run("memory", *arguments)
     assert told in result.stderr
     assert result.exit_code == status

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,30 @@ def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp
     file = json.loads((tmp_path / "s.json").read_text())
     assert file["messages"] == session.messages(format="anthropic")
     assert "cache_control" not in str(file)
+
+
+def test_an_export_to_a_link_is_written_to_what_it_leads_to(memory: Memory, tmp_path: Path) -> None:
+    """The link stays, also one that leads to a file that is not there yet."""
+    memory.session("s").add_user_message("x")
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real" / "s.json")
+    for _ in range(2):
+        memory.session("s").export_to(link)
+        assert link.is_symlink()
+        assert json.loads((tmp_path / "real" / "s.json").read_text())["session_id"] == "s"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_an_export_to_what_is_no_file_goes_there_and_replaces_nothing(memory: Memory, tmp_path: Path) -> None:
+    """A pipe, as a device, is written to and stays: an export to the null device must not make a file of it."""
+    memory.session("s").add_user_message("x")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        size = memory.session("s").export_to(pipe)
+        assert pipe.is_fifo()
+        assert len(os.read(reader, 65536)) == size
+    finally:
+        os.close(reader)

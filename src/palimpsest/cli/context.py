@@ -123,13 +123,20 @@ def write_page(path: str, text: str) -> None:
 
 def given_text(given: str | None) -> str | None:
     """Return what `--system TEXT|@FILE` stands for."""
-    if given is None or not given.startswith("@"):
-        return given
+    return _read("--system", given[1:]) if given is not None and given.startswith("@") else given
+
+
+def _read(option: str, path: str) -> str:
+    """The text of a file that an option names."""
     try:
-        with open(given[1:], encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise click.UsageError(f"--system: {given[1:]} cannot be read ({fault})") from fault
+    except OSError as fault:
+        raise click.UsageError(f"{option}: {path}: {fault.strerror}") from fault
+    except UnicodeDecodeError as fault:
+        raise click.UsageError(
+            f"{option}: {path} is no text in UTF-8 ({fault.reason} at byte {fault.start})"
+        ) from fault
 
 
 def _tools(given: str | None) -> list[Any]:
@@ -137,9 +144,11 @@ def _tools(given: str | None) -> list[Any]:
         return []
     found: object = None
     try:
-        found = json.loads(given_text("@" + given.removeprefix("@")) or "")
+        found = json.loads(_read("--tools", given.removeprefix("@")))
     except ValueError as fault:
         raise click.UsageError(f"--tools: {given} holds no JSON ({fault})") from fault
+    except RecursionError as fault:
+        raise click.UsageError(f"--tools: {given} is nested too deeply") from fault
     if not isinstance(found, list):
         raise click.UsageError(f"--tools: {given} holds no list of tool schemas")
     return found

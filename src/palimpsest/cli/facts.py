@@ -88,6 +88,8 @@ def _given(text: str) -> Any:
         return json.loads(text, parse_constant=str)
     except ValueError:
         return text
+    except RecursionError as fault:
+        raise click.UsageError("VALUE is nested too deeply") from fault
 
 
 def _list_scopes(memory: Memory, as_json: bool) -> None:

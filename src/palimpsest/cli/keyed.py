@@ -86,6 +86,8 @@ def given(text: str | None, file: TextIO | None) -> object:
         return json.loads(file.read())
     except ValueError as fault:
         raise InputRefused(f"{file.name} is no JSON: {fault}") from fault
+    except RecursionError as fault:
+        raise InputRefused(f"{file.name} is nested too deeply") from fault
 
 
 @memory_command.command("read", epilog=examples("palimpsest memory read chat user:ann --offset 10 --limit 5"))

@@ -179,12 +179,17 @@ class Sink(Protocol):
 def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
     """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise.
 
-    A new file is its owner's alone; one whose place is taken gives its mode.
+    A new file is its owner's alone; one whose place is taken gives its mode. A link stays, and so does what is no file,
+    such as a pipe or a device: that is written to as it is.
     """
     if not isinstance(file, str | os.PathLike):
         yield file
         return
-    path = os.fspath(file)
+    if os.path.exists(file) and not os.path.isfile(file):
+        with open(file, "wb") as out:
+            yield out
+        return
+    path = os.path.realpath(file)
     with suppress(FileNotFoundError):
         os.unlink(f"{path}.partial")  # of an export that was killed
     try:
@@ -194,7 +199,7 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
         os.replace(f"{path}.partial", path)
     except BaseException as fault:
         if isinstance(fault, OSError) and fault.filename == f"{path}.partial":
-            fault.filename = path  # the one that whoever reads it has named
+            fault.filename = os.fspath(file)  # the one that whoever reads it has named
         with suppress(OSError):
             os.unlink(f"{path}.partial")
         raise
