@@ -343,8 +343,9 @@ def test_a_rewind_takes_back_and_loses_nothing(session: Session) -> None:
     stats = session.stats()
     assert (stats.total_entries, stats.rewound_entries, stats.interactions) == (6, 6, 1)
     assert session.rewind(revision) == 0
-    with pytest.raises(EntryNotFound, match="rewound"):
+    with pytest.raises(EntryNotFound, match=f"no active entry {gone[0].seq}; `active_entries") as caught:
         session.pin(gone[0].id)
+    assert caught.value.entry == gone[0].seq
     session.rewind(revision + 1)
     assert len(session.entries()) == 12
 

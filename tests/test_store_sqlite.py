@@ -298,6 +298,13 @@ def test_a_mode_that_its_owner_has_given_stays(path: Path) -> None:
         assert set(modes(path.parent).values()) == {0o640}
 
 
+def test_an_empty_file_is_told_to_who_may_only_read(path: Path) -> None:
+    """It has no version that could be brought to another: there is nothing in it."""
+    path.touch()
+    with pytest.raises(StoreUnavailable, match="there is nothing in it yet: open it writable once"):
+        Memory.open(path, readonly=True).sessions()
+
+
 def test_memory_is_no_file() -> None:
     """SQLite's own name of a database in memory is refused, with the address that means it here."""
     with pytest.raises(ConfigError, match="memory://"):

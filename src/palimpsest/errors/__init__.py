@@ -133,11 +133,16 @@ class ImportFailed(PalimpsestError, ValueError):
 
 
 class EntryNotFound(PalimpsestError, LookupError):
-    """The `session` has no `entry` with this id or number; or no "open call", or no "summary", as `kind` says."""
+    """The `session` has no `entry` with this id or number; or no "open call", no "summary", or none
+    that was not rewound (an "active entry"), as `kind` says."""
 
     def __init__(self, session: str, entry: object, kind: str = "entry") -> None:
         self.session, self.entry, self.kind = session, entry, kind
-        lists = {"open call": "stats().open_calls", "summary": "summaries(history=True)"}.get(kind, "entries()")
+        lists = {
+            "open call": "stats().open_calls",
+            "summary": "summaries(history=True)",
+            "active entry": "active_entries()",
+        }.get(kind, "entries()")
         what = kind if entry is None and kind == "summary" else f"{kind} {shorten(entry)}"
         super().__init__(f"session {session!r} has no {what}; `{lists}` lists those it has")
 

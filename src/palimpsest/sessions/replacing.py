@@ -187,7 +187,7 @@ class Replacing:
             seqs = tuple([(await log.named(id)).seq for id in named])
             for seq in seqs if not unpin else ():
                 if spans.within(head.rewound, seq):
-                    raise EntryNotFound(self._scope.key.session, f"{seq}, which was rewound")
+                    raise EntryNotFound(self._scope.key.session, seq, "active entry")
             change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
             try:
                 await self._scope.store.commit(self._scope.key, change)

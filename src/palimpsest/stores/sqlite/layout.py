@@ -74,7 +74,8 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, migrations: Sequen
     if version == newest:
         return
     if not writable:
-        raise StoreUnavailable(url, f"schema version {version} needs migration to {newest}: open it writable once")
+        told = f"schema version {version} needs migration to {newest}" if version else "there is nothing in it yet"
+        raise StoreUnavailable(url, f"{told}: open it writable once")
     db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that is new: its pages can be given back one by one
     db.execute("PRAGMA journal_mode=WAL").fetchone()
     while version < newest:
