@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -372,6 +373,33 @@ def test_a_broken_pipe_is_harmless(here: Path) -> None:
     shown.stderr.close()
 
     assert (shown.wait(60), told) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no device that is full")
+@pytest.mark.parametrize("arguments", [("show", "chat"), ("export", "chat"), ("sessions", "--json"), ("--help",)])
+def test_output_that_has_no_room_is_told_in_a_line(chat: str, arguments: tuple[str, ...]) -> None:
+    """A full disk behind `> file` is 1, with its reason and without a traceback."""
+    with open("/dev/full", "wb") as full:
+        told = subprocess.run([*START, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert told.returncode == 1
+    assert "the output could not be written: No space left on device" in told.stderr
+    assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("show chat >&-", 0), ("show nobody 2>&-", 3), ("import - <&-", 1), ("sessions <&- >&- 2>&-", 0)],
+)
+def test_streams_that_are_closed_are_no_failure(chat: str, command: str, status: int) -> None:
+    """Where nobody writes nothing is read, and what is said where nobody reads is dropped: no traceback."""
+    ran = subprocess.run(
+        ["/bin/sh", "-c", f"{shlex.join(START)} {command}"], capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == status
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

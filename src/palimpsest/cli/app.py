@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from palimpsest import PalimpsestError, PalimpsestWarning
-from palimpsest.cli.failing import Misused, failure, told
+from palimpsest.cli.failing import Misused, OperationFailed, failure, told
 from palimpsest.cli.output import JSON, on_terminal, warn
 from palimpsest.errors import nearest, shorten
 
@@ -161,6 +161,10 @@ def _failures(*, as_json: bool) -> Iterator[None]:
             raise failure(error) from error
         except click.UsageError as error:  # it may quote an argument, or the name of a file
             raise Misused(error) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # one of a store would be ours
+            raise OperationFailed(_unwritten(error)) from error
     except click.ClickException as error:
         if not as_json:
             raise
@@ -169,9 +173,23 @@ def _failures(*, as_json: bool) -> Iterator[None]:
 
 
 def _leave_the_pipe() -> NoReturn:
-    """Whoever read the output has enough: end quietly, and let Python flush into nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Whoever read the output has enough: end quietly."""
+    _drop_output()
     sys.exit(BROKEN_PIPE)
+
+
+def _drop_output() -> None:
+    """Let Python flush into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritten(error: OSError) -> str:
+    """What could not be read or written, and why. Output that has no room is dropped, lest Python tries once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    return f"{error.filename or 'the output could not be written'}: {error.strerror or error}"
 
 
 @contextmanager
