@@ -112,3 +112,15 @@ def test_it_needs_room_and_the_present() -> None:
             session.context(recall="dog", at=revision)
         with pytest.raises(ConfigError, match="query"):
             session.context(recall="  ")
+
+
+@pytest.mark.parametrize("said", ["My dog Biscuit! " + "And so on. " * 2_000, "my \ud800 dog Biscuit \udfff"])
+def test_it_takes_whatever_a_user_has_said(said: str) -> None:
+    """A text that is longer than a query, or has lone surrogates, can be a message, and so it can be recalled with."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("one", max_tokens=12_000, tail_share=0.1)
+        _long_chat(session, turns=500)
+        session.add_user_message(said)
+        context = session.context(recall=said)
+    assert "Biscuit" not in str(context.log_messages[:-1])
+    assert "loves carrots" in _tail(context)

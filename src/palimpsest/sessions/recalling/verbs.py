@@ -21,7 +21,7 @@ from palimpsest.recall.search import highlighted
 from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.sessions.options import check_id
-from palimpsest.sessions.recalling.asked import Asked, some_of
+from palimpsest.sessions.recalling.asked import LONGEST, Asked, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
 from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
 from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed
@@ -68,7 +68,13 @@ class Recalling:
         return result
 
     async def recollection(self, query: object) -> Recollection:
-        """What the session's next context recalls: as many passages as it will have room for."""
+        """What the session's next context recalls: as many passages as it will have room for.
+
+        It is asked with what a user has said: where that is longer than a query, its beginning counts, and lone
+        surrogates find nothing.
+        """
+        if isinstance(query, str):
+            query = query[:LONGEST].encode("utf-8", "replace").decode()
         asked = Asked.of(query, None, RECALLED, None, None, None, None, None, 0)
         finder, found, _ = await self._found(asked)
         return Recollection(await finder.apart(_passages, found, question(asked.query).terms))
