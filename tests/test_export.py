@@ -13,6 +13,7 @@ import pytest
 
 from palimpsest import Conflict, Memory, Session, Text
 from palimpsest.testing import FakeClock
+from palimpsest.transfer.writing import partial
 from worlds import cut_session
 from writer import quarters, turn
 
@@ -186,3 +187,18 @@ def test_an_export_to_what_is_no_file_goes_there_and_replaces_nothing(memory: Me
         assert len(os.read(reader, 65536)) == size
     finally:
         os.close(reader)
+
+
+def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, tmp_path: Path) -> None:
+    """While one is half written another is done: the file is whole at any time, both succeed, and nothing is left."""
+    for id in ("a", "b"):
+        memory.session(id).add_user_message("x" * 100_000)
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / "s.json"
+    with partial(path) as half:
+        half.write(b'{"session_id": ')
+        memory.session("b").export_to(path)
+        assert json.loads(path.read_text())["session_id"] == "b"
+        half.write(b'"a"}')
+    assert json.loads(path.read_text()) == {"session_id": "a"}
+    assert os.listdir(tmp_path / "out") == ["s.json"]

@@ -159,10 +159,13 @@ def test_an_export_keeps_the_mode_of_the_file_that_it_replaces(tmp_path: Path, u
 
 
 def test_an_export_that_was_killed_leaves_the_next_none_of_its_mode(tmp_path: Path, umask: int) -> None:
-    """A half-written file that a killed export has left, open to others, is not what the next one writes to."""
-    left = tmp_path / "s.json.partial"
-    left.write_text("half")
-    left.chmod(0o666)
+    """A half-written file that a killed export has left, open to others, is not what the next one writes to: it goes,
+    when it is so old that nobody can be writing it."""
+    left, young = (tmp_path / f".palimpsest-{word}.partial" for word in ("0123456789abcdef", "fedcba9876543210"))
+    for file in (left, young):
+        file.write_text("half")
+        file.chmod(0o666)
+    os.utime(left, (0, 0))
     with Memory.open("memory://", clock=FakeClock()) as memory:
         memory.session("s").add_user_message("x")
 
@@ -170,6 +173,7 @@ def test_an_export_that_was_killed_leaves_the_next_none_of_its_mode(tmp_path: Pa
 
     assert open_to_others(tmp_path / "s.json") == []
     assert not left.exists()
+    assert young.read_text() == "half"
 
 
 def test_the_command_line_writes_exports_for_their_owner_alone(chat: str, here: Path, umask: int) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from tempfile import SpooledTemporaryFile
@@ -23,6 +26,9 @@ SCHEMA_VERSION = 2
 
 KNOWN_VERSIONS = (1, 2)
 KIND = "palimpsest/session"
+
+LEFT_SECONDS = 3600.0
+"""After so long a half-written file is of an export that was killed: what is written is there before it is begun."""
 
 LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
 """Fields of an entry that are its place and its links."""
@@ -190,19 +196,31 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
             yield out
         return
     path = os.path.realpath(file)
-    with suppress(FileNotFoundError):
-        os.unlink(f"{path}.partial")  # of an export that was killed
+    folder = os.path.dirname(path)
+    _clear(folder)
+    own = os.path.join(folder, f".palimpsest-{secrets.token_hex(8)}.partial")  # two do not write into one another
     try:
-        with open(f"{path}.partial", "xb", opener=private) as out:
+        with open(own, "xb", opener=private) as out:
             as_before(out.fileno(), path)
             yield out
-        os.replace(f"{path}.partial", path)
+        os.replace(own, path)
     except BaseException as fault:
-        if isinstance(fault, OSError) and fault.filename == f"{path}.partial":
+        if isinstance(fault, OSError) and fault.filename == own:
             fault.filename = os.fspath(file)  # the one that whoever reads it has named
         with suppress(OSError):
-            os.unlink(f"{path}.partial")
+            os.unlink(own)
         raise
+
+
+def _clear(folder: str) -> None:
+    """Remove what exports to this folder have left that were killed."""
+    with suppress(OSError), os.scandir(folder) as there:
+        for one in there:
+            if _PARTIAL(one.name) and one.stat().st_mtime < time.time() - LEFT_SECONDS:
+                os.unlink(one)
+
+
+_PARTIAL = re.compile(r"\.palimpsest-[0-9a-f]{16}\.partial").fullmatch
 
 
 def listed(context: Context) -> bytes:
