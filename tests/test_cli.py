@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from commands import CHAT, START, read, run, start, write_lines
-from palimpsest import Memory
+from palimpsest import Keys, Memory
 from palimpsest.cli import app
 from palimpsest.cli.app import palimpsest
 from palimpsest.cli.failing import failure
@@ -345,6 +347,22 @@ def test_the_doctor_says_what_is_wrong(here: Path) -> None:
 
     assert result.exit_code == 1
     assert "FAIL" in result.stdout
+
+
+def test_the_doctor_knows_a_sound_store_that_it_may_not_read(chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose keys are missing, or who has an older Palimpsest, is not told to restore a backup."""
+    monkeypatch.setenv("PALIMPSEST_KEY", f"a:{Keys.new()}")
+    run("import", "chat.jsonl", "--store", "sealed.db")
+    monkeypatch.setenv("PALIMPSEST_KEY", f"b:{Keys.new()}")
+    sealed = run("doctor", "--store", "sealed.db").stdout
+    monkeypatch.delenv("PALIMPSEST_KEY")
+    with contextlib.closing(sqlite3.connect("chats.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    newer = run("doctor").stdout
+
+    assert sealed.count("Give the keys of the store, as PALIMPSEST_KEY.") == 3
+    assert newer.count("Install the Palimpsest that has written it") == 3
+    assert "backup" not in sealed + newer
 
 
 # --- as a process

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import click
 from rich.text import Text
 
-from palimpsest import ConfigError, PalimpsestError, StoreUnavailable
+from palimpsest import ConfigError, PalimpsestError, StoreUnavailable, WrongKey
 from palimpsest.cli.app import examples, json_option, store_options
 from palimpsest.cli.opening import all_entries, all_sessions, is_on_disk, open_memory, resolve, shown
 from palimpsest.cli.output import clean, console, counted, print_json
-from palimpsest.errors import MissingExtra
+from palimpsest.errors import MissingExtra, StoreTooNew
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import model_names, table_source
 
@@ -101,7 +101,13 @@ def _guarded(name: str, look: Callable[[], str], away: str, advice: str) -> Chec
     try:
         return Check(name, True, look())
     except (ConfigError, MissingExtra) as fault:
-        return Check(name, False, str(fault), "Look at what names the store: --store, PALIMPSEST_STORE.")
+        return Check(
+            name, False, str(fault), "Look at what names the store: --store, PALIMPSEST_STORE, PALIMPSEST_KEY."
+        )
+    except WrongKey as fault:
+        return Check(name, False, str(fault), "Give the keys of the store, as PALIMPSEST_KEY.")
+    except StoreTooNew as fault:
+        return Check(name, False, str(fault), "Install the Palimpsest that has written it, or a newer one.")
     except StoreUnavailable as fault:
         return Check(name, False, str(fault), away)
     except PalimpsestError as fault:
