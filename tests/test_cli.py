@@ -405,6 +405,34 @@ def test_output_that_has_no_room_is_told_in_a_line(chat: str, arguments: tuple[s
     assert told.stderr.count("\n") == 1
 
 
+def test_every_text_can_be_printed_in_every_encoding(chat: str, here: Path) -> None:
+    """What the encoding of a pipe does not have is shown as escapes, which JSON reads as what they are."""
+    said = {"role": "user", "content": "na\u00efve \U0001f9e0"}
+    write_lines(here / "odd.jsonl", [said])
+    run("import", "odd.jsonl", "--session", "odd")
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    shown, told = (
+        subprocess.run([*START, *arguments, "odd"], capture_output=True, check=False, env=env)
+        for arguments in (("show",), ("context", "--messages"))
+    )
+    page = subprocess.run([*START, "context", "odd", "--html", "-"], capture_output=True, check=False, env=env)
+
+    assert (shown.returncode, told.returncode, page.returncode) == (0, 0, 0)
+    assert "na\u00efve \\ud83e\\udde0" in shown.stdout.decode("latin-1")
+    assert json.loads(told.stdout.decode("latin-1")) == [said]
+    assert said["content"] in page.stdout.decode()
+
+
+def test_input_that_is_no_text_is_refused_where_it_is_looked_for(chat: str) -> None:
+    """A text to be forgotten that is read wrongly would be found nowhere, and pass for one that is not there."""
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    command = [*START, "forget", "--matches", "-", "--yes"]
+    done = subprocess.run(command, input=b"caf\xe9\n", capture_output=True, check=False, env=env)
+
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"Error: --matches -: standard input is no text in utf-8\n")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
 @pytest.mark.parametrize(
     ("command", "status"),

@@ -111,7 +111,7 @@ def context_command(
 def write_page(path: str, text: str) -> None:
     """Write a page, or a picture, to a file; `-` is standard output."""
     if path == "-":
-        click.echo(text, nl=False)
+        click.echo(text.encode(), nl=False)  # UTF-8, as it says of itself
         return
     try:
         with open(path, "w", encoding="utf-8", newline="\n") as file:

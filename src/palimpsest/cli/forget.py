@@ -66,7 +66,7 @@ def forget_command(
         raise click.UsageError("give exactly one of --user, --session and --matches, or --tenant alone")
     asks = not (yes or dry_run)
     if matches == "-" and not asks:
-        given["matches"] = sys.stdin.read().removesuffix("\n")
+        given["matches"] = _read()
     with open_memory(store, tenant, write=not dry_run) as memory:
         if session is not None:
             given["session"] = require(memory, session, whole=yes).session
@@ -81,6 +81,16 @@ def forget_command(
         print_json(erased_json(done))
     else:
         print_erased(done)
+
+
+def _read() -> str:
+    """The text that standard input has: one that is read wrongly would be found nowhere."""
+    text = sys.stdin.read().removesuffix("\n")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"--matches -: standard input is no text in {sys.stdin.encoding}") from None
+    return text
 
 
 def _forgotten(memory: Memory, subject: dict[str, Any], reason: str, *, dry_run: bool) -> Erased:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 import sys
@@ -56,6 +57,28 @@ def to_json(value: Any, *, indent: int | None = 2) -> str:
 
 def _json_escape(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
+
+
+def take_any_text() -> None:
+    """Let no text fail at the encoding of a standard stream, whatever the system says that is.
+
+    What an output's encoding does not have is shown as escapes of JSON, so that JSON stays JSON. Bytes of the input
+    that are no text come as lone surrogates.
+    """
+    codecs.register_error("palimpsest.escapes", _as_escapes)
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "palimpsest.escapes"),
+        (sys.stderr, "palimpsest.escapes"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _as_escapes(fault: UnicodeError) -> tuple[str, int]:
+    if not isinstance(fault, UnicodeEncodeError):
+        raise fault
+    return json.dumps(fault.object[fault.start : fault.end])[1:-1], fault.end
 
 
 class Cleaning:

@@ -69,7 +69,7 @@ def unfit(text: str) -> str | None:
 MAX_ID = 256
 """Characters of an id."""
 
-ID_RULE = f"text of 1 to {MAX_ID} characters without control characters"
+ID_RULE = f"text of 1 to {MAX_ID} characters without control characters or lone surrogates"
 
 
 def is_id(text: str) -> bool:
