@@ -16,6 +16,7 @@ from laws import examples
 from palimpsest.log.entry import Entry
 from palimpsest.log.summary import Summary
 from palimpsest.summaries import Draft, Recipe, Rejected, SummarySource
+from palimpsest.summaries.gleaning import quoted
 from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.identifiers import missing
 from summaries import HOSTILE, logs, pins, summary, talk, texts, words
@@ -488,3 +489,22 @@ def test_it_retains_more_than_truncation(capsys):
 
     assert bench["main"](["--budgets", "2000", "--gate"]) == 0
     assert "targets met" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a " * 45 + "jane.doe@example.com and so on", "a " * 45),
+        ("a " * 45 + "plainwords and so on", "a " * 45 + "plainwords"),
+        ("a " * 45 + "abcdefghijklmno and so on", "a " * 45 + "abcdefghij"),
+        ("a " * 43 + "card 4111 1111 1111 1111 and so on", "a " * 43 + "card"),
+        ("a " * 45 + "call +4930 12345678", "a " * 45 + "call"),
+        ("a " * 40 + "1 2 3 and then muchmore, in words", "a " * 40 + "1 2 3 and then muchm"),
+        ("eyJhbGciOiJIUzI1NiJ9." * 9, ""),
+        ("4111 " * 30, ""),
+    ],
+    ids=["address", "word", "half a word", "card", "number", "no number", "token", "numbers"],
+)
+def test_a_quotation_ends_in_no_half_of_what_a_policy_would_know(text: str, shown: str) -> None:
+    """Cut in two, an address or a card number is still private, and no recogniser finds it any more."""
+    assert quoted(text) == shown.rstrip() + "..."

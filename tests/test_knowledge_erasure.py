@@ -10,6 +10,7 @@ import pytest
 
 from knowledge_process import OPTIONS, strategy, talk
 from palimpsest import Memory, Query
+from palimpsest.strategies import SourceSummarizer
 from palimpsest.testing import FakeClock
 from processes import Process
 from test_erasure_bytes import KINDS, every_byte, options, where
@@ -49,6 +50,39 @@ def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> No
         assert bool(found(memory, "Kathmandu")) is (how in ("erase", "forget"))
     assert MARKER.encode() not in every_byte(place)
     assert ("sealed" in kind) or how not in ("erase", "forget") or b"Kathmandu" in every_byte(place)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_that_comes_later_reaches_the_chunks_of_a_summary(tmp_path: Path, kind: str) -> None:
+    """Also where the summary alone says what is private, and no entry: at once, and to the byte."""
+    place, told = where(kind, tmp_path), SourceSummarizer(lambda _: f"They wrote to jane@{MARKER}.com.")
+    with Memory.open(place, **options(kind)) as memory:
+        session = memory.session("first", long_term=strategy(), **{**OPTIONS, "user": "ann", "summarizer": told})
+        talk(session, "Kathmandu")
+        assert session.compact().done
+        assert found(memory, MARKER)
+
+        done = memory.scan("default", apply=True)
+
+        assert (done.entries, done.summaries, done.remains) == (0, 1, ())
+        assert MARKER.encode() not in every_byte(place)
+        assert found(memory, "wrote") == ["They wrote to [REDACTED]."]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_what_an_erasure_left_in_a_large_index_goes_with_a_vacuum(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it says of itself: also where another process does that, which has taken nothing off."""
+    monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
+    place = where(kind, tmp_path)
+    with Memory.open(place, **options(kind)) as memory:
+        session = summarised(memory, "first", MARKER, "Kathmandu")
+        assert found(memory, MARKER)
+        assert any("vacuum" in one for one in session.erase(Query(text=MARKER)).remains)
+    with Memory.open(place, **options(kind)) as memory:
+        assert memory.vacuum().remains == ()
+    assert MARKER.encode() not in every_byte(place)
 
 
 @pytest.mark.parametrize("kind", KINDS)

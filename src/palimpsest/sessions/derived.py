@@ -225,6 +225,8 @@ class Derivations:
 
     async def summarised(self, session: str) -> None:
         """Tell whoever wants to know that a session has other summaries than before an erasure."""
+        await self._fetch_own(await self._derivers.names())
+        self._unscrubbed = True
         for derived in self._all:
             if isinstance(derived, Summarised):
                 await self._waited(derived, derived.summarised(session))

@@ -24,7 +24,7 @@ from palimpsest.sessions.bases.records import (
     summary_version,
     tenant_of,
 )
-from palimpsest.sessions.bases.shelves import Home, Shelf
+from palimpsest.sessions.bases.shelves import Home, Shelf, shelves
 from palimpsest.sessions.bases.vectors import embedded
 from palimpsest.stores import compaction_of
 from palimpsest.stores.derivers import KNOWLEDGE
@@ -209,18 +209,26 @@ class Keeper:
 
     async def settled(self, tenant: str, session: str, entries: Mapping[int, str] | None) -> None:
         """Put back what is still said, now that what was to go has gone."""
-        await self.bring_all(session)
+        await self.summarised(session)
         if entries is None and await self._home.store.head(SessionKey(tenant, session)) is None:
             await self._home.store.clear_items(tenant_of(tenant), LINKS + session)
 
     async def summarised(self, session: str) -> None:
-        """Know that a session has other summaries than before an erasure."""
-        await self.bring_all(session)
+        """Know that a session has other summaries than before an erasure: what was said goes, to the byte."""
+        for link in await self.links(session):
+            shelf, made = self.shelf(link.place), await self._summaries(SessionKey(self._home.tenant, session))
+            record = await shelf.record("summary", session)
+            if record is not None and _is_other(record, made, link, None):
+                await shelf.remove("summary", session)
+                self._touched.add(link.place)
+            await self.bring(session, link)
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
         """See that no byte is left of what was taken off; return in plain sentences what remains."""
-        places, remains = list(self._touched), list[str]()
+        places, remains = set(self._touched), list[str]()
         self._touched.clear()
+        if whole:  # of all, also of what another process has taken off
+            places.update(shelf.place for shelf in await shelves(self._home))
         for place in places:
             scope: Any = self.shelf(place).scope
             remains += await scope.derivations.scrub(whole=whole)

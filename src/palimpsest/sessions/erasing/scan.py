@@ -37,7 +37,6 @@ from palimpsest.sessions.options import Options, check_id
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
-from palimpsest.stores import Store
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
@@ -85,8 +84,8 @@ async def scan(
         check_id(session, "session")
         if await scope.store.head(scope.key(session)) is None:
             raise SessionNotFound(session)
-    if apply:
-        _check_writable(scope.store)
+    if apply and not scope.store.writable:
+        raise ConfigError("apply", True, f"False, since {scope.store.url} was opened to read only")
     scanner = _Scanner(scope, redactor.afresh(), apply=apply, sample=sample)
     done: set[str] = set()
     busy: tuple[str, ...] = ()
@@ -111,11 +110,6 @@ async def scan(
     if apply:
         await end_those_over(scope)  # in which nobody finds anything
     return scanner.result(len(done), busy + (await scope.scrub(scope.store) if apply else ()))
-
-
-def _check_writable(store: Store) -> None:
-    if not store.writable:
-        raise ConfigError("apply", True, f"False, since {store.url} was opened to read only")
 
 
 async def _left(scope: MemoryScope, only: str | None, done: set[str], apply: bool) -> list[str]:
@@ -286,6 +280,8 @@ class _Scanner:
         async with Unmaking(self._scope.derivations, self._store, key, sorted(found.entries)):
             done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
         if done:
+            if found.summaries:  # of which no entry need have changed
+                await self._scope.derivations.summarised(key.session)
             await self._scope.tell("redacted", key.session, **figures)
         return done
 
