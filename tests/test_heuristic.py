@@ -16,9 +16,9 @@ from laws import examples
 from palimpsest.log.entry import Entry
 from palimpsest.log.summary import Summary
 from palimpsest.summaries import Draft, Recipe, Rejected, SummarySource
-from palimpsest.summaries.gleaning import quoted
 from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.identifiers import missing
+from palimpsest.summaries.quotations import quoted
 from summaries import HOSTILE, logs, pins, summary, talk, texts, words
 
 BENCH = Path(__file__).parent.parent / "bench" / "retention.py"

@@ -11,6 +11,7 @@ import pytest
 from marked import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
 from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, SessionNotFound
 from palimpsest.runtime.runner import drive
+from palimpsest.strategies import SourceSummarizer
 from sealed import address, bytes_of
 
 
@@ -234,6 +235,39 @@ def test_items_of_summaries_are_redacted(tmp_path: Path) -> None:
         assert [(item.kind, item.sources) for item in after.items] == [(i.kind, i.sources) for i in before.items]
         assert left_in(repr(after)) == []
         assert "[REDACTED]" in repr(after.items)
+
+
+SECRETS = "password: swordfish9, Authorization: Bearer abcdef1234567890, DE89 3704 0044 0532 0130 00"
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "of a branch"])
+def test_summaries_say_no_word_that_only_redacted_texts_said(tmp_path: Path, shared: bool) -> None:
+    """What a summary has picked out of what gave it away is private, too: a password alone, half an address. What the
+    entries still say is none. Of entries that a branch shares it is so for the branch's own summaries."""
+    told = SourceSummarizer(
+        lambda _: "Ann has swordfish9 and writes as jane.quill@exam... from Lisbon. " + "And on. " * 9
+    )
+    with opened("sqlite", tmp_path) as memory:
+        session = session_of(memory, "a")
+        session.add_user_message(f"I am Ann from Lisbon: {SECRETS}, jane.quill@example.com. " + "And more. " * 90)
+        session.add_assistant_message("Noted. " + "And more. " * 90)
+        if shared:
+            session = session.fork("b")
+        session.compact({"strategy": "summarizer", "interaction_keep": 0})
+        listed = repr(session.summaries()[0].items)
+        assert all(word in listed for word in ("swordfish9", "abcdef1234567890", "3704"))
+        told_by_a_model = memory.session("b" if shared else "a", summarizer=told)
+        told_by_a_model.add_user_message("And more. " * 90)
+        told_by_a_model.add_assistant_message("Fine.")
+        assert told_by_a_model.compact({"strategy": "summarizer", "interaction_keep": 0}).done
+
+        memory.scan("default", apply=True)
+
+        (summary,) = session.summaries()
+        assert summary.text.startswith("Ann has [REDACTED] and writes as [REDACTED].[REDACTED]@exam... from Lisbon.")
+        left = repr(session.summaries(history=True))
+        assert [word for word in ("swordfish9", "abcdef1234567890", "3704", "quill") if word in left] == []
+        assert memory.scan("default").findings == {}
 
 
 def test_counts_of_changed_texts_are_made_anew(place: str, tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ def main() -> None:
     _open_streams()
     try:
         from palimpsest.cli.app import palimpsest  # here, so that an interruption meanwhile ends quietly, too
-        from palimpsest.cli.output import take_any_text
 
-        take_any_text()
         palimpsest(prog_name="palimpsest")
     except KeyboardInterrupt:  # before a command could take care of it
         sys.exit(130)

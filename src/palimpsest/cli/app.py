@@ -14,7 +14,7 @@ import click
 
 from palimpsest import PalimpsestError, PalimpsestWarning
 from palimpsest.cli.failing import Misused, OperationFailed, failure, told
-from palimpsest.cli.output import JSON, on_terminal, warn
+from palimpsest.cli.output import JSON, on_terminal, take_any_text, warn
 from palimpsest.errors import nearest, shorten
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
@@ -84,6 +84,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is used, and turns errors into exit statuses."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        take_any_text()
+        return super().__call__(*arguments, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)

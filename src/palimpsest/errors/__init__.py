@@ -36,6 +36,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest.errors.secret import hidden, shown
+from palimpsest.errors.wording import LISTS
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
 from palimpsest.errors.wording import shorten as shorten
@@ -138,13 +139,8 @@ class EntryNotFound(PalimpsestError, LookupError):
 
     def __init__(self, session: str, entry: object, kind: str = "entry") -> None:
         self.session, self.entry, self.kind = session, entry, kind
-        lists = {
-            "open call": "stats().open_calls",
-            "summary": "summaries(history=True)",
-            "active entry": "active_entries()",
-        }.get(kind, "entries()")
         what = kind if entry is None and kind == "summary" else f"{kind} {shorten(entry)}"
-        super().__init__(f"session {session!r} has no {what}; `{lists}` lists those it has")
+        super().__init__(f"session {session!r} has no {what}; `{LISTS.get(kind, 'entries()')}` lists those it has")
 
 
 class SessionNotFound(PalimpsestError, LookupError):

@@ -8,6 +8,13 @@ from contextvars import ContextVar
 LONGEST_NAME = 256
 """Characters of what may have been meant for a known name."""
 
+LISTS = {
+    "open call": "stats().open_calls",
+    "summary": "summaries(history=True)",
+    "active entry": "active_entries()",
+}
+"""What lists those of a kind that a session has, where it is not `entries()`."""
+
 
 def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the known name closest to `name`, or None if none is close, or `name` is no text that could be one.

@@ -23,9 +23,13 @@ from palimpsest.privacy.cleaning import Finding
 from palimpsest.privacy.pseudonyms import Pseudonyms
 from palimpsest.privacy.records import cleaned_about, cleaned_cut, cleaned_record
 from palimpsest.privacy.redaction import Redactor, Verdict
+from palimpsest.privacy.removed import Removed
 
 REASON = "redaction"
 """Why a session's epoch began in which texts of it were redacted after the fact."""
+
+REMOVED = "removed"
+"""The kind of what a summary still said of redacted entries."""
 
 SAMPLE = 60
 """Characters of a sample, about."""
@@ -62,12 +66,19 @@ class Findings:
     """What was found in a stretch of one session: what is to come in the place of what, and what to tell of it."""
 
     def __init__(
-        self, session: str, redactor: Redactor, numbers: dict[str, int], others: Sequence[dict[str, int]] = ()
+        self,
+        session: str,
+        redactor: Redactor,
+        numbers: dict[str, int],
+        others: Sequence[dict[str, int]] = (),
+        removed: Removed | None = None,
     ) -> None:
         """`numbers` are the session's pseudonyms, `others` those of branches, which may have the same entries.
 
         A number that a branch has given to something else is not used for them, and new ones come behind those of all.
+        `removed` are the words that went from the session's entries until now.
         """
+        self._removed = removed if removed is not None else Removed({}, has_summaries=False)
         self._session, self._redactor = session, redactor
         self._known = numbers
         unclear = {name for other in others for name in _clashes(numbers, other)}
@@ -126,6 +137,9 @@ class Findings:
                 self.withheld.append(was.id)
                 continue
             if _untold(now) == _untold(was):
+                now = was
+            self._removed.look_at(was, now)
+            if now is was:
                 continue
             self.entries[was.seq] = was, now
             self.stubs += verdict.withheld
@@ -136,12 +150,24 @@ class Findings:
         made = _summary(record)
         where = made.id if made is not None else f"record {record.revision}"
         try:
-            now = cleaned_record(record, partial(self.clean, where))
+            now = self._without_removed(cleaned_record(record, partial(self.clean, where)), where)
         except PrivacyRefused as fault:
             self.refuse(where if made is None else f"summary {where}", fault)
             return
         if now != record:
             self.records[record.revision] = record, now
+
+    def _without_removed(self, record: Record, where: str) -> Record:
+        """The record; its summary says no word that went from the entries."""
+        held = record.compaction
+        if held is None or held.summary is None:
+            return record
+        now, count = self._removed.out_of(held.summary, self._redactor.policy.default_redaction_string)
+        if not count:
+            return record
+        was = held.summary.text
+        self._note(where, [Finding(REMOVED, "summary", count)], lambda _: (was, now.text))
+        return _replace(record, compaction=_replace(held, summary=now))
 
     def look_at_head(self, head: Head) -> None:
         """Look at the conditions of the cuts that are in use, and at what is said of the session."""

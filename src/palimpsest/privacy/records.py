@@ -39,7 +39,7 @@ def cleaned_record(record: Record, clean: Clean) -> Record:
 
 
 def cleaned_summary(summary: Summary, clean: Clean) -> Summary:
-    """The summary; where its words are others now, its counts are reckoned, and no counter has them."""
+    """The summary with what `clean` makes of its texts."""
 
     def optional(text: str | None) -> str | None:
         return text and clean(text, "summary")
@@ -48,10 +48,15 @@ def cleaned_summary(summary: Summary, clean: Clean) -> Summary:
     items = [_replace(one, text=clean(one.text, "summary"), status=optional(one.status)) for one in summary.items]
     told = {name: optional(getattr(summary, name)) for name in ("model", "prompt", "fallback")}
     now = _replace(summary, text=text, items=tuple(items), counter=clean(summary.counter, "summary"), **told)
-    if text == summary.text:
+    return recounted(summary, now)
+
+
+def recounted(was: Summary, now: Summary) -> Summary:
+    """The summary as it is now; where its words are others, its counts are reckoned, and no counter has them."""
+    if now.text == was.text:
         return now
-    share = len(text) / len(summary.text)
-    tokens, shown = (max(round(count * share), 1) for count in (summary.tokens, summary.shown_tokens))
+    share = len(now.text) / len(was.text)
+    tokens, shown = (max(round(count * share), 1) for count in (was.tokens, was.shown_tokens))
     return _replace(now, tokens=tokens, shown_tokens=shown, counter="")
 
 

@@ -14,9 +14,7 @@ from palimpsest.log.summary import ItemKind, Summary, SummaryItem
 from palimpsest.summaries import SummarySource
 from palimpsest.summaries.identifiers import COMMON
 from palimpsest.summaries.mentions import Known, Term, mentions
-
-QUOTED = 100
-"""Characters of a message or of an error that are quoted."""
+from palimpsest.summaries.quotations import QUOTED, quoted
 
 SENTENCE = 240
 """Characters. Longer sentences are not quoted: they would crowd out everything else."""
@@ -37,9 +35,6 @@ MENTIONED, NAMED, UNSURE, TOLD = "mentioned", "named by the user", "perhaps a na
 SAID_BY_USER, SAID_BY_ASSISTANT, SAID = "said by the user", "said by the assistant", "said"
 
 _SENTENCES = re.compile(r"[.!?\n](?:(?<=\n)\n*|(\s+))")
-_AROUND = ".,;:!?\"'()[]“”\u2018\u2019…"
-_DIGIT = re.compile(r"[^ ]*\d").match
-_NUMBERS_AT_THE_END = re.compile(r"(?:(?:^| )[^ ]*\d[^ ]*)+$")
 _CLOSING = "\"')]”*_"
 _LISTS = tuple("-*#|>+`{}<")
 _DECIDES = re.compile(
@@ -131,24 +126,6 @@ def outcome(counts: Sequence[int]) -> str:
     """Return successes and failures in words; nothing where neither is known."""
     ok, failed = counts
     return ", ".join(part for part in (f"{ok} ok" if ok else "", f"{failed} failed" if failed else "") if part)
-
-
-def quoted(text: str) -> str:
-    """Return a text on one line, cut to `QUOTED` characters.
-
-    What is no plain word is not cut in two, and neither is a number in groups: of half a card number, an address or a
-    key no policy knows afterwards what it was.
-    """
-    line = " ".join(text.lstrip()[: 20 * QUOTED].split())
-    if len(line) <= QUOTED:
-        return line
-    start = line.rfind(" ", 0, QUOTED + 1) + 1
-    word = line[start:].partition(" ")[0]  # which is cut, or comes next
-    is_plain = start > QUOTED or word.strip(_AROUND).isalpha()
-    kept = line[:QUOTED] if is_plain else line[:start].rstrip()
-    if _DIGIT(word):
-        kept = _NUMBERS_AT_THE_END.sub("", kept)
-    return kept + "..."
 
 
 # --- from summaries

@@ -27,6 +27,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
+from palimpsest.privacy.removed import Removed
 from palimpsest.sessions.derived import Unmaking
 from palimpsest.sessions.erasing.facts import FactScan
 from palimpsest.sessions.erasing.scanned import Scanned
@@ -140,6 +141,7 @@ class _Scanner:
         self._findings: Counter[tuple[str, str]] = Counter()
         self._samples: dict[tuple[str, str], list[Sample]] = {}
         self._refused: dict[tuple[str, str], Unchecked] = {}
+        self._gone: dict[str, frozenset[str]] = {}
 
     def result(self, sessions: int, remains: tuple[str, ...]) -> Scanned:
         """What there is to report."""
@@ -182,6 +184,7 @@ class _Scanner:
         while (head := await self._store.head(key)) is not None:
             if seen is None or await since(self._store, key, seen.head, head, redacted=True) is None:
                 seen, withheld = _Seen(head, head.first_seq - 1), set()
+                removed = Removed(self._gone, has_summaries=head.compaction > 0)
             rests = head.revision == seen.head.revision or looks >= LOOKS or (looks > 1 and not finds)
             if seen.whole and (rests or not self._applies):
                 if not (withheld and self._applies):
@@ -189,7 +192,7 @@ class _Scanner:
                 await self._erase(key, withheld)
                 withheld, finds = set(), True
                 continue
-            found, further = await self._looked(key, head, seen)
+            found, further = await self._looked(key, head, seen, removed)
             if self._applies and found.changes:
                 if not await self._put(key, head, found):
                     self._portion = max(self._portion // 4, SMALLEST)
@@ -203,9 +206,10 @@ class _Scanner:
 
     # --- looking
 
-    async def _looked(self, key: SessionKey, head: Head, seen: _Seen) -> tuple[Findings, _Seen]:
+    async def _looked(self, key: SessionKey, head: Head, seen: _Seen, removed: Removed) -> tuple[Findings, _Seen]:
         """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
-        found = Findings(key.session, self._redactor, head.pseudonyms, await self._numbers_of_branches(key))
+        others = await self._numbers_of_branches(key)
+        found = Findings(key.session, self._redactor, head.pseudonyms, others, removed)
         run = self._scope.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
@@ -251,11 +255,9 @@ class _Scanner:
         for seq in seqs:
             try:
                 there = await self._store.fetch(key, [seq])
-            except StoreCorrupt:
-                there = []
-                damaged = True
-            else:
                 damaged = any(entry.damaged for entry in there)
+            except StoreCorrupt:
+                there, damaged = [], True
             if damaged:
                 found.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
             else:
