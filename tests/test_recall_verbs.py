@@ -500,6 +500,27 @@ def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked:
         assert [found.text[start:end] for start, end in found.matched] == [matched]
 
 
+@pytest.mark.parametrize("most", [60, 120, 200])
+def test_the_best_hit_is_cut_where_it_has_no_room_whole(most: int) -> None:
+    """Else a small budget would have only what stands around it. What was asked for is in what is left of it."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("one")
+        session.add_user_message("and then")
+        session.add_user_message("so it goes on. " * 60 + "the pelican is in Tromsø. " + "and on it goes. " * 40)
+        session.add_user_message("and then")
+        whole = memory.recall("pelican").hits[0]
+
+        found = memory.recall("pelican", max_tokens=most)
+
+    (hit, *_) = found.hits
+    assert found.tokens <= most
+    assert "the pelican is in" in hit.text
+    assert hit.text in whole.text
+    assert whole.start <= hit.start < hit.end == hit.start + len(hit.text) <= whole.end
+    (start, end) = hit.matched[0]
+    assert hit.text[start:end] == "pelican"
+
+
 COUNTERS: dict[str, Callable[[str], int]] = {
     "quarters": quarters,
     "letters": len,

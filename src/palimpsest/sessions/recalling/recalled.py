@@ -10,6 +10,7 @@ import msgspec
 
 from palimpsest.formats.fences import HIDDEN, fenced
 from palimpsest.log.entry import Kind, Role, moment
+from palimpsest.recall.search import highlighted
 
 LETTERS = 16
 """Characters of a token, at most about: what is behind so many is not counted to see whether it has room."""
@@ -153,37 +154,49 @@ def _label(name: str) -> str:
 _BRACKETS = str.maketrans("[]", "()")
 
 
-def has_room(ranked: Sequence[Passage], most: int | None, count: Callable[[str], int]) -> bool:
+SHORTEST = 60
+"""Characters that are left, at least, of a passage that is cut to have room."""
+
+
+def has_room(
+    ranked: Sequence[Passage], most: int | None, count: Callable[[str], int], terms: Sequence[str] = ()
+) -> bool:
     """Whether there is room left beside these passages in so many tokens (None: always), if only for a heading.
 
     Args:
         ranked: hits, best first.
         most: tokens; None: no limit.
         count: what counts tokens.
+        terms: what the query asked for.
     """
     if most is None:
         return True
-    chosen = _fitting(ranked, most, count)
+    chosen = _fitting(ranked, most, count, terms)
     left = most - count(fenced("recalled", "")) - sum(one.tokens for one in chosen)
     return bool(chosen) and left > count(chosen[0].heading)
 
 
 def packed(
-    ranked: Sequence[Passage], beside: Sequence[Passage], most: int | None, count: Callable[[str], int]
+    ranked: Sequence[Passage],
+    beside: Sequence[Passage],
+    most: int | None,
+    count: Callable[[str], int],
+    terms: Sequence[str] = (),
 ) -> tuple[list[Passage], int]:
     """Return as many passages as have room in so many tokens (None: any number), the best first, then what stands
-    beside them, in reading order, and what they cost.
+    beside them, in reading order, and what they cost. The best hit is cut, where that gives it room.
 
     Args:
         ranked: hits, best first.
         beside: what stands beside hits, in the order of these.
         most: tokens; None: no limit.
         count: what counts tokens.
+        terms: what the query asked for: of a hit that is cut what stands around it is left.
     """
     if most is None:
         chosen = [msgspec.structs.replace(one, tokens=count(one.shown)) for one in (*ranked, *beside)]
     else:
-        chosen = _fitting((*ranked, *beside), most, count)
+        chosen = _fitting((*ranked, *beside), most, count, terms)
     order = _order(chosen)
     tokens = count(rendered(order)) if order else 0
     while order and most is not None and tokens > most:
@@ -193,19 +206,37 @@ def packed(
     return order, tokens
 
 
-def _fitting(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> list[Passage]:
+def _fitting(
+    passages: Sequence[Passage], most: int, count: Callable[[str], int], terms: Sequence[str]
+) -> list[Passage]:
     left, chosen = most - count(rendered(())), list[Passage]()
     sessions = set[str]()
-    for one in passages:
-        if len(one.text) > LETTERS * left:
+    for i, given in enumerate(passages):
+        if i and len(given.text) > LETTERS * left:
             continue
-        cost = count(one.shown) + 1
-        whole = cost + (0 if one.session in sessions else count(f"# session {one.session}\n"))
-        if whole <= left:
+        above = 0 if given.session in sessions else count(f"# session {given.session}\n")
+        one, cost = given, count(given.shown) + 1
+        if i == 0 and cost + above > left:
+            one = _cut(given, left - above - 1, count, terms)
+            cost = count(one.shown) + 1
+        if cost + above <= left:
             chosen.append(msgspec.structs.replace(one, tokens=cost))
             sessions.add(one.session)
-            left -= whole
+            left -= cost + above
     return chosen
+
+
+def _cut(one: Passage, most: int, count: Callable[[str], int], terms: Sequence[str]) -> Passage:
+    """What of a passage has room in so many tokens, around the first word that was asked for; all, if nothing has."""
+    matched = highlighted(one.text, terms)
+    first, size = matched[0][0] if matched else 0, len(one.text)
+    while (size := size * 2 // 3) >= SHORTEST:
+        begin = max(0, min(first - size // 4, len(one.text) - size))
+        start, text = one.start + begin, one.text[begin : begin + size]
+        piece = msgspec.structs.replace(one, text=text, start=start, end=start + size)
+        if count(piece.shown) <= most:
+            return piece
+    return one
 
 
 def _order(passages: Sequence[Passage]) -> list[Passage]:

@@ -77,7 +77,8 @@ class Recalling:
             query = query[:LONGEST].encode("utf-8", "replace").decode()
         asked = Asked.of(query, None, RECALLED, None, None, None, None, None, 0)
         finder, found, _ = await self._found(asked)
-        return Recollection(await finder.apart(_passages, found, question(asked.query).terms))
+        terms = question(asked.query).terms
+        return Recollection(await finder.apart(_passages, found, terms), terms)
 
     async def _found(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
         scope = self._session
@@ -188,10 +189,10 @@ async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter
 
     def ranked() -> tuple[list[Passage], bool]:
         hits = _passages(found, terms)
-        return hits, asked.neighbours > 0 and has_room(hits, asked.max_tokens, count)
+        return hits, asked.neighbours > 0 and has_room(hits, asked.max_tokens, count, terms)
 
     def chosen(hits: Sequence[Passage], beside: Sequence[Passage]) -> Recalled:
-        order, tokens = packed(hits, beside, asked.max_tokens, count)
+        order, tokens = packed(hits, beside, asked.max_tokens, count, terms)
         order = [_marked(one, terms) if one.is_hit else one for one in order]
         left = len(found) - sum(one.is_hit for one in order)
         return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=left)
