@@ -489,8 +489,12 @@ def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
         ("बिल्ली खिड़की पर है", "बिल्ली", "बिल्ली"),
         ("הַחָתוּל יושב", "החתול", "הַחָתוּל"),
         ("a party \U0001f389 tonight", "\U0001f389", "\U0001f389"),
+        ("猫坐在窗台上看雨", "窗台", "窗台"),
+        ("แมวนั่งอยู่บนหน้าต่าง", "แมว", "แมว"),
+        ("手机iPhone坏了", "iphone", "手机iPhone坏了"),
+        ("猫" * 5000 + "犬鳥", "犬鳥", "犬鳥"),
     ],
-    ids=["stroke", "marks", "points", "emoji"],
+    ids=["stroke", "marks", "points", "emoji", "pairs", "Thai", "two scripts", "far behind"],
 )
 def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked: str, matched: str) -> None:
     """However it is typed: the letters with their marks are what was asked for."""

@@ -48,7 +48,7 @@ _THAI_AND_OTHERS = (
     "\u0e00-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17dd\u1950-\u19df\u1a20-\u1aad\ua9e0-\ua9ff\uaa60-\uaa7f"
 )
 _HANGUL = "\u1100-\u11ff\u3131-\u318e\uac00-\ud7af"
-_UNSPACED = re.compile(f"([{_HAN}{_KANA}]+|[{_THAI_AND_OTHERS}]+|[{_HANGUL}]+)")
+UNSPACED = re.compile(f"([{_HAN}{_KANA}]+|[{_THAI_AND_OTHERS}]+|[{_HANGUL}]+)")
 _IS_HAN = re.compile(f"[{_HAN}]").match
 
 _STROKED = str.maketrans(
@@ -109,10 +109,10 @@ def term_of(word: str) -> str:
 def _terms_of_scripts(word: str) -> list[str]:
     """The terms of a word with letters beyond ASCII, folded already."""
     found: list[str] = []
-    for run in _UNSPACED.split(word.lower()):
+    for run in UNSPACED.split(word.lower()):
         if not run:
             continue
-        if _UNSPACED.match(run) is None:
+        if UNSPACED.match(run) is None:
             found += terms_of_word(run) if run.isascii() else (run[:LONGEST],)
             continue
         for at, letter in enumerate(run):

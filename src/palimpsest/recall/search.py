@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from palimpsest.recall.analysis import UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.fusion import Meaning
 from palimpsest.recall.index import COMMON, Index, spoken
@@ -102,7 +103,23 @@ def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
         terms: the query's.
     """
     wanted = {piece for term in terms for piece in term.split()}
-    return tuple(found.span() for found in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(found[0])))
+    words = (found for found in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(found[0])))
+    return tuple(span for word in words for span in _asked_of(word, wanted))
+
+
+def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, int]]:
+    """The word, or of a whole sentence without blanks the letters that were asked for."""
+    spans: list[tuple[int, int]] = []
+    for run in UNSPACED.finditer(word[0]):
+        letters = run[0]
+        for i in range(len(letters)):
+            pair = next((letters[i : i + size] for size in (2, 1) if letters[i : i + size] in wanted), "")
+            start = word.start() + run.start() + i
+            if pair and spans and spans[-1][1] >= start:
+                spans[-1] = spans[-1][0], max(spans[-1][1], start + len(pair))
+            elif pair:
+                spans.append((start, start + len(pair)))
+    return spans or [word.span()]
 
 
 # Letters with their marks, which in some scripts are no letters to `re`; an emoji is a word.
