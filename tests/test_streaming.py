@@ -488,3 +488,43 @@ def test_it_is_no_matter_where_a_stream_cuts_texts(format: str, events_of: Any, 
 
         fmt = find_format(format)
         assert fmt.encode(streamed.entries()) == fmt.encode(at_once.entries())
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"object": "chat.completion.chunk", "choices": 3},
+        {"candidates": [{"content": "x"}]},
+        {"candidates": [{"content": {"parts": 7}}]},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": ["x"], "text": "y"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 5}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": 5}},
+    ],
+    ids=["choices", "content", "parts", "type", "text", "arguments"],
+)
+def test_an_event_with_a_field_of_another_type_is_told(event: dict[str, Any]) -> None:
+    """A server that speaks a protocol almost right gets an error of ours, and what came before is kept."""
+    first: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "Gate"}}]}
+    if "type" in event:
+        first = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Gate"}}
+    elif "candidates" in event:
+        first = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Gate"}]}}]}
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s")
+        with chat.stream() as answer:
+            answer.feed(first)
+            with pytest.raises(InvalidEntry, match="event: a field of it is not as"):
+                answer.feed(event)
+        assert [entry.text for entry in chat.entries()] == ["Gate"]
+
+
+def test_choices_of_null_are_none() -> None:
+    """Servers that speak OpenAI's protocol send it with the usage, where OpenAI has an empty list."""
+    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s")
+        with chat.stream() as answer:
+            answer.feed({**chunk, "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]})
+            answer.feed({**chunk, "choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
+        assert chat.entries()[0].text == "Hi"
+        assert chat.stats().usage.input_tokens == 3

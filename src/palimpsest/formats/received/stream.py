@@ -85,7 +85,12 @@ class AnswerStream:
         elif format != self.format:
             raise InvalidEntry(WHERE, f"is of {format}, and those before it are of {self.format}; one stream an answer")
         before = len(self._gathered.text)
-        self._gathered.take(item)
+        try:
+            self._gathered.take(item)
+        except InvalidEntry:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as fault:
+            raise InvalidEntry(WHERE, f"a field of it is not as {self.format} sends it ({fault}); {_WANTED}") from fault
         return self._gathered.text[before:]
 
     def whole(self) -> Message | None:
