@@ -201,6 +201,7 @@ def calling(**call: Any) -> list[dict]:
     null_content=(add([USER, {"role": "user", "content": None}]), InvalidEntry, "messages[1].content"),
     content_type=(add([{"role": "user", "content": 3}]), InvalidEntry, "messages[0].content", "3"),
     part_type=(add([{"role": "user", "content": ["x"]}]), InvalidEntry, "messages[0].content[0]"),
+    part_type_list=(add([{"role": "user", "content": [{"type": ["x"]}]}]), InvalidEntry, "messages[0].content[0]"),
     result_of_nothing=(add([{"role": "tool", "content": "x"}]), InvalidEntry, "messages[0].tool_call_id"),
     user_with_calls=(add([{**USER, "tool_calls": []}]), InvalidEntry, "messages[0].tool_calls", "assistant"),
     call_type=(add([{"role": "assistant", "tool_calls": ["x"]}]), InvalidEntry, "messages[0].tool_calls[0]"),

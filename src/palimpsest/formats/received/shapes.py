@@ -114,6 +114,8 @@ def _holder(part: object) -> str:
     )
     if own or _is_block(kind):
         return ANTHROPIC
+    if not isinstance(kind, str):
+        return ""
     return RESPONSES if kind in _RESPONSES_PARTS else CHAT if kind in _CHAT_PARTS else ""
 
 
