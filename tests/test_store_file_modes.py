@@ -181,3 +181,12 @@ def test_the_command_line_writes_exports_for_their_owner_alone(chat: str, here: 
     assert run("export", chat, "--output", "chat.json").exit_code == 0
 
     assert open_to_others(here / "chat.json") == []
+
+
+def test_the_command_line_writes_a_page_of_a_conversation_for_its_owner_alone(
+    chat: str, here: Path, umask: int
+) -> None:
+    """As an export: `palimpsest context --html` makes a file that others cannot read."""
+    assert run("context", chat, "--html", "chat.html").exit_code == 0
+
+    assert open_to_others(here / "chat.html") == []

@@ -15,6 +15,7 @@ from palimpsest.cli.context_page import context_page
 from palimpsest.cli.failing import OperationFailed
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table, warn
+from palimpsest.runtime.private_files import private
 
 if TYPE_CHECKING:
     from palimpsest.types import FormatName
@@ -97,7 +98,7 @@ def context_command(
         )
         context = chat.context(**brought, at=at, dry_run=not commit)
         if html is not None:
-            write_page(html, context_page(chat, context, brought, view, model))
+            write_page(html, context_page(chat, context, brought, view, model), is_private=True)
         elif request:
             print_json(context.request())
         elif messages:
@@ -108,13 +109,14 @@ def context_command(
             print_context(context, committed=commit)
 
 
-def write_page(path: str, text: str) -> None:
-    """Write a page, or a picture, to a file; `-` is standard output."""
+def write_page(path: str, text: str, *, is_private: bool = False) -> None:
+    """Write a page, or a picture, to a file; `-` is standard output. A file that this makes is its owner's alone, if
+    the page `is_private`: it holds what somebody said."""
     if path == "-":
         click.echo(text.encode(), nl=False)  # UTF-8, as it says of itself
         return
     try:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
+        with open(path, "w", encoding="utf-8", newline="\n", opener=private if is_private else None) as file:
             file.write(text)
     except OSError as fault:
         raise OperationFailed(f"{path}: {fault.strerror}") from fault
