@@ -183,9 +183,7 @@ def test_the_command_line_writes_exports_for_their_owner_alone(chat: str, here: 
     assert open_to_others(here / "chat.json") == []
 
 
-def test_the_command_line_writes_a_page_of_a_conversation_for_its_owner_alone(
-    chat: str, here: Path, umask: int
-) -> None:
+def test_the_command_line_writes_a_page_for_its_owner_alone(chat: str, here: Path, umask: int) -> None:
     """As an export: `palimpsest context --html` makes a file that others cannot read."""
     assert run("context", chat, "--html", "chat.html").exit_code == 0
 
