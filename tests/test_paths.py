@@ -42,6 +42,22 @@ def test_a_tilde_is_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         assert [entry.text for entry in memory.session("s").entries()] == ["Hello."]
 
 
+@pytest.mark.parametrize(("address", "made"), [("sqlite:///~/agent.db", "agent.db"), ("file:~/logs", "logs")])
+def test_a_tilde_in_an_address_is_the_user_s_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, made: str
+) -> None:
+    """No shell expands it there, and a folder that is called `~` is one that nobody wants."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "work")
+
+    with Memory.open(address) as memory:
+        memory.session("s").add_user_message("Hello.")
+
+    assert (tmp_path / made).exists()
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_what_sqlite_calls_memory_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`:memory:` is on no disk."""
     monkeypatch.chdir(tmp_path)

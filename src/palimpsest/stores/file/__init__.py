@@ -14,6 +14,7 @@ Readers take no lock. Each process has an index of the logs that it reads in mem
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
@@ -41,7 +42,7 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
 
 
 def path_of(url: str) -> str:
-    """The path of the folder that an address without options names. Raises ConfigError."""
+    """The path of the folder that an address without options names; `~` is the user's folder. Raises ConfigError."""
     path = url.removeprefix("file:")
     if path.startswith("//"):
         path = path[2:] if path.startswith("///") else ""
@@ -50,4 +51,4 @@ def path_of(url: str) -> str:
         raise ConfigError(
             "store", shown, "file:relative/folder or file:///absolute/folder (one colon, or three slashes)"
         )
-    return path
+    return os.path.expanduser(path)

@@ -8,6 +8,7 @@ Write-ahead log; `synchronous=FULL` unless asked otherwise.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
@@ -27,10 +28,10 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteBackend:
 
 
 def path_of(url: str) -> str:
-    """The path of the file that an address without options names. Raises ConfigError."""
+    """The path of the file that an address without options names; `~` is the user's folder. Raises ConfigError."""
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         shown = discreet_address(url)
         raise ConfigError("store", shown, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")
     if url == "sqlite:///:memory:":
         raise ConfigError("store", url, "memory:// for a store in this process's memory")
-    return url[len("sqlite:///") :]
+    return os.path.expanduser(url[len("sqlite:///") :])
