@@ -87,6 +87,7 @@ def test_what_destroys_asks_first() -> None:
     assert list(cleared["backups"]) == ["k"]
     assert read("memory", "read", "chat", "k")["total"] == 0
     assert run("memory", "delete", "chat", "k", "--yes").stdout == "Deleted 1 key.\n"
+    assert run("memory", "delete", "chat", "k:*", "--yes").stdout == "Deleted 0 keys.\n"
     assert run("memory", "delete", "chat", "k", "--yes").exit_code == 3
     assert run("memory", "clear", "chat", "k", "--yes").exit_code == 3
 

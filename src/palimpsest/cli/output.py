@@ -171,7 +171,7 @@ def bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
 
 def counted(number: int, one: str) -> str:
     """Return `3 entries`, `1 session`: a number with what it counts."""
-    many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}s"
+    many = f"{one[:-1]}ies" if one.endswith("y") and one[-2] not in "aeiou" else f"{one}s"
     return f"{number:,} {one if number == 1 else many}"
 
 
