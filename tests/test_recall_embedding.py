@@ -255,6 +255,24 @@ def test_an_embedder_that_fails_leaves_words(place: Place, embedder: Any, caplog
     assert not any(word in caplog.text for word in ("soup", "broke"))
 
 
+def _quotes(texts: list[str]) -> Any:
+    raise ValueError(f"no vector for jane@example.com, who asked about {len(texts)} texts")
+
+
+@pytest.mark.parametrize("persistence", ["incremental", "ephemeral"])
+def test_a_log_line_quotes_of_an_embedder_what_the_policy_leaves(
+    persistence: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an embedder raises may hold what it was given."""
+    with Memory.open("memory://", privacy="default", embedder=_quotes) as memory:
+        session = memory.session("s", persistence=persistence)
+        session.add_user_message("soup for lunch")
+        assert session.recall("soup")
+
+    assert "no vector for [REDACTED], who asked" in caplog.text
+    assert "jane" not in caplog.text
+
+
 @EVERY
 def test_tenants_are_apart(place: Place) -> None:
     """No tenant finds by meaning what another has said."""

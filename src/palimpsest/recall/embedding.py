@@ -72,7 +72,8 @@ class Embedding:
 
     def _tell(self, fault: EmbedderFailed) -> None:
         if self._failed != fault.kind:  # the same is said once
-            warn("what is recalled is found by its words alone: %s", fault)
+            redact = self._runner.redact  # an embedder may quote what it was given
+            warn("what is recalled is found by its words alone: %s", redact(str(fault)) if redact else fault)
         self._failed = fault.kind
 
     async def catch_up(
