@@ -85,6 +85,24 @@ def test_what_an_erasure_left_in_a_large_index_goes_with_a_vacuum(
     assert MARKER.encode() not in every_byte(place)
 
 
+def test_a_vacuum_reaches_the_index_of_every_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share a file: whoever writes it anew leaves nothing of what another has erased."""
+    monkeypatch.setattr("palimpsest.recall.fts.SMALL", 1)
+    place = where("sqlite", tmp_path)
+    with Memory.open(place) as memory:
+        other = memory.for_tenant("other")
+        other.session("s").add_user_message(f"{MARKER} is here")
+        other.session("s").add_user_message("and so is this")
+        assert other.recall(MARKER)
+        memory.session("s").add_user_message("this is mine")
+        assert memory.recall("mine")
+        assert any("vacuum" in one for one in other.session("s").erase([1]).remains)
+
+        assert memory.vacuum().remains == ()
+
+    assert MARKER.encode() not in every_byte(place)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_document_that_is_removed_is_on_no_byte(tmp_path: Path, kind: str) -> None:
     """Nor is a version whose place another took, once the store is written anew; and no byte of sealed ones is read."""

@@ -143,28 +143,38 @@ class File:
         return f"{found:x}"
 
     def scrub(self, tenant: str, whole: bool) -> tuple[str, ...]:
-        """See that nothing is left of what was dropped, as `Index.scrub` says."""
-        size = self.do(tenant, Words.size)
-        if size.stale:
-            self.do(tenant, Words.purge if size.stale < MOST_STALE else Words.empty, writes=True)
-        noted = self.do(tenant, Words.noted)
-        if not self.path or (noted.scrub is None and not whole):
+        """See that nothing is left of what was dropped, as `Index.scrub` says; `whole`, of no tenant's."""
+        tenants = {tenant, *(self._mended(self._unscrubbed) if whole else ())}
+        for one in tenants:
+            stale = self.do(one, Words.size).stale
+            if stale:
+                self.do(one, Words.purge if stale < MOST_STALE else Words.empty, writes=True)
+        noted = {one: self.do(one, Words.noted) for one in tenants}
+        if not self.path or (noted[tenant].scrub is None and not whole):
             return ()
+        size = self.do(tenant, Words.size)
         if not whole and size.bytes > SMALL:
             return (LARGE.format(where=self.where, size=size.bytes),)
-        if not self._written_anew(tenant, merged=whole or noted.segments is not None):
+        if not self._written_anew([one for one in tenants if whole or noted[one].segments is not None]):
             return (HELD.format(where=self.where),)
-        self.do(tenant, lambda words: words.scrubbed(noted), writes=True)
+        for one in tenants:
+            self.do(one, partial(Words.scrubbed, noted=noted[one]), writes=True)
         return ()
 
-    def _written_anew(self, tenant: str, merged: bool) -> bool:
-        """Write the file anew, with the segments of a tenant's words or without; return whether its log is cut off.
+    def _unscrubbed(self) -> list[str]:
+        """The tenants of whose words something may be left that was dropped."""
+        notes = "meta.name IN ('scrub_' || number, 'drop_' || number, 'segments_' || number)"
+        sql = f"SELECT name FROM tenant WHERE stale > 0 OR EXISTS (SELECT 1 FROM meta WHERE {notes})"  # noqa: S608
+        return [name for (name,) in self._opened().execute(sql).fetchall()]
+
+    def _written_anew(self, tenants: Sequence[str]) -> bool:
+        """Write the file anew, and the segments of these tenants' words; return whether its log is cut off.
 
         It is written back once, at the end, and not after each step.
         """
         self._tell("wal_autocheckpoint", 0)
         try:
-            if merged:
+            for tenant in tenants:
                 self.do(tenant, Words.merge, writes=True)
             self._tell("busy_timeout", PATIENCE)
             with self._lock, Translated(self.where):
