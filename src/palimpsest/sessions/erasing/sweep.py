@@ -14,7 +14,8 @@ from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.stores import SessionInfo
+from palimpsest.stores import SessionInfo, Store
+from palimpsest.stores.derivers import INDEX, Derivers
 
 Progress = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
@@ -116,4 +117,25 @@ async def vacuum(scope: MemoryScope, progress: Callable[[int, int], object] | No
     if not scope.store.writable:
         raise ConfigError("readonly", True, "False, for a memory whose store is written anew")
     done = await scope.store.scrub(progress=progress or (lambda _, __: None))
-    return Vacuumed(freed=done.freed, remains=done.remains + await scope.derivations.scrub(whole=True))
+    remains = done.remains + await scope.derivations.scrub(whole=True)
+    other = await _searched(scope)
+    if other is not None:  # the index is of all tenants, and this one has nothing in it
+        remains += await scope.sharing(other).derivations.scrub(whole=True)
+    return Vacuumed(freed=done.freed, remains=remains)
+
+
+async def _searched(scope: MemoryScope) -> str | None:
+    """Another tenant whose sessions were searched, where this one's never were."""
+    if await _is_searched(scope.store, scope.tenant):
+        return None
+    after: str | None = None
+    while page := await scope.store.tenants(after=after):
+        for tenant in page:
+            if await _is_searched(scope.store, tenant):
+                return tenant
+        after = page[-1]
+    return None
+
+
+async def _is_searched(store: Store, tenant: str) -> bool:
+    return any(name.partition(":")[0] == INDEX for name in await Derivers(store, tenant).names())
