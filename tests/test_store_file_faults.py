@@ -82,6 +82,42 @@ def test_a_log_that_was_never_finished_is_no_session(store: Store, folder: Path)
         assert drive(store.head(KEY)).revision == 1
 
 
+@pytest.mark.parametrize("ends", ["sweep", "vacuum"])
+def test_what_a_killed_writer_has_left_behind_the_log_is_swept(folder: Path, ends: str) -> None:
+    """Nobody was told that it is kept, and nobody can read it: so nothing says that it is to go, either."""
+    store = quick(folder)
+    add(store, "kept")
+    log = log_of(folder)
+    whole = log.read_bytes()
+    add(store, "zanzibar" * 100)
+    torn = log.read_bytes()[:-20]
+    drive(store.close())
+    for left in (torn, torn[: len(whole) + 9], whole + bytes(512), torn[: len(whole) // 2]):
+        log.write_bytes(left)
+        with Memory.open(f"file:{folder}", tenant=KEY.tenant) as memory:
+            memory.sweep() if ends == "sweep" else memory.vacuum()
+            entries = memory.session(KEY.session).entries()
+        assert [entry.text for entry in entries] == (["kept"] if len(left) > len(whole) else [])
+        lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
+        assert all(line.endswith(b"\n") and b"\0" not in line and b"zanzi" not in line for line in lines)
+
+
+def test_a_write_that_is_under_way_is_not_swept(folder: Path) -> None:
+    """Who reads a log may see half of a line: it stays, whoever sweeps waits for its writer, and finds it whole."""
+    with Memory.open(f"file:{folder}") as memory, Memory.open(f"file:{folder}") as other:
+        session = memory.session("s")
+        session.add_user_message("one")
+        (log,) = folder.rglob("*.jsonl")
+        session.add_user_message("two")
+        whole = log.read_bytes()
+        log.write_bytes(whole[:-20])
+        assert len(other.session("s").entries()) == 1
+        log.write_bytes(whole)
+        other.sweep()
+        assert [entry.text for entry in other.session("s").entries()] == ["one", "two"]
+        assert log.read_bytes() == whole
+
+
 def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, folder: Path) -> None:
     """Where a loss of power left zeros in the last line it was never acknowledged; further up it is damage."""
     add(store, "a")

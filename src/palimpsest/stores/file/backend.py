@@ -174,7 +174,7 @@ class FileBackend(BlockingBackend):
             opened, home = True, self._home(path)
             with home.lock:
                 home.refresh(fd, status, sure=locked)
-                if home.spoiled == DESTROYED:  # by a process that was killed, or has not come to it yet
+                if home.spoiled == DESTROYED or home.torn:  # by a process that was killed, or has not come to it yet
                     self._scrubbing.spoiled.add(path)
                 there[path] = home, fd
                 return self._opened(paths[1:], there, read, locked)

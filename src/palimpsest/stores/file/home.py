@@ -72,6 +72,7 @@ class Home:
         """Remember nothing: all is read anew."""
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
+        self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
         self.tenant = self.home = self._refused = ""
         self._tail = b""
         self.heads: dict[tuple[str, str], HeadThere] = {}
@@ -87,10 +88,12 @@ class Home:
         file, size = (status.st_dev, status.st_ino), status.st_size
         if self.file != file or size < self.end or (self.end and self._read(fd, self.end - TAIL, TAIL) != self._tail):
             self.forget()
+        self.torn = False
         if size != self.end or not size:
             self.file = None  # whoever is interrupted here reads all of it again
             for offset, raw in self._lines(fd, self.end, size):
                 if offset + len(raw) == size and is_torn(raw):
+                    self.torn = True
                     break
                 self._take(offset, raw, sure)
             self.file = file

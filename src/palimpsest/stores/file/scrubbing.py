@@ -1,4 +1,4 @@
-"""Logs that hold what is not there any more, and how they are written anew without it."""
+"""Logs that hold what is not there any more, or never was, and how they are written anew without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PIECE = 1 << 20
 
 
 class Scrubbing:
-    """Writes logs anew. `spoiled` are those of which this process knows that they hold what was destroyed."""
+    """Writes logs anew. `spoiled` are those of which this process knows that they hold what was destroyed, or what a
+    writer who was killed has left behind their end."""
 
     def __init__(self, disk: Disk, home: Callable[[str], Home]) -> None:
         self.spoiled: set[str] = set()
@@ -55,10 +56,10 @@ class Scrubbing:
             remove(path + NEW)  # of a writer that was killed
             with home.lock:
                 home.refresh(fd, status, sure=True)
-            if home.spoiled >= (DROPPED if whole else DESTROYED):
-                self.anew(home, fd)
-            elif not home.end:
+            if not home.end:
                 remove(path)
+            elif home.torn or home.spoiled >= (DROPPED if whole else DESTROYED):
+                self.anew(home, fd)
 
         with contextlib.suppress(FileNotFoundError):
             self._disk.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
