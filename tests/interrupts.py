@@ -352,16 +352,27 @@ def open_files() -> int:
 
 @contextlib.contextmanager
 def alarms() -> Iterator[Callable[[float], None]]:
-    """Give a function that has a signal come after so many seconds, whose handler raises Interruption."""
+    """Give a function that has a signal come after so many seconds, whose handler raises Interruption; 0: none.
+
+    One that is on its way by then may still be given to another thread: it does nothing any more.
+    """
+    armed = False
 
     def handler(*_: object) -> None:
-        raise Interruption
+        if armed:
+            raise Interruption
+
+    def alarm(seconds: float) -> None:
+        nonlocal armed
+        armed = seconds > 0
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+        yield alarm
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops it, lest it ends the process
         signal.signal(signal.SIGALRM, before)
 
 
