@@ -257,7 +257,7 @@ class Reading:
             refusal = await self._sessions.crowds.write([unmoved, step], self._clock(), lasting=False)
             if refusal is None:
                 return
-            self._sessions.moved(known, refusal[0])
+            mark = None  # others have moved it: what is there is looked for
 
     async def _living(self, key: SessionKey, seqs: Iterable[int], mark: object) -> tuple[Known, list[int]]:
         """A session, and the keys of those of its entries at these places that are there; all are while it has a mark
