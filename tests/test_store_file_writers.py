@@ -156,7 +156,7 @@ def anything(store: Store, dice: random.Random) -> None:
         lambda: drive(store.append(key, [Entry(id="given", content="same")], check_ids=True)),
         lambda: drive(store.commit(key, Change(kind="erase", reason="r", seqs=tuple(sorted(seqs[:2]))))),
         lambda: drive(store.commit(key, Change(kind="clear", reason="r"))),
-        lambda: drive(store.fork(key, other.session, head, expect_epoch=head.epoch)),
+        lambda: drive(store.fork(key, other.session, head, expect_epoch=head.epoch, created=head.created)),
         lambda: drive(store.load(other, Dump(head=Head(), entries=(), records=()), replace=True)),
         lambda: drive(store.delete(key)),
         lambda: drive(store.count(key, "words", {seq: seq for seq in seqs})),

@@ -44,6 +44,19 @@ class BranchConformance(Contract):
         assert [one.session for one in await on.store.sessions(KEY.tenant)] == sorted({KEY.session, BRANCH.session})
 
     @rule
+    async def test_a_branch_names_no_entries_that_are_nowhere(self, on: OpenedStore) -> None:
+        """By a head of before a session was deleted and made anew no branch is made: the new one may be shorter."""
+        await on.store.append(KEY, said("a", "b", "c"))
+        head = await on.store.head(KEY) or Head()
+        await on.store.delete(KEY)
+        await on.store.append(KEY, said("d"))
+
+        await refused(Conflict, on.store.fork(KEY, BRANCH.session, head, expect_epoch=head.epoch))
+
+        assert await on.store.head(BRANCH) is None
+        assert texts(await on.store.read(KEY)) == ["d"]
+
+    @rule
     async def test_a_branch_has_the_records_up_to_its_revision(self, on: OpenedStore) -> None:
         """Records later than the head that is given stay where they are."""
         await on.store.append(KEY, said("a"))

@@ -73,6 +73,10 @@ class Wholes:
                 ],
             )
             expected(key, known.head, None, expect_epoch, created)
+            if head.next_seq > known.head.next_seq:  # the branch would name entries that are nowhere
+                raise Conflict(
+                    f"session {key.session!r}", "is shorter than its branch: it was made anew; read it again"
+                )
             target = await self._sessions.find(SessionKey(key.tenant, into))
             if target.over is not None:
                 raise Over(target.key)
