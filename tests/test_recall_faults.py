@@ -155,6 +155,12 @@ DAMAGE: dict[str, Any] = {
     "without its tables": lambda path: run(path, "DROP TABLE entry_1"),
     "without its words": lambda path: run(path, "DROP TABLE words_1"),
     "without a number": lambda path: run(path, "DELETE FROM tenant"),
+    "a kind that is none": lambda path: run(path, "UPDATE entry_1 SET kind = 99"),
+    "a time that is text": lambda path: run(path, "UPDATE entry_1 SET at = 'soon'"),
+    "a length that is bytes": lambda path: run(path, "UPDATE entry_1 SET chars = x'00ff'"),
+    "a record that is none": lambda path: run(path, "UPDATE session_1 SET cursor = '[}'"),
+    "a record that is a number": lambda path: run(path, "UPDATE session_1 SET cursor = 3"),
+    "a count that is text": lambda path: run(path, "UPDATE tenant SET parts = 'x'"),
 }
 
 

@@ -182,6 +182,27 @@ def test_facts_of_what_is_wanted_are_enough() -> None:
     ).ranked(talk.facts)
 
 
+def test_a_word_that_most_entries_have_takes_no_place_from_others() -> None:
+    """Where other words were asked for, what most entries say as well changes neither what is found nor its order."""
+    turns: list[tuple[Role, str]] = [
+        ("user", f"The lot number {i} has {'rye' if i % 4 == 0 else 'oats'}.") for i in range(200)
+    ]
+    talk = Talk(turns, every=DAY)
+
+    assert talk.order("rye in a lot") == talk.order("rye")
+
+
+def test_a_word_that_most_entries_have_is_found_where_few_have_the_others() -> None:
+    """Who has the rare word comes first, and those that have the common one alone are found behind it."""
+    turns: list[tuple[Role, str]] = [("user", "The lot has oats."), ("user", "The door is shut.")]
+    talk = Talk([*turns * 3, ("user", "The lot has rye."), ("user", "The lot has oats.")], every=DAY)
+
+    order = talk.order("rye lot")
+
+    assert order[0] == 7
+    assert sorted(order) == [1, 3, 5, 7, 8]
+
+
 def test_nothing_found() -> None:
     """No term, no match, no facts: no hit, and no error."""
     assert Ranking(Question((), ()), []).ranked({}) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -16,6 +17,9 @@ KNOWN = 10_000
 """Common terms of which is remembered how many parts hold them."""
 
 _keys = msgspec.json.Decoder(list[int]).decode
+_Kind = Annotated[int, msgspec.Meta(ge=0, lt=len(KINDS))]
+_Role = Annotated[int, msgspec.Meta(ge=0, lt=len(ROLES))]
+_facts = msgspec.json.Decoder(list[tuple[int, int, _Kind, _Role, int, str | None]]).decode
 
 
 class Answers:
@@ -94,11 +98,12 @@ class Answers:
         return holding
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:
-        """As `Index.facts` says."""
+        """As `Index.facts` says. They come as one text, which costs half of what as many rows do."""
         asked = msgspec.json.encode(places).decode()
-        there = "FROM entry_N WHERE place IN (SELECT value FROM json_each(?)) AND checksum != -1"
-        rows = self._run("SELECT place, at, kind, role, chars, name " + there, (asked,)).fetchall()
-        return {place: Facts(at, KINDS[kind], ROLES[role], chars, name) for place, at, kind, role, chars, name in rows}
+        facts = "SELECT json_group_array(json_array(place, at, kind, role, chars, name))"
+        there = " FROM entry_N WHERE place IN (SELECT value FROM json_each(?)) AND checksum != -1"
+        found = _facts(self._run(facts + there, (asked,)).fetchone()[0])
+        return {place: Facts(at, KINDS[kind], ROLES[role], chars, name) for place, at, kind, role, chars, name in found}
 
     def parts(self, number: int) -> list[int]:
         """The keys of the parts of a session's entries."""

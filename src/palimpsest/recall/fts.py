@@ -14,6 +14,8 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from palimpsest.errors import StoreCorrupt
 from palimpsest.recall.index import Cursor, Document, Size, Update
 from palimpsest.recall.ranking import Facts
@@ -78,7 +80,7 @@ class File:
         with self._lock, Translated(self.where):
             try:
                 return step()
-            except (sqlite3.DatabaseError, StoreCorrupt) as fault:
+            except (sqlite3.DatabaseError, StoreCorrupt, msgspec.DecodeError) as fault:
                 if not _is_damaged(fault):
                     raise
             warn("the search index %s is damaged; it is made anew", self.where)
@@ -238,10 +240,14 @@ def _identity(path: str) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
+_LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")
+"""What SQLite says, as of a wrong statement, where a tenant that it knows lacks a table, or a number is bytes."""
+
+
 def _is_damaged(fault: Exception) -> bool:
     name = getattr(fault, "sqlite_errorname", "")
-    lacking = "no such table" in str(fault)  # of a tenant whom it knows
-    return isinstance(fault, StoreCorrupt) or lacking or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+    odd = isinstance(fault, (StoreCorrupt, msgspec.DecodeError)) or any(text in str(fault) for text in _LACKING)
+    return odd or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 class FtsIndex:

@@ -11,7 +11,8 @@ neighbours do not drown a short entry. Constants were chosen on half of LoCoMo a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import nlargest
 
@@ -43,8 +44,12 @@ OF_SITTING, OF_SPEAKER, OF_ASKER, OF_TIME = 0.1, 0.1, 0.1, 0.1
 """What is added for the sitting's best three entries, for a speaker whom the question names, for a user's own words
 where the question is about the one who asks, and for a time that it speaks of: as shares of the best score."""
 
-CANDIDATES = 48
+CANDIDATES = 32
 """Entries with the best parts, of which those around them are looked at, too."""
+
+NOTHING = 1e-3
+"""The share of what the last candidate has below which terms say nothing of what is around. A word that half of all
+parts hold is such, where other words were asked for, too."""
 
 _SEQ, _PART = (1 << SEQ_BITS) - 1, (1 << PART_BITS) - 1
 
@@ -80,26 +85,31 @@ class Ranking:
             candidates: Of how many entries the surroundings are looked at; more where a filter leaves few of them.
         """
         self._question = question
-        asked = [(weight, found) for weight, found in zip(question.weights, matches, strict=True) if found]
-        top = sorted(_best_entries(asked, candidates))
+        asked = [_Asked(weight, found) for weight, found in zip(question.weights, matches, strict=True) if found]
+        asked.sort(key=lambda term: -term.most)
+        best = _best_entries(asked, candidates)
+        least = best[-1][0] if len(best) == candidates else 0.0
+        top = sorted(entry for _, entry in best)
         self._scored = {entry for low, high in _runs(top, REACH) for entry in range(low, high)}
         self._worths: list[float] = []
-        self._worth: dict[int, float] = {}
+        self._worth = defaultdict[int, float](float)
         self._held: dict[int, dict[int, float]] = {}
         reach = [(low << PART_BITS, high << PART_BITS) for low, high in _runs(top, 2 * REACH)]
-        for weight, found in asked:
-            self._take(weight, found, reach)
-        self._best = self._best_parts()
+        for i, term in enumerate(asked):
+            if sum(one.most for one in asked[i:]) > NOTHING * least:
+                self._take(term, reach)
+        self._best, self._several = self._best_parts()
 
-    def _take(self, weight: float, found: Mapping[int, float], reach: Sequence[tuple[int, int]]) -> None:
+    def _take(self, asked: _Asked, reach: Sequence[tuple[int, int]]) -> None:
         """Take in how often each part of entries within reach has the next term, for its length: what BM25 made of it,
         undone. An entry has as much of it as the part that has most.
 
         The weight of the term is not known, but for a part of usual length that has it once the rest of the formula
         is 1, and most parts are such.
         """
-        scale, term = len(found) / sum(found.values()), len(self._worths)
-        worth = weight / scale * (SATURATION + 1)
+        found, term = asked.found, len(self._worths)
+        scale = len(found) / sum(found.values())
+        worth = asked.weight / scale * (SATURATION + 1)
         self._worths.append(worth)
         worths, holding, known = self._worth, self._held, dict[float, tuple[float, float]]()
         for key in _within(found, reach):
@@ -109,23 +119,27 @@ class Ranking:
                 amount = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
                 known[score] = amount, worth * amount / (amount + SATURATION)
             amount, added = known[score]
-            worths[key] = worths.get(key, 0.0) + added
+            worths[key] += added
             held = holding.get(key >> PART_BITS)
             if held is None:
                 holding[key >> PART_BITS] = {term: amount}
             elif amount > held.get(term, 0.0):
                 held[term] = amount
 
-    def _best_parts(self) -> dict[int, int]:
-        """The key of each entry's part that has most of the question; of equal ones the first."""
-        best: dict[int, int] = {}
-        most: dict[int, float] = {}
+    def _best_parts(self) -> tuple[dict[int, int], set[int]]:
+        """The key of each entry's part that has most of the question, of equal ones the first; and the entries of which
+        several parts have something of it."""
+        best, several = dict[int, int](), set[int]()
         for key, worth in self._worth.items():
             entry = key >> PART_BITS
-            other = most.get(entry, -1.0)
-            if worth > other or (worth == other and key < best[entry]):
-                most[entry], best[entry] = worth, key
-        return best
+            other = best.setdefault(entry, key)
+            if other == key:
+                continue
+            several.add(entry)
+            most = self._worth[other]
+            if worth > most or (worth == most and key < other):
+                best[entry] = key
+        return best, several
 
     @property
     def wanted(self) -> list[int]:
@@ -152,31 +166,35 @@ class Ranking:
         ]
 
     def _scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:
-        """The score of each entry, with what is around it; what stands in another part than the best one counts less.
-        Between sessions there are numbers that no entry has."""
-        sources: dict[int, tuple[int, float, dict[int, float]]] = {}
+        """The score of each entry, with what is around it; what stands in another part than the best counts less."""
+        scores = {entry: 0.0 for entry in self._scored if entry in facts}
+        for worth, amounts in zip(self._worths, self._spread(scores, facts), strict=True):
+            for entry, amount in amounts.items():
+                scores[entry] += worth * amount / (amount + SATURATION)
+        for entry in self._several & scores.keys():
+            every = sum(self._worths[term] * held / (held + SATURATION) for term, held in self._held[entry].items())
+            scores[entry] -= (1 - REST) * (every - self._worth[self._best[entry]])
+        return scores
+
+    def _spread(self, scored: Container[int], facts: Mapping[int, Facts]) -> list[defaultdict[int, float]]:
+        """How much of each term these entries have, with what is around them in their sitting. Between sessions there
+        are numbers that no entry has."""
+        spread = [defaultdict[int, float](float) for _ in self._worths]
         for entry, held in self._held.items():
-            known = facts.get(entry)
-            if known is not None:
-                sources[entry] = known.at, 1.0 if known.chars <= LONG else LONG / known.chars, held
-        scores: dict[int, float] = {}
-        for entry in self._scored:
             known = facts.get(entry)
             if known is None:
                 continue
-            own = self._held.get(entry)
-            there = _together(own, entry, known.at, sources)
-            scores[entry] = self._worth_of(there)
-            if own is not None:
-                every = scores[entry] if there is own else self._worth_of(own)
-                scores[entry] -= (1 - REST) * (every - self._worth[self._best[entry]])
-        return scores
-
-    def _worth_of(self, held: Mapping[int, float]) -> float:
-        worths, total = self._worths, 0.0
-        for term, amount in held.items():
-            total += worths[term] * amount / (amount + SATURATION)
-        return total
+            at, given = known.at, 1.0 if known.chars <= LONG else LONG / known.chars
+            near = [(entry, 1.0)] if entry in scored else []
+            for place, share in AROUND:
+                other = entry - place
+                if other in scored and -SITTING <= facts[other].at - at <= SITTING:
+                    near.append((other, share * given))
+            for term, amount in held.items():
+                amounts = spread[term]
+                for other, share in near:
+                    amounts[other] += share * amount
+        return spread
 
     def _add_sittings(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
         """Add to each entry what the best three of its sitting have."""
@@ -227,35 +245,26 @@ def _within(found: Mapping[int, float], runs: Sequence[tuple[int, int]]) -> list
     return within
 
 
-def _together(
-    own: Mapping[int, float] | None, entry: int, at: int, sources: Mapping[int, tuple[int, float, Mapping[int, float]]]
-) -> Mapping[int, float]:
-    """How much an entry, written `at` then, has of each term, with what is around it in its sitting."""
-    there: dict[int, float] | None = None
-    for place, share in AROUND:
-        source = sources.get(entry + place)
-        if source is None or not -SITTING <= source[0] - at <= SITTING:
-            continue
-        if there is None:
-            there = dict(own or ())
-        given = share * source[1]
-        for term, amount in source[2].items():
-            there[term] = there.get(term, 0.0) + given * amount
-    return own or {} if there is None else there
+class _Asked:
+    """A term of a question: its weight, the parts that hold it, and the `most` that it adds to one."""
+
+    def __init__(self, weight: float, found: Mapping[int, float]) -> None:
+        self.weight, self.found = weight, found
+        self.most = weight * max(found.values())
 
 
-def _best_entries(asked: Sequence[tuple[float, Mapping[int, float]]], candidates: int) -> set[int]:
-    """The entries with the best parts; of equal ones the newest.
+def _best_entries(asked: Sequence[_Asked], candidates: int) -> list[tuple[float, int]]:
+    """What the best part of each of the best entries has, with the entry, best first; of equal ones the newest first.
 
     Terms that add most come first. Parts that have none of these are left out as soon as enough entries have more than
     all other terms could add (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995).
     """
-    order = sorted(((weight * max(found.values()), weight, found) for weight, found in asked), key=lambda one: -one[0])
     totals: dict[int, float] = {}
     closed = False
-    for i, (_, weight, found) in enumerate(order):
+    for i, term in enumerate(asked):
+        weight, found = term.weight, term.found
         if not closed and len(totals) < len(found):  # else to look costs more than it saves
-            closed = _is_enough(totals, candidates, sum(most for most, _, _ in order[i:]))
+            closed = _is_enough(totals, candidates, sum(one.most for one in asked[i:]))
         if closed:
             for key in totals.keys() & found.keys():
                 totals[key] += weight * found[key]
@@ -264,7 +273,7 @@ def _best_entries(asked: Sequence[tuple[float, Mapping[int, float]]], candidates
         else:
             for key, score in found.items():
                 totals[key] = totals.get(key, 0.0) + weight * score
-    return {entry for _, entry in _best_of(totals, candidates)}
+    return _best_of(totals, candidates)
 
 
 def _is_enough(totals: Mapping[int, float], candidates: int, rest: float) -> bool:

@@ -69,12 +69,12 @@ class Words:
 
     def told(self, what: str) -> int:
         """A number of the tenant's own: `mark`, `generation`."""
-        return int(self._of_tenant(what)[0])
+        return self._of_tenant(what)[0]
 
     def _of_tenant(self, what: str) -> tuple[int, ...]:
         found = self._db.execute(f"SELECT {what} FROM tenant WHERE number = ?", (self._number,)).fetchone()  # noqa: S608
-        if found is None:
-            raise Damaged("a tenant has gone that was there")
+        if found is None or not all(isinstance(value, int) for value in found):
+            raise Damaged("a tenant has gone that was there, or a number of his is none")
         return tuple(found)
 
     def set_mark(self, mark: int, generation: int) -> None:
@@ -336,4 +336,6 @@ def _checksum(document: Document) -> int:
 
 
 def _with(cursor: bytes, number: int) -> Cursor:
+    if not isinstance(cursor, bytes):
+        raise Damaged("how far a session was taken in is said by what is no record of ours")
     return msgspec.structs.replace(_cursor(cursor), number=number)
