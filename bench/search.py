@@ -41,7 +41,7 @@ from palimpsest.recall.questions import question
 from palimpsest.recall.search import Hit, search
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.recalling.asked import LIMIT
-from palimpsest.sessions.recalling.finding import ahead
+from palimpsest.sessions.recalling.finding import SPARE
 
 SESSION = 1_000
 TIMES = 25
@@ -142,7 +142,7 @@ def _places(memory: Memory, what: str) -> Callable[[str], list[Hit]]:
     numbers = [drive(index.cursors(["s0"]))["s0"].number] if what in WITHIN else None
 
     def find(query: str) -> list[Hit]:
-        return drive(search(index, question(query, time.time_ns() // 1000), numbers, None, ahead(LIMIT), apart))
+        return drive(search(index, question(query, time.time_ns() // 1000), numbers, None, LIMIT + SPARE, apart))
 
     return find
 

@@ -39,6 +39,9 @@ LARGE = (
     "unused parts of the search index {where} may still hold terms of it: at {size:,} bytes it is too large to be "
     "written anew with every erasure. `memory.vacuum` and `palimpsest vacuum` do that"
 )
+CACHE = 8192
+"""Kibibytes of pages that are kept, at most: of 100,000 entries what a search reads of lengths and facts."""
+
 PATIENCE = 1000
 """Milliseconds that writing an index anew waits, at most, for others who use it."""
 
@@ -113,6 +116,7 @@ class File:
             db = connected(self.path, self.path, writable=True)
         try:
             db.execute(f"PRAGMA busy_timeout={int(self._busy * 1000)}")
+            db.execute(f"PRAGMA cache_size=-{CACHE}")
             db.execute("PRAGMA secure_delete=ON")
             db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that is new
             db.execute("PRAGMA journal_mode=WAL")

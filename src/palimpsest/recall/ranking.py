@@ -44,7 +44,7 @@ OF_SITTING, OF_SPEAKER, OF_ASKER, OF_TIME = 0.1, 0.1, 0.1, 0.1
 """What is added for the sitting's best three entries, for a speaker whom the question names, for a user's own words
 where the question is about the one who asks, and for a time that it speaks of: as shares of the best score."""
 
-CANDIDATES = 32
+CANDIDATES = 28
 """Entries with the best parts, of which those around them are looked at, too."""
 
 NOTHING = 1e-3
@@ -90,7 +90,7 @@ class Ranking:
         best = _best_entries(asked, candidates)
         least = best[-1][0] if len(best) == candidates else 0.0
         top = sorted(entry for _, entry in best)
-        self._scored = {entry for low, high in _runs(top, REACH) for entry in range(low, high)}
+        self._scored = set[int]().union(*(range(low, high) for low, high in _runs(top, REACH)))
         self._worths: list[float] = []
         self._worth = defaultdict[int, float](float)
         self._held: dict[int, dict[int, float]] = {}
@@ -167,7 +167,7 @@ class Ranking:
 
     def _scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:
         """The score of each entry, with what is around it; what stands in another part than the best counts less."""
-        scores = {entry: 0.0 for entry in self._scored if entry in facts}
+        scores = dict.fromkeys(self._scored & facts.keys(), 0.0)
         for worth, amounts in zip(self._worths, self._spread(scores, facts), strict=True):
             for entry, amount in amounts.items():
                 scores[entry] += worth * amount / (amount + SATURATION)
@@ -198,17 +198,18 @@ class Ranking:
 
     def _add_sittings(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
         """Add to each entry what the best three of its sitting have."""
-        sitting: list[int] = []
-        last: Facts | None = None
-        before = -1
+        sittings, sitting, last, next_session = list[list[int]](), list[int](), 0, 0
         for entry in sorted(scores):
-            now = facts[entry]
-            if last is not None and (now.at - last.at > SITTING or entry >> SEQ_BITS != before >> SEQ_BITS):
-                _add_best(sitting, scores)
-                sitting = []
+            at = facts[entry].at
+            if entry >= next_session or at - last > SITTING:
+                sittings.append(sitting := [])
+                next_session = (entry >> SEQ_BITS) + 1 << SEQ_BITS
             sitting.append(entry)
-            last, before = now, entry
-        _add_best(sitting, scores)
+            last = at
+        for sitting in sittings:
+            more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
+            for entry in sitting:
+                scores[entry] += more
 
     def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
         """Add to what was said by whom the question names, by the one who asks about themself, at a time it names."""
@@ -289,12 +290,6 @@ def _best_of(totals: Mapping[int, float], candidates: int) -> list[tuple[float, 
         if score > best.get(entry, -1.0):
             best[entry] = score
     return nlargest(candidates, zip(best.values(), best, strict=True))
-
-
-def _add_best(sitting: Sequence[int], scores: dict[int, float]) -> None:
-    more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
-    for entry in sitting:
-        scores[entry] += more
 
 
 @lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ from palimpsest.stores import Store
 T = TypeVar("T")
 
 SPARE = 5
-"""How many more than are wanted are read: some of them may be gone."""
+"""How many more than are wanted are looked for, and read: some of them may be gone, or the same."""
 
 WIDER, WIDEST = 8, 10_000
 """Times as many as before are looked at where most of them were gone, or the same, and beyond how many never more."""
@@ -41,15 +41,6 @@ class Found(NamedTuple):
     part: int
 
 
-def ahead(limit: int) -> int:
-    """Return of how many entries an index is asked the places where so many are wanted: some of them may be gone.
-
-    Args:
-        limit: How many are wanted.
-    """
-    return limit + max(limit // 2, SPARE)
-
-
 class Finder:
     """Finds entries in a store."""
 
@@ -64,7 +55,7 @@ class Finder:
     async def find(self, asked: Asked, sessions: Sequence[str] | None) -> list[Found]:
         """Return the entries of these sessions (None: of all) that answer, best first; each once, whoever has it."""
         found, known, looked = list[Found](), set[object](), set[tuple[int, int]]()
-        most = ahead(asked.limit)
+        most = asked.limit + SPARE
         while True:
             hits = [hit for hit in await self._hits(asked, sessions, most) if (hit.number, hit.seq) not in looked]
             there = len(looked) + len(hits)
