@@ -27,7 +27,7 @@ from recall import CATEGORIES, LIMIT, MEASURES, Scores, Search, corpora, measure
 from recall_corpora import Asked, Talk
 
 from palimpsest.recall.embedders import MODELS, embedder
-from palimpsest.recall.fusion import NEAREST, WEIGHT, Meaning
+from palimpsest.recall.fusion import BY_WORDS, NEAREST, WEIGHT, Meaning
 from palimpsest.recall.parts import parts_of
 from palimpsest.recall.postings import Postings, key_of
 from palimpsest.recall.questions import question
@@ -102,7 +102,7 @@ def joined(talk: Talk, model: Model, weight: float) -> Search:
 
     def search(asked: Asked) -> list[int]:
         wanted = question(asked.text, asked.now)
-        ranking = Ranking(wanted, index.matches(wanted.terms))
+        ranking = Ranking(wanted, index.matches(wanted.terms), candidates=BY_WORDS)
         _, nearest = drive(vectors.search(asked.text, [0], limit=NEAREST))
         by_words = ranking.ranked(facts, limit=LIMIT)
         return [hit.seq for hit in Meaning(nearest).joined(by_words, facts, weight=weight, limit=LIMIT)]

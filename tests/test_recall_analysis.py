@@ -188,6 +188,33 @@ def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "several"),
+    [
+        ("How many cats does Ann have?", True),
+        ("how often did it rain", True),
+        ("What books has Melanie read?", True),
+        ("Which classical pieces did they play?", True),
+        ("Which of her brothers are taller?", True),
+        ("Where has he been?", True),
+        ("What have Ann and Bo seen?", True),
+        ("And what has she painted so far?", True),
+        ("What glass did he break?", False),
+        ("What is the name of Ann's cats?", False),
+        ("What does Ann's cat eat?", False),
+        ("When did they paint these walls?", False),
+        ("How long has he been ill?", False),
+        ("Why has it failed?", False),
+        ("Which?", False),
+        ("how", False),
+        ("", False),
+    ],
+)
+def test_whether_several_things_are_asked_for(text: str, several: bool) -> None:
+    """A plural is asked for, a number, or what somebody has done."""
+    assert question(text).several is several
+
+
+@pytest.mark.parametrize(
     ("text", "phrase"),
     [
         ('Where is "the lady of the lake"?', "ladi lake"),

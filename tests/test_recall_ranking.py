@@ -142,6 +142,29 @@ def test_who_asks_about_themself_means_what_they_said() -> None:
     assert talk.order("What is the car?")[0] == 2
 
 
+def test_where_several_things_are_asked_for_the_best_of_each_sitting_come_first() -> None:
+    """What was said on other days is not behind all that was said on the best of them."""
+    said: list[tuple[Role, str]] = [("user", "I read the book Momo, such a book."), ("user", "It is a book on time.")]
+    talk = Talk([*said, ("user", "The door is shut.")])
+    talk.at += DAY
+    talk.say("user", "That book with the long name is one I read.")
+
+    assert talk.order("Which book did you read?")[:2] == [1, 2]
+    assert talk.order("Which books did you read?")[:2] == [1, 4]
+
+
+def test_a_speaker_counts_more_where_several_things_are_asked_for() -> None:
+    """What somebody has done is said by themself more often than by others, in other words perhaps."""
+    turns: list[tuple[Role, str, str]] = [
+        ("user", "We went to the lake by train.", "Ann"),
+        ("assistant", "At the lake, Ann, by that lake.", "Bo"),
+    ]
+    talk = Talk(turns, every=DAY)
+
+    assert talk.order("Where was Ann, at the lake?")[0] == 2
+    assert talk.order("Which lakes has Ann been to?")[0] == 1
+
+
 def test_a_time_that_the_question_speaks_of() -> None:
     """Of the same said twice, what was said at the time in question comes first."""
     talk = Talk([("user", "We went to the lake.")] * 4, every=40 * DAY)

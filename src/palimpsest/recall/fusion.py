@@ -18,6 +18,9 @@ WEIGHT = 0.25
 """The share of meaning. Chosen on the first five conversations of LoCoMo and on conversations that are not LoCoMo: more
 finds more in chats, and less where questions repeat the words of long answers and of JSON."""
 
+BY_WORDS = 56
+"""Entries with the best parts by words, of which those around them are looked at: more than where only words count."""
+
 NEAREST = 200
 """Parts that are asked of an index of vectors: the least of them is what counts as nothing in common."""
 

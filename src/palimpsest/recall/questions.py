@@ -25,6 +25,9 @@ MOST_TERMS = 32
 _QUOTED = re.compile(r"\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|`([^`\n]{2,200})`|«([^»\n]{2,200})»")
 _IDENTIFIER = re.compile(r"[^\W_]{1,64}+(?:[_./:@#\\-]{1,2}+[^\W_]{1,64}+)++")
 _FIRST_PERSON = re.compile(r"(?<![\w'])(?:I|[Mm]y|[Mm]e|[Mm]ine|I'(?:m|ve|d|ll))(?![\w'])")
+_MANY = frozenset(("many", "often"))
+_SINGULAR = frozenset(("is", "was"))
+_AUXILIARY = frozenset("are can could did do does had has have might should were will would".split())  # noqa: SIM905
 _LONGEST = 10_000
 _QUARTER = 92 * 24 * 3600 * 1_000_000
 
@@ -33,13 +36,15 @@ class Question(msgspec.Struct, frozen=True, gc=False):
     """What is asked: `terms` (one with spaces is a phrase) with a weight each, and what it says of who and when.
 
     `words` are the terms of all its words, by which a speaker's name is known; `own` says that the one who asks means
-    themself; `spans` are the times that it speaks of.
+    themself; `several` that more than one thing is asked for, said on several days perhaps; `spans` are the times that
+    it speaks of.
     """
 
     terms: tuple[str, ...]
     weights: tuple[float, ...]
     words: frozenset[str] = frozenset()
     own: bool = False
+    several: bool = False
     spans: tuple[Span, ...] = ()
 
 
@@ -54,8 +59,9 @@ def question(text: str, now: int | None = None) -> Question:
     weights: dict[str, float] = {}
     every: list[str] = []
     pairs: list[str] = []
+    said = words(text)
     last = ""
-    for word in words(text):
+    for word in said:
         found = terms_of_word(word)
         every += found
         if word.lower() in QUESTION_WORDS:
@@ -75,7 +81,25 @@ def question(text: str, now: int | None = None) -> Question:
     for span in times:
         _add(weights, _dates(span), DAY)
     own = bool(_FIRST_PERSON.search(text))
-    return Question(tuple(weights), tuple(weights.values()), frozenset(every), own, tuple(times))
+    several = _asks_for_several([word.lower() for word in said])
+    return Question(tuple(weights), tuple(weights.values()), frozenset(every), own, several, tuple(times))
+
+
+def _asks_for_several(said: Sequence[str]) -> bool:
+    """Whether more than one thing is asked for, in English: "how many", "which books did", "what has she"."""
+    for i, asking in enumerate(said):
+        if asking == "how" and not _MANY.isdisjoint(said[i + 1 : i + 2]):
+            return True
+        behind = said[i + 1 : i + 7]
+        verb = next((j for j, word in enumerate(behind) if word in _AUXILIARY or word in _SINGULAR), None)
+        if verb is None or behind[verb] in _SINGULAR:
+            continue
+        noun = behind[verb - 1] if verb and asking in ("what", "which") else ""
+        if noun.endswith("s") and not noun.endswith("ss"):
+            return True
+        if asking in ("what", "which", "who", "where", "how") and behind[verb] in ("has", "have"):
+            return behind[0] != "long"
+    return False
 
 
 def _dates(span: Span) -> Sequence[str]:

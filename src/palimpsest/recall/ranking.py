@@ -44,6 +44,10 @@ OF_SITTING, OF_SPEAKER, OF_ASKER, OF_TIME = 0.1, 0.1, 0.1, 0.1
 """What is added for the sitting's best three entries, for a speaker whom the question names, for a user's own words
 where the question is about the one who asks, and for a time that it speaks of: as shares of the best score."""
 
+SEVERAL_OF_SPEAKER, SEVERAL_BEHIND = 0.25, 0.9
+"""Where several things are asked for: `OF_SPEAKER`, and what others of a sitting count beside its best, so that more
+sittings have a say."""
+
 CANDIDATES = 28
 """Entries with the best parts, of which those around them are looked at, too."""
 
@@ -157,8 +161,16 @@ class Ranking:
             only: Which entries may be returned; those that may not still count for those around them.
         """
         scores = self._scores(facts)
-        self._add_sittings(scores, facts)
+        sittings = _sittings(scores, facts)
+        for sitting in sittings:
+            more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
+            for entry in sitting:
+                scores[entry] += more
         self._add_who_and_when(scores, facts)
+        if self._question.several:
+            for sitting in sittings:
+                best = max(sitting, key=lambda entry: (scores[entry], entry))
+                scores.update((entry, SEVERAL_BEHIND * scores[entry]) for entry in sitting if entry != best)
         kept = [(score, entry) for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
         return [
             Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, 0) & _PART)
@@ -196,33 +208,32 @@ class Ranking:
                     amounts[other] += share * amount
         return spread
 
-    def _add_sittings(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
-        """Add to each entry what the best three of its sitting have."""
-        sittings, sitting, last, next_session = list[list[int]](), list[int](), 0, 0
-        for entry in sorted(scores):
-            at = facts[entry].at
-            if entry >= next_session or at - last > SITTING:
-                sittings.append(sitting := [])
-                next_session = (entry >> SEQ_BITS) + 1 << SEQ_BITS
-            sitting.append(entry)
-            last = at
-        for sitting in sittings:
-            more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
-            for entry in sitting:
-                scores[entry] += more
-
     def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
         """Add to what was said by whom the question names, by the one who asks about themself, at a time it names."""
         top = max(scores.values(), default=0.0)
         words, own, spans = self._question.words, self._question.own, self._question.spans
+        of_speaker = SEVERAL_OF_SPEAKER if self._question.several else OF_SPEAKER
         for entry in scores:
             known = facts[entry]
             if known.name is not None and known.kind == "message" and not words.isdisjoint(_names(known.name)):
-                scores[entry] += OF_SPEAKER * top
+                scores[entry] += of_speaker * top
             if own and known.role == "user" and known.kind == "message":
                 scores[entry] += OF_ASKER * top
             if spans and any(span.since <= known.at < span.until for span in spans):
                 scores[entry] += OF_TIME * top
+
+
+def _sittings(entries: Iterable[int], facts: Mapping[int, Facts]) -> list[list[int]]:
+    """The entries of each sitting, ascending."""
+    sittings, sitting, last, next_session = list[list[int]](), list[int](), 0, 0
+    for entry in sorted(entries):
+        at = facts[entry].at
+        if entry >= next_session or at - last > SITTING:
+            sittings.append(sitting := [])
+            next_session = (entry >> SEQ_BITS) + 1 << SEQ_BITS
+        sitting.append(entry)
+        last = at
+    return sittings
 
 
 def _runs(entries: Iterable[int], far: int) -> list[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from palimpsest.recall.analysis import UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
-from palimpsest.recall.fusion import Meaning
+from palimpsest.recall.fusion import BY_WORDS, Meaning
 from palimpsest.recall.index import COMMON, Index, spoken
 from palimpsest.recall.questions import PAIR, Question
 from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking
@@ -51,7 +51,7 @@ async def search(
         apart: where what takes long is computed.
         meaning: what is near to it in meaning; None: only words count.
     """
-    candidates = max(CANDIDATES, limit) * (NARROW if takes is not None else 1)
+    candidates = max(CANDIDATES if meaning is None else BY_WORDS, limit) * (NARROW if takes is not None else 1)
     matches = await _matches(index, question, numbers)
     ranking, wanted = await apart(_begun, question, matches, candidates, meaning)
     hits: list[Hit] = await apart(_hits, ranking, await index.facts(wanted), takes, limit, meaning)
