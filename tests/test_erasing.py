@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Audio, ConfigError, EntryNotFound, File, Image, Memory, Opaque, Query, Session, Text
-from palimpsest.errors import ErasureFailed
+from palimpsest.errors import Conflict, ErasureFailed
 from palimpsest.strategies import CallableSummarizer, Summarize
 from palimpsest.testing import FakeClock
 from palimpsest.types import Erased
@@ -624,3 +624,22 @@ def test_the_asynchronous_face_does_the_same(tmp_path: Any) -> None:
             assert (await memory.forget(session="one")).sessions == ("one",)
 
     asyncio.run(main())
+
+
+def test_a_session_is_cleared_only_as_it_was_seen() -> None:
+    """By its revision or by a context: where something has come since, nothing is destroyed."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("a", max_tokens=1000)
+        session.add_user_message("one")
+        context = session.context()
+        session.add_user_message("two")
+        for seen in (context, context.revision, 0):
+            with pytest.raises(Conflict, match="revision"):
+                session.clear(seen=seen)
+        for wrong in ("1", True, 1.5):
+            with pytest.raises(ConfigError, match="seen"):
+                session.clear(seen=wrong)  # type: ignore[arg-type]
+        assert len(session.entries()) == 2
+
+        assert session.clear(seen=session.context()) == 2
+        assert memory.session("never").clear(seen=0) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from palimpsest import ConfigError
-from palimpsest.errors import InvalidEntry
+from palimpsest.errors import Conflict, InvalidEntry
 from palimpsest.resources import AsyncResources, DeclaredMemory, Limits, Resources
 from palimpsest.resources.keys import matcher
+from palimpsest.resources.operations import COPIES
 from test_resources import MINIMAL, loaded
 from writer import quarters
 
@@ -150,6 +152,36 @@ def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: D
     assert [entry.text for entry in kept] == ["message 0", "message 1", "message 2"]
     assert sorted(keyed.stats("*")) == ["a:1", "a:2", "b"]
     assert keyed.clear("a:1", confirm=True).backups == {}
+
+
+@pytest.mark.parametrize("others", [1, 3, COPIES])
+def test_all_that_a_clearing_destroys_is_in_its_copy(
+    resources: Resources, keyed: DeclaredMemory, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Whoever adds while the copy is made: it is in it, or the clearing gives up and nothing goes. No copy that was
+    too early stays."""
+    filled(keyed, "a", 1)
+    memory, adding = resources.memory(ID), iter(range(others))
+    real = memory.import_session
+
+    def copied(*given: Any, **more: Any) -> Any:
+        done = real(*given, **more)
+        for number in itertools.islice(adding, 1):
+            keyed.session("a").add_user_message(f"late {number}")
+        return done
+
+    monkeypatch.setattr(memory, "import_session", copied)
+    said = ["message 0", *(f"late {number}" for number in range(others))]
+    if others < COPIES:
+        cleared = keyed.clear("a", confirm=True, backup=True)
+        assert cleared.entries == {"a": len(said)}
+        assert [entry.text for entry in memory.session(cleared.backups["a"]).entries()] == said
+        assert keyed.read("a").total == 0
+    else:
+        with pytest.raises(Conflict, match="revision"):
+            keyed.clear("a", confirm=True, backup=True)
+        assert [entry.text for entry in keyed.session("a").entries()] == said
+    assert len([one for one in memory.sessions() if "/~" in one.session]) == (others < COPIES)
 
 
 def test_a_deleted_key_is_gone(keyed: DeclaredMemory) -> None:

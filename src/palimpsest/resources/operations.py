@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.errors import ConfigError, PalimpsestError, SessionNotFound
+from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.entry import moment
 from palimpsest.resources.clearing import held
@@ -18,6 +18,9 @@ from palimpsest.resources.payloads import Limits
 from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.memory import AsyncMemory
 from palimpsest.sessions.session import AsyncSession
+
+COPIES = 10
+"""Times that a backup is made of a session that others change meanwhile."""
 
 
 class AsyncDeclaredMemory:
@@ -103,13 +106,14 @@ class AsyncDeclaredMemory:
 
     async def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
         """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`,
-        LockTimeout where another clears or deletes the same key for longer than five seconds.
+        LockTimeout where another clears or deletes the same key for longer than five seconds, Conflict where others add
+        faster than a backup can be made: then the key in question is as it was.
 
         Args:
             key: a key, or a pattern.
             confirm: True, to say that it is meant.
             backup: whether what is there is first stored as a session of its own, which goes with its user in `forget`.
-                What others add after it was stored, and before the clear, is destroyed and not in it.
+                All that is destroyed is in it: where others have added meanwhile, it is stored anew.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         if confirm is not True:
@@ -119,20 +123,37 @@ class AsyncDeclaredMemory:
         for one in await self._keys(key, max_keys):
             session = self.session(one)
             async with held(self._memory, session.id, self._clear_seconds):
-                if backup and (kept := await self._backup(session)) is not None:
-                    backups[one] = kept
-                entries[one] = await session.clear()
+                if backup:
+                    copy, entries[one] = await self._cleared_into_a_copy(session)
+                    backups |= {one: copy} if copy else {}
+                else:
+                    entries[one] = await session.clear()
         return KeyCleared(entries=entries, backups=backups)
 
-    async def _backup(self, session: AsyncSession) -> str | None:
-        """Store a copy of a session, and return its id; None where there is nothing to copy."""
+    async def _cleared_into_a_copy(self, session: AsyncSession) -> tuple[str, int]:
+        """Store a copy of a session, and clear that; return the copy's id ("": there was nothing to copy) and how many
+        entries there were. Where others change the session in between it is copied again."""
+        tries = 0
+        while True:
+            copy, revision = await self._copied(session)
+            try:
+                return copy, await session.clear(seen=revision)
+            except Conflict:
+                if copy:
+                    await self._memory.delete_session(copy)
+                tries += 1
+                if tries == COPIES:
+                    raise
+
+    async def _copied(self, session: AsyncSession) -> tuple[str, int]:
+        """Store a copy of a session; return its id and of what revision it is: "" and 0 where there is nothing."""
         try:
             data = await session.export()
         except SessionNotFound:
-            return None
+            return "", 0
         copy = f"{self._resource.project}/{self._resource.id}/~{os.urandom(8).hex()}"
         await self._memory.import_session(data, session_id=copy)
-        return copy
+        return copy, data["head"]["revision"]
 
     async def flush(
         self,

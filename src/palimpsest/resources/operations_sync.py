@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.errors import ConfigError, PalimpsestError, SessionNotFound
+from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.entry import moment
 from palimpsest.resources.clearing import held_inline
@@ -19,6 +19,9 @@ from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
 from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.sync import Memory, Session
+
+COPIES = 10
+"""Times that a backup is made of a session that others change meanwhile."""
 
 
 class DeclaredMemory:
@@ -104,13 +107,14 @@ class DeclaredMemory:
 
     def clear(self, key: str, *, confirm: bool = False, backup: bool = False, max_keys: int = 0) -> KeyCleared:
         """Destroy all that was said under a key or a pattern; the sessions stay. Raises ConfigError unless `confirm`,
-        LockTimeout where another clears or deletes the same key for longer than five seconds.
+        LockTimeout where another clears or deletes the same key for longer than five seconds, Conflict where others add
+        faster than a backup can be made: then the key in question is as it was.
 
         Args:
             key: a key, or a pattern.
             confirm: True, to say that it is meant.
             backup: whether what is there is first stored as a session of its own, which goes with its user in `forget`.
-                What others add after it was stored, and before the clear, is destroyed and not in it.
+                All that is destroyed is in it: where others have added meanwhile, it is stored anew.
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         if confirm is not True:
@@ -120,20 +124,37 @@ class DeclaredMemory:
         for one in self._keys(key, max_keys):
             session = self.session(one)
             with held_inline(self._memory, session.id, self._clear_seconds):
-                if backup and (kept := self._backup(session)) is not None:
-                    backups[one] = kept
-                entries[one] = session.clear()
+                if backup:
+                    copy, entries[one] = self._cleared_into_a_copy(session)
+                    backups |= {one: copy} if copy else {}
+                else:
+                    entries[one] = session.clear()
         return KeyCleared(entries=entries, backups=backups)
 
-    def _backup(self, session: Session) -> str | None:
-        """Store a copy of a session, and return its id; None where there is nothing to copy."""
+    def _cleared_into_a_copy(self, session: Session) -> tuple[str, int]:
+        """Store a copy of a session, and clear that; return the copy's id ("": there was nothing to copy) and how many
+        entries there were. Where others change the session in between it is copied again."""
+        tries = 0
+        while True:
+            copy, revision = self._copied(session)
+            try:
+                return copy, session.clear(seen=revision)
+            except Conflict:
+                if copy:
+                    self._memory.delete_session(copy)
+                tries += 1
+                if tries == COPIES:
+                    raise
+
+    def _copied(self, session: Session) -> tuple[str, int]:
+        """Store a copy of a session; return its id and of what revision it is: "" and 0 where there is nothing."""
         try:
             data = session.export()
         except SessionNotFound:
-            return None
+            return "", 0
         copy = f"{self._resource.project}/{self._resource.id}/~{os.urandom(8).hex()}"
         self._memory.import_session(data, session_id=copy)
-        return copy
+        return copy, data["head"]["revision"]
 
     def flush(
         self,

@@ -30,6 +30,18 @@ When = int | str | Entry
 """A revision, or an entry (or its id) that is to be the newest."""
 
 
+def revision_of(seen: object) -> int:
+    """Return the revision that a context shows, or that is given. Raises ConfigError for what is neither.
+
+    Args:
+        seen: what somebody says to have seen of a session.
+    """
+    revision = getattr(seen, "revision", seen)
+    if isinstance(revision, bool) or not isinstance(revision, int):
+        raise ConfigError("seen", seen, "a context of the session, or a revision")
+    return revision
+
+
 class Point(msgspec.Struct, frozen=True):
     """A time of a session: the revision, and the `next_seq` of then."""
 

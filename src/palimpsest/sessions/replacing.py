@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.verbs import Adding, checked_key
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
-from palimpsest.sessions.history import History
+from palimpsest.sessions.history import History, revision_of
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.withheld import Withheld
@@ -78,7 +78,7 @@ class Replacing:
         since = (
             first.next_seq
             if seen is None
-            else (await History(self._scope.store, self._scope.key).point(first, _revision(seen), "seen")).next_seq
+            else (await History(self._scope.store, self._scope.key).point(first, revision_of(seen), "seen")).next_seq
         )
         tries = 0
         while True:
@@ -205,11 +205,6 @@ def _in_place(slots: Sequence[Admitted], stored: Sequence[Entry]) -> tuple[Entry
     """The entries of slots: those stored, and what is withheld as it was given."""
     rest = iter(stored)
     return tuple(next(rest, slot.kept) if slot.kept is not None else slot.own or Entry() for slot in slots)
-
-
-def _revision(seen: object) -> int:
-    """The revision that was seen, or that a context shows. What is neither is refused where it is looked up."""
-    return cast("int", seen if isinstance(seen, int) else getattr(seen, "revision", seen))
 
 
 def _seen_at(first: Head, now: Head, since: int) -> int:

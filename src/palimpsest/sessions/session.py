@@ -846,12 +846,17 @@ class AsyncSession:
         """
         return await (await self._erasing()).repair()
 
-    async def clear(self) -> int:
+    async def clear(self, *, seen: Context | int | None = None) -> int:
         """Destroy every entry of the session for good and return how many there were; the session stays.
 
-        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
+        What others add until it is done goes, too. With `seen`, a context or a revision, the session is cleared only if
+        nothing has changed since then: else Conflict is raised, and nothing destroyed. Clearing an empty or unknown
+        session does nothing and returns 0.
+
+        Args:
+            seen: the context, or the revision, after which nothing may have come; None: whatever has.
         """
-        return await (await self._erasing()).clear()
+        return await (await self._erasing()).clear(seen)
 
     # --- the past, and elsewhere
 

@@ -806,12 +806,17 @@ class Session:
         """
         return drive(self._core.repair())
 
-    def clear(self) -> int:
+    def clear(self, *, seen: Context | int | None = None) -> int:
         """Destroy every entry of the session for good and return how many there were; the session stays.
 
-        What others add until it is done goes, too. Clearing an empty or unknown session does nothing and returns 0.
+        What others add until it is done goes, too. With `seen`, a context or a revision, the session is cleared only if
+        nothing has changed since then: else Conflict is raised, and nothing destroyed. Clearing an empty or unknown
+        session does nothing and returns 0.
+
+        Args:
+            seen: the context, or the revision, after which nothing may have come; None: whatever has.
         """
-        return drive(self._core.clear())
+        return drive(self._core.clear(seen=seen))
 
     def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
         """Return what happened to the session, oldest first, one record a revision.

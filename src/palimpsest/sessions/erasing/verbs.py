@@ -11,9 +11,11 @@ from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.eraser import Eraser, checked_reason
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedByQuery, SelectedDamaged, SelectedIds
+from palimpsest.sessions.history import revision_of
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
+    from palimpsest.context.result import Context
     from palimpsest.sessions.erasing.selection import Selection
 
 
@@ -43,20 +45,26 @@ class Erasing:
         self._scope.let_go()
         return await eraser.finished(done, lost, None)
 
-    async def clear(self) -> int:
-        """Destroy every entry of the session."""
+    async def clear(self, seen: Context | int | None) -> int:
+        """Destroy every entry of the session, as long as it is as it was seen."""
         self._scope.may_write()
+        revision = None if seen is None else revision_of(seen)
         self._scope.let_go()
         head = await self._scope.head()
+        if revision is not None and head.revision != revision:
+            reason = f"is at revision {head.revision}, not {revision}: nothing was cleared"
+            raise Conflict(f"session {self._scope.key.session!r}", reason)
         if head.next_seq == head.first_seq:
             return 0
         detail = {"entries": head.entries}
         change = Change(kind="clear", reason="cleared", created=head.created, detail=detail)
         async with self._scope.drop_derived(None) as unmade:
             try:
-                after = await self._scope.store.commit(self._scope.key, change)
-            except Conflict:  # it was deleted meanwhile
-                return 0
+                after = await self._scope.store.commit(self._scope.key, change, expect_revision=revision)
+            except Conflict:
+                if revision is not None:
+                    raise
+                return 0  # it was deleted meanwhile
             if after.revision != head.revision + 1:
                 await unmade.again()  # somebody added meanwhile: that went, too, and something was made of it
         told = await self._scope.store.records(self._scope.key, after=after.revision - 1, before=after.revision + 1)
