@@ -17,9 +17,9 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import LAST_KEY, Ask, Due, Place, Range, Row, Step
-from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
+from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.stores.sqlite.layout import FIRST, MIGRATIONS, migrate
 from palimpsest.testing import BackendFactory, StoreConformance
@@ -59,7 +59,7 @@ WRITER = """
 import sys
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores.backend import Place, Row, Step
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 
 backend = SQLiteBackend("sqlite:///" + sys.argv[1], sys.argv[1], Inline(), DiskOptions(synchronous="NORMAL"))

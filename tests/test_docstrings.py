@@ -28,7 +28,7 @@ from palimpsest import (
     types,
 )
 from palimpsest.sessions.options import GivenOptions
-from palimpsest.stores.common import StoreOptions
+from palimpsest.stores.options import StoreOptions
 
 CLASSES = {
     name: value

@@ -14,9 +14,9 @@ from palimpsest.log.head import Head
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Item, Store
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Refusal, Seen
-from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.memory import MemoryBackend
+from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import BackendFactory, StoreConformance
 from sealed import BOTH, KEY

@@ -25,10 +25,10 @@ from palimpsest.log.change import Change
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Ask, Place, PlaceHead, Range, Row, Step
-from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.file.lines import seal
 from palimpsest.stores.file.names import log_of
+from palimpsest.stores.options import DiskOptions
 from palimpsest.testing import FakeClock
 
 PLACE = Place("tenant", "home", "things", "one")

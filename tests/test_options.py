@@ -15,7 +15,7 @@ from palimpsest.formats import FORMATS
 from palimpsest.runtime.events import EVENTS
 from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.postgres.options import PostgresOptions
 from palimpsest.stores.redis.options import RedisOptions
 from palimpsest.stores.servers import ServerOptions

@@ -13,11 +13,11 @@ from palimpsest import Memory
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.stores import MARK, STORES
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Row, Step
-from palimpsest.stores.common import DiskOptions
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.values import key_of
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
+from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 
 SECRETS = ("entry", "record", "share")

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.sessions.working import FactPage as FactPage
     from palimpsest.stores.breaking import CircuitBreaker as CircuitBreaker
-    from palimpsest.stores.common import StoreOptions as StoreOptions
-    from palimpsest.stores.common import Synchronous as Synchronous
+    from palimpsest.stores.options import StoreOptions as StoreOptions
+    from palimpsest.stores.options import Synchronous as Synchronous
     from palimpsest.stores.values import SessionInfo as SessionInfo
     from palimpsest.transfer.sources import SourceName as SourceName
     from palimpsest.transfer.sources.limits import Limits as Limits
@@ -112,12 +112,12 @@ _HOMES = {
     "Spent": "log.summary",
     "Stats": "sessions.reading",
     "Status": "log.entry",
-    "StoreOptions": "stores.common",
+    "StoreOptions": "stores.options",
     "StrategyName": "compaction.loading",
     "Summary": "log.summary",
     "SummaryItem": "log.summary",
     "Superseded": "log.facts",
-    "Synchronous": "stores.common",
+    "Synchronous": "stores.options",
     "TurnEnd": "sessions.turns",
     "Vacuumed": "sessions.erased",
     "Verification": "sessions.verifying",

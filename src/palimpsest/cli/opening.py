@@ -17,9 +17,9 @@ from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
 from palimpsest.stores import file, sqlite
-from palimpsest.stores.common import discreet_address, disk_options
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 from palimpsest.stores.opening import read_address, refuse_mistyped
+from palimpsest.stores.options import discreet_address, disk_options
 from palimpsest.types import SessionInfo
 
 CANDIDATES = 10

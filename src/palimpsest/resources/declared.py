@@ -30,7 +30,7 @@ from palimpsest.resources.strategies import (
 )
 from palimpsest.resources.table import BARE, KEYS, OPTIONS
 from palimpsest.sessions.options import Options
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 
 PROFILE = ("short_term_memory_strategy", "long_term_memory_strategy", "persistence_strategy")
 """What may stand under `profile`."""

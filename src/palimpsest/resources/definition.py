@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from palimpsest.resources.keys import Template, check_key, session_of
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 
 Origin: TypeAlias = Literal["given", "document default", "our default"]
 """Who says a value: the resource, the document that its keys are from, or Palimpsest."""

@@ -12,7 +12,7 @@ from palimpsest.context.short_term import MaxTokens
 from palimpsest.resources.definition import Origin, Resource, Setting, StorePlace
 from palimpsest.resources.payloads import KEYS, Limits
 from palimpsest.sessions.options import GivenOptions
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 
 FLUSHING = ("threshold", "summarize_oldest_percent", "interaction_keep", "on_failure", "low_water")
 """What the document says of how a memory flushes, where a definition does not."""

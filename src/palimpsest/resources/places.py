@@ -11,8 +11,8 @@ from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.resources.definition import StorePlace
 from palimpsest.resources.problems import Problems
-from palimpsest.stores.common import discreet_address
 from palimpsest.stores.opening import read_address
+from palimpsest.stores.options import discreet_address
 
 SERVERS = {"postgres": "PALIMPSEST_MEMORY_POSTGRES_URL", "mongodb": "PALIMPSEST_MEMORY_MONGODB_URL"}
 SERVERS |= {"redis": "PALIMPSEST_MEMORY_REDIS_URL"}

@@ -22,7 +22,7 @@ from palimpsest.resources.worked import Told, Worked, WorkReport
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.memory import AsyncMemory
 from palimpsest.stores import SessionInfo
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 
 READ, TAKEN = 128, 16
 """Heads that are read at once, and sessions that a worker takes at a time: few, so that none waits for one worker while

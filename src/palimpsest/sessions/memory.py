@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
     from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.sessions.working import AsyncWorkingMemory
-    from palimpsest.stores.common import StoreOptions
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.opening import GivenBreaker
+    from palimpsest.stores.options import StoreOptions
     from palimpsest.tokens.counter import TokenCounter
     from palimpsest.transfer.sources import SourceName
     from palimpsest.transfer.sources.limits import Given

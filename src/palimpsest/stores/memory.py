@@ -34,7 +34,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 from palimpsest.stores.rules import by_mark, by_name, in_spans, is_meant, page_of, refused
 
 

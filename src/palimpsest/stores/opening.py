@@ -13,7 +13,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import MARK, STORES, Store
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.common import discreet_address, has_options, options_in
+from palimpsest.stores.options import discreet_address, has_options, options_in
 
 if TYPE_CHECKING:
     from pathlib import Path

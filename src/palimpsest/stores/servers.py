@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from palimpsest.errors import ForkedProcess, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Backend
-from palimpsest.stores.common import discreet_address, read_options, texts_in
+from palimpsest.stores.options import discreet_address, read_options, texts_in
 from palimpsest.stores.values import LARGE
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from palimpsest.compat.firefly.store import elsewhere, spelled, unspelled
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.common import discreet_address
 from palimpsest.stores.mongodb import faults
+from palimpsest.stores.options import discreet_address
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from palimpsest.compat.firefly.served import ServedStore, driven
 from palimpsest.compat.firefly.store import Conversations
 from palimpsest.errors import ConfigError
 from palimpsest.log.entry import now_us
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 
 OURS = ("palimpsest", "palimpsest_meta")
 """Collections of the conversations."""

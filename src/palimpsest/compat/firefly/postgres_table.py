@@ -18,7 +18,7 @@ from palimpsest.compat.firefly.store import elsewhere, spelled, unspelled
 from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 from palimpsest.stores.postgres.backend import PLANS, driver_options, once
 from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
 from palimpsest.stores.postgres.pool import Connection, Pool

@@ -19,7 +19,7 @@ from palimpsest.compat.firefly.served import Server
 from palimpsest.compat.firefly.store import elsewhere, spelled, unspelled
 from palimpsest.errors import PalimpsestError
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 from palimpsest.stores.redis.backend import check_server
 from palimpsest.stores.redis.link import FAULTS, LOST, Cluster, Link, Unsent, info, told
 from palimpsest.stores.redis.link import Server as OneServer

@@ -25,7 +25,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.logs import log_failure
 from palimpsest.runtime.loop_thread import LoopThread
 from palimpsest.runtime.threads import outcome
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.common import discreet_address, disk_options
+from palimpsest.stores.options import discreet_address, disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.file.backend import FileBackend

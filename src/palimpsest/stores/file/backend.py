@@ -26,13 +26,13 @@ from palimpsest.stores.backend import (
     Seen,
     newest_of,
 )
-from palimpsest.stores.common import DiskOptions, on_disk
 from palimpsest.stores.file.change import Change
 from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.marks import Marks
 from palimpsest.stores.file.names import LOG, log_of, tenant_folder
 from palimpsest.stores.file.scrubbing import Scrubbing
+from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import by_mark, by_name, page_of
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.common import discreet_address
+from palimpsest.stores.options import discreet_address
 from palimpsest.stores.redis.options import RedisOptions
 from palimpsest.stores.servers import server_options
 

@@ -15,7 +15,7 @@ from typing import Any
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Refusal, Scrubbed, Seen
-from palimpsest.stores.common import DiskOptions, on_disk
+from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import are_fleeting
 from palimpsest.stores.sqlite import scrubbing
 from palimpsest.stores.sqlite.db import PAUSE, Database

@@ -24,7 +24,7 @@ from typing import TypeVar
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores import forking
-from palimpsest.stores.common import DiskOptions
+from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 from palimpsest.stores.sqlite.numbers import Remembered
 from palimpsest.stores.sqlite.tables import Tables

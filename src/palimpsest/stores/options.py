@@ -1,4 +1,7 @@
-"""Options of stores, also in an address, those of stores on a disk, and how an address is shown."""
+"""Options of stores: how they are given, how they stand in an address, and what of an address people may be shown.
+
+Those of stores on a disk are here; those on servers have theirs in `palimpsest.stores.servers`.
+"""
 
 from __future__ import annotations
 
