@@ -16,8 +16,8 @@ from palimpsest.runtime.events import EVENTS
 from palimpsest.sessions import options
 from palimpsest.sessions.options import GivenOptions
 from palimpsest.stores.options import DiskOptions
-from palimpsest.stores.postgres.options import PostgresOptions
-from palimpsest.stores.redis.options import RedisOptions
+from palimpsest.stores.postgres.address import PostgresOptions
+from palimpsest.stores.redis.address import RedisOptions
 from palimpsest.stores.servers import ServerOptions
 from palimpsest.transfer.sources import SOURCES
 

@@ -11,7 +11,7 @@ from palimpsest.compat.firefly.store import Conversations
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.entry import now_us
-from palimpsest.stores.postgres import check_address
+from palimpsest.stores.postgres.address import check_address
 
 
 class PostgreSQLStore(ServedStore):

@@ -19,9 +19,9 @@ from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.options import discreet_address
-from palimpsest.stores.postgres.backend import PLANS, driver_options, once
-from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
-from palimpsest.stores.postgres.pool import Connection, Pool
+from palimpsest.stores.postgres.address import driver_options
+from palimpsest.stores.postgres.faults import CROSSED, FAULTS, told
+from palimpsest.stores.postgres.pool import Connection, Do, Pool, connected
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Table(Server):
     async def connect(self) -> None:
         pool = Pool(self._connection, self._size)
         try:
-            await once(pool, self._prepare)
+            await pool.once(self._prepare)
             opened = await asyncio.gather(*(pool.take() for _ in range(self._least)), return_exceptions=True)
         except BaseException:
             await pool.close(0)
@@ -123,14 +123,7 @@ class Table(Server):
         self._pool = pool
 
     async def _connection(self) -> Connection:
-        db = await asyncpg.connect(self._dsn, timeout=self._seconds, **self._driver)
-        if self._driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
-            try:
-                await db.execute(PLANS)
-            except BaseException:
-                db.terminate()
-                raise
-        return db
+        return await connected(self._dsn, self._seconds, self._driver)
 
     async def _prepare(self, db: Connection) -> None:
         """Make what is missing: of processes that do so at once one does it."""
@@ -164,18 +157,9 @@ class Table(Server):
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self._url, fault, writes)
 
-    async def _with(self, do: Callable[[Connection], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
+    async def _with(self, do: Do[T], *, writes: bool = False) -> T:
         assert self._pool is not None, "it is connected"
-        try:
-            return await once(self._pool, do)
-        except PalimpsestError:
-            raise
-        except AWAY as fault:
-            if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
-                raise
-            self._pool.expire()
-        return await once(self._pool, do)
+        return await self._pool.using(do, writes=writes)
 
     # --- what a store does
 

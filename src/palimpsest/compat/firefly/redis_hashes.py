@@ -21,7 +21,7 @@ from palimpsest.errors import PalimpsestError
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.options import discreet_address
 from palimpsest.stores.redis.backend import check_server
-from palimpsest.stores.redis.link import FAULTS, LOST, Cluster, Link, Unsent, info, told
+from palimpsest.stores.redis.link import FAULTS, Cluster, Link, info, told
 from palimpsest.stores.redis.link import Server as OneServer
 from palimpsest.stores.redis.scripts import NO_WRITES, Script
 
@@ -155,17 +155,8 @@ class Hashes(Server):
         return told(self._url, fault, writes)
 
     async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does; once more, where the connection was lost and nothing can have been written."""
         assert self._link is not None, "it is connected"
-        try:
-            return await do(self._link)
-        except Unsent as fault:
-            if not isinstance(fault.__cause__, LOST):
-                raise
-        except LOST:
-            if writes:
-                raise
-        return await do(self._link)
+        return await self._link.using(do, writes=writes)
 
     async def _run(self, script: Script, namespace: str, *given: bytes | str | int, writes: bool = False) -> Any:
         own = spelled(namespace)

@@ -8,8 +8,7 @@ from palimpsest.compat.firefly.served import ServedStore, driven
 from palimpsest.compat.firefly.store import Conversations
 from palimpsest.errors import ConfigError
 from palimpsest.log.entry import now_us
-from palimpsest.stores.redis import check_address
-from palimpsest.stores.redis.options import RedisOptions
+from palimpsest.stores.redis.address import RedisOptions, check_address
 from palimpsest.stores.servers import server_options
 
 

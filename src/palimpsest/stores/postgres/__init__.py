@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.options import discreet_address
-from palimpsest.stores.postgres.options import PostgresOptions
+from palimpsest.stores.postgres.address import PostgresOptions, check_address
 from palimpsest.stores.servers import server_options
 
 if TYPE_CHECKING:
@@ -31,19 +29,3 @@ def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend: 
     from palimpsest.stores.postgres.backend import PostgresBackend  # the driver: an extra
 
     return PostgresBackend(address, checked)
-
-
-def check_address(address: str) -> None:
-    """Raise ConfigError for an address that the driver would not take, whose complaint may quote a password."""
-    allowed = "postgresql://user:password@host:5432/database, options behind a question mark"
-    try:
-        parts = urlsplit(address)
-        sound = parts.scheme in ("postgresql", "postgres") and "://" in address and "#" not in address
-        hosts = parts.netloc.rpartition("@")[2]
-        ports = [host.rpartition(":")[2] for host in hosts.split(",") if ":" in host.rpartition("]")[2]]
-        sound = sound and all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports)
-        parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:
-        sound = False
-    if not sound:
-        raise ConfigError("store", discreet_address(address), allowed)

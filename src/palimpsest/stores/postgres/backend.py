@@ -5,31 +5,23 @@ It keeps the contract of backends, and the engine over it that of stores.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
-from urllib.parse import unquote
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 
-from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
-from palimpsest.stores.postgres import apart, listing
-from palimpsest.stores.postgres.faults import AWAY, CROSSED, FAULTS, Unsent, told
+from palimpsest.errors import PalimpsestError, StoreUnavailable
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Refusal, Scrubbed, Seen
+from palimpsest.stores.postgres.address import PostgresOptions, driver_options
+from palimpsest.stores.postgres.faults import CROSSED, FAULTS, told
 from palimpsest.stores.postgres.layout import prepare
-from palimpsest.stores.postgres.options import PostgresOptions
-from palimpsest.stores.postgres.pool import Connection, Pool
-from palimpsest.stores.postgres.reading import looked
-from palimpsest.stores.postgres.statements import Statements
+from palimpsest.stores.postgres.pool import Connection, Do, Pool, connected
+from palimpsest.stores.postgres.reading import Listings, looked
+from palimpsest.stores.postgres.statements import FOREIGN, PLANS_APART, Statements
 from palimpsest.stores.postgres.writing import Writing
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
-
-Do: TypeAlias = Callable[[Connection], Awaitable[T]]
-
-PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
-"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
-costs more than the call. It is no option of the start, which poolers would refuse."""
 
 TRIES, TRIES_APART = 10, 100
 """How often a write is tried that crosses others', before that is an error; and over tables on other servers, where it
@@ -67,8 +59,8 @@ class PostgresBackend(ServerBackend[Pool]):
         db = await pool.take()
         try:
             await prepare(db, self.url, self.schema, self.writable)
-            if await db.fetchval(apart.FOREIGN, f"{self.schema}.places", f"{self.schema}.rows"):
-                await db.execute(apart.PLANS)
+            if await db.fetchval(FOREIGN, f"{self.schema}.places", f"{self.schema}.rows"):
+                await db.execute(PLANS_APART)
                 self._sql = Statements(self.schema, foreign=True)
                 self._writing = Writing(self._sql)
         except BaseException:
@@ -78,45 +70,19 @@ class PostgresBackend(ServerBackend[Pool]):
         return pool
 
     async def _connection(self) -> Connection:
-        db = await asyncpg.connect(self._dsn, timeout=self.seconds, **self._driver)
-        plans = [apart.PLANS] if self._sql.foreign else []
-        if self._driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
-            plans.append(PLANS)
-        if plans:
-            try:
-                await db.execute("; ".join(plans))
-            except BaseException:
-                db.terminate()
-                raise
-        return db
+        return await connected(self._dsn, self.seconds, self._driver, *([PLANS_APART] if self._sql.foreign else ()))
 
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
 
-    async def _with(self, do: Do[T], *, writes: bool = False) -> T:
-        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
-
-        async def twice(pool: Pool) -> T:
-            try:
-                return await once(pool, do)
-            except PalimpsestError:
-                raise
-            except AWAY as fault:
-                if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
-                    raise
-                pool.expire()
-            return await once(pool, do)
-
-        return await self.asked(twice, writes=writes)
-
     async def do(self, work: Do[T], *, writes: bool = False) -> T:
-        """As `Tables.do` says."""
-        return await self._with(work, writes=writes)
+        """As `Tables.do` says: what all verbs do, too."""
+        return await self.asked(lambda pool: pool.using(work, writes=writes), writes=writes)
 
     # --- the verbs
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        return await self._with(lambda db: looked(db, self._sql, asks))
+        return await self.do(lambda db: looked(db, self._sql, asks))
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
@@ -147,30 +113,25 @@ class PostgresBackend(ServerBackend[Pool]):
                     if not left:
                         raise
 
-        return await self._with(do, writes=True)
+        return await self.do(do, writes=True)
 
-    async def places(
-        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self._with(
-            lambda db: listing.places(db, self._sql, self.url, tenant, space, beneath, after, limit)
-        )
+    async def places(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.do(lambda db: self._listings(db).places(*which, **page))
 
-    async def recent(
-        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self._with(lambda db: listing.recent(db, self._sql, self.url, tenant, space, since, after, limit))
+    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.do(lambda db: self._listings(db).recent(*which, **page))
 
-    async def newest(
-        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self._with(lambda db: listing.newest(db, self._sql, self.url, tenant, space, until, after, limit))
+    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.do(lambda db: self._listings(db).newest(*which, **page))
 
-    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        return await self._with(lambda db: listing.expired(db, self._sql, self.url, tenant, now, after, limit))
+    async def expired(self, *which: Any, **page: Any) -> list[Due]:
+        return await self.do(lambda db: self._listings(db).expired(*which, **page))
 
-    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        return await self._with(lambda db: listing.tenants(db, self._sql, after, limit))
+    async def tenants(self, **page: Any) -> list[str]:
+        return await self.do(lambda db: self._listings(db).tenants(**page))
+
+    def _listings(self, db: Connection) -> Listings:
+        return Listings(db, self._sql, self.url)
 
     # --- the end
 
@@ -180,7 +141,7 @@ class PostgresBackend(ServerBackend[Pool]):
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         if not self.writable:
             return Scrubbed()
-        foreign = await self._with(self._is_foreign)
+        foreign = await self.do(self._is_foreign)
         if foreign or not whole:
             return Scrubbed((KEPT_APART if foreign else KEPT,))
 
@@ -190,14 +151,14 @@ class PostgresBackend(ServerBackend[Pool]):
             return before - int(await db.fetchval(self._sql.size))
 
         try:
-            return Scrubbed((KEPT,), 0, await self._with(vacuum))
+            return Scrubbed((KEPT,), 0, await self.do(vacuum))
         except StoreUnavailable as fault:
             return Scrubbed((KEPT, f"VACUUM of its tables was not over ({fault.reason}); the server does it later"))
 
     async def durability(self) -> str:
-        if await self._with(self._is_foreign):
+        if await self.do(self._is_foreign):
             return "what a crash can lose depends on the servers that the tables are on; ask each of them by itself"
-        commit, synced = await self._with(lambda db: db.fetchrow(SETTINGS))
+        commit, synced = await self.do(lambda db: db.fetchrow(SETTINGS))
         if synced != "on":
             return f"a crash of the server's machine can damage the whole database (fsync={synced})"
         if commit == "off":
@@ -208,33 +169,3 @@ class PostgresBackend(ServerBackend[Pool]):
         pool = self.release()
         if pool is not None:
             await pool.close(min(self.seconds, 5))
-
-
-async def once(pool: Pool, do: Do[T]) -> T:
-    """Return what this does with a connection. Raises Unsent where there is none to be had."""
-    try:
-        db = await pool.take()
-    except FAULTS as fault:
-        raise Unsent from fault
-    try:
-        done = await do(db)
-    except BaseException:
-        pool.give(db, cut_short=True)
-        raise
-    pool.give(db)
-    return done
-
-
-def driver_options(address: str) -> tuple[str, dict[str, Any]]:
-    """The address without those options of the driver's that it takes beside it only, and these. Raises ConfigError."""
-    bare, _, query = address.partition("?")
-    kept, given = list[str](), dict[str, Any]()
-    for part in filter(None, query.split("&")):
-        name, _, text = part.partition("=")
-        if name not in ("statement_cache_size", "max_cached_statement_lifetime"):
-            kept.append(part)
-        elif unquote(text).isdecimal():
-            given[name] = int(unquote(text))
-        else:
-            raise ConfigError(name, "its value in the address", "a whole number, 0 or more")
-    return "?".join(filter(None, (bare, "&".join(kept)))), given

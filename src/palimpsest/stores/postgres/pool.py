@@ -9,20 +9,46 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
+from palimpsest.errors import PalimpsestError
+from palimpsest.stores.postgres.faults import AWAY, FAULTS, Unsent
+
+T = TypeVar("T")
+
 Connection: TypeAlias = Any
 """A connection of the driver's, which says nothing of its types."""
+
+Do: TypeAlias = Callable[[Connection], Awaitable[T]]
+"""Does something with a connection."""
+
+PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+"""Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
+costs more than the call. It is no option of the start, which poolers would refuse."""
 
 STALE = 300.0
 """Seconds after which a connection that nobody has used is closed rather than used: others may have dropped it."""
 
 SETTLE = 5.0
 """Seconds that a statement which was cut short has to end."""
+
+
+async def connected(dsn: str, seconds: float, driver: Mapping[str, Any], *settings: str) -> Connection:
+    """A new connection, with options of the driver's, in which these are set, and how statements are planned."""
+    db = await asyncpg.connect(dsn, timeout=seconds, **driver)
+    if driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
+        settings = (*settings, PLANS)
+    if settings:
+        try:
+            await db.execute("; ".join(settings))
+        except BaseException:
+            db.terminate()
+            raise
+    return db
 
 
 class Pool:
@@ -37,6 +63,32 @@ class Pool:
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed, self._unused = False, asyncio.Event()
+
+    async def using(self, do: Do[T], *, writes: bool = False) -> T:
+        """Return what this does with a connection; once more with another, where that was lost and nothing written."""
+        try:
+            return await self.once(do)
+        except PalimpsestError:
+            raise
+        except AWAY as fault:
+            if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
+                raise
+            self.expire()
+        return await self.once(do)
+
+    async def once(self, do: Do[T]) -> T:
+        """Return what this does with a connection. Raises Unsent where there is none to be had."""
+        try:
+            db = await self.take()
+        except FAULTS as fault:
+            raise Unsent from fault
+        try:
+            done = await do(db)
+        except BaseException:
+            self.give(db, cut_short=True)
+            raise
+        self.give(db)
+        return done
 
     async def take(self) -> Connection:
         """A connection. Waits while all are used."""

@@ -4,12 +4,14 @@ Whoever reads whole pages gives arrays. A statement that changes heads and rows 
 nothing where one is another. What such a statement sees of rows is as of its beginning, which is before it has waited
 for a head. So by itself it only puts rows, which needs to see none; what drops some comes behind a lock.
 
-What is otherwise where the tables are on other servers is in `apart`, and comes in where a name stands in braces.
+At the end stands what is otherwise where the tables are on other servers, as foreign tables of `postgres_fdw`. It comes
+in where a name stands in braces.
 """
 
 from __future__ import annotations
 
-from palimpsest.stores.postgres import apart
+import re
+
 from palimpsest.stores.postgres.layout import ADDRESS
 
 _HEADS = """SELECT a.n, -1 AS i, NULL::bigint AS key, p.hot AS value, NULL::text AS id, NULL::bigint AS expires, p.cold
@@ -171,6 +173,43 @@ EXPIRED = f"""SELECT * FROM (
 SIZE = "SELECT pg_total_relation_size('{s}.places') + pg_total_relation_size('{s}.rows')"
 
 
+# --- tables on other servers
+#
+# PostgreSQL knows no unique index of a foreign table, so there is no `ON CONFLICT`. Rows that are found are updated,
+# and the others inserted. Who is overtaken in between meets the key that the other server has, and tries again.
+#
+# A join is done where the statement is: the other server is sent what compares its columns with values. So the arrays
+# of a statement stand once more beside each join, as they are, and no more rows than that come from there. A home is on
+# one server. Which one is found before a statement begins, so that it does not even connect to others.
+
+FOREIGN = """SELECT EXISTS (SELECT FROM pg_class WHERE relkind = 'f' AND oid IN (
+    SELECT to_regclass(name) FROM unnest(ARRAY[$1, $2]) AS t(name) UNION ALL
+    SELECT relid FROM unnest(ARRAY[$1, $2]) AS t(name), pg_partition_tree(to_regclass(name))))"""
+"""Whether one of two tables, or a partition of them, is on another server."""
+
+PLANS_APART = "SET enable_sort = off"
+"""Has the other server sort what is read in order, from which only as much comes as is read. Without figures about
+foreign tables PostgreSQL takes them for small, and would have all of it come."""
+
+
+def _put_apart(first: int) -> str:
+    """What puts the rows `given`, which are the parameters from this number on."""
+    kinds = (("place", "uuid"), ('"table"', "text"), ("key", "bigint"))
+    sent = " AND ".join(f"r.{name} = ANY(${first + i}::{kind}[])" for i, (name, kind) in enumerate(kinds))
+    return f"""kept AS (
+    UPDATE {{s}}.rows r SET value = g.value, id = g.id, expires = g.expires, address = g.address,
+        table_name = g.table_name
+    FROM given g WHERE r.home = $1 AND {sent} AND r.place = g.place AND r."table" = g.tbl AND r.key = g.key
+    RETURNING r.place, r."table" AS tbl, r.key
+), put AS (
+    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM given g
+    WHERE NOT EXISTS (SELECT FROM kept k WHERE k.place = g.place AND k.tbl = g.tbl AND k.key = g.key)
+)"""
+
+
+_FIRSTS = "(SELECT array_agg(left(id, 100)) FROM unnest($20::text[]) AS id)"
+_LOW, _HIGH = "(SELECT min(n) FROM unnest($14::bigint[]) AS n)", "(SELECT max(n) FROM unnest($15::bigint[]) AS n)"
+
 _HERE = {
     "sent_names": "",
     "sent_heads": "",
@@ -182,13 +221,29 @@ _HERE = {
     INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM given {_INSTEAD}
 )""",
 }
-_APART = apart.SENT | {
+_APART = {
+    "sent_names": f"AND place = ANY($18::uuid[]) AND id = ANY($20::text[]) AND left(id, 100) = ANY({_FIRSTS}::text[])",
+    "sent_heads": "AND p.place = ANY($2::uuid[])",
+    "sent_drops": (
+        f'AND r.place = ANY($12::uuid[]) AND r."table" = ANY($13::text[]) AND r.key BETWEEN {_LOW} AND {_HIGH}'
+    ),
     "put_behind": f"""given AS MATERIALIZED (
     SELECT * FROM {_given(7)} AS g(place, tbl, key, value, id, expires, address, table_name)
     WHERE EXISTS (SELECT FROM moved)
-), {apart.put(_ROW, 7)}""",
-    "put_given": apart.put(_ROW, 16),
+), {_put_apart(7)}""",
+    "put_given": _put_apart(16),
 }
+"""By the names of their slots, how rows are put, and what is compared once more."""
+
+
+def _over_homes(text: str, n: int) -> str:
+    """A statement over the home that is the first of an array, the parameter of this number."""
+    return text.replace("home = a.home", f"home = (${n}::bigint[])[1]")
+
+
+def _sent(text: str) -> str:
+    """A statement whose parts of parameters are known when it begins, as they have to be to be sent."""
+    return re.sub(r"left\(\$\d, \d+\)", r"(SELECT \g<0>)", text)
 
 
 class Statements:
@@ -198,12 +253,12 @@ class Statements:
         def over(text: str) -> str:
             for name, part in (_APART if foreign else _HERE).items():
                 text = text.replace(f"{{{name}}}", part)
-            return (apart.sent(text) if foreign else text).replace("{s}", schema)
+            return (_sent(text) if foreign else text).replace("{s}", schema)
 
         self.foreign = foreign
         heads, ranges, named = _HEADS, _RANGES, _NAMED
         if foreign:
-            heads, ranges, named = (apart.over_homes(*of) for of in ((heads, 2), (ranges, 6), (named, 17)))
+            heads, ranges, named = (_over_homes(*of) for of in ((heads, 2), (ranges, 6), (named, 17)))
         both = f"{heads}\nUNION ALL\n{ranges}"
         self.heads, self.look, self.look_named = over(heads), over(both), over(f"{both}\nUNION ALL\n{named}")
         self.append, self.change, self.lock, self.tables = over(APPEND), over(CHANGE), over(LOCK), over(TABLES)

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
+from palimpsest.stores.redis.address import RedisOptions
 from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
-from palimpsest.stores.redis.link import FAULTS, LOST, Cluster, Link, Server, Unsent, info, told
+from palimpsest.stores.redis.link import FAULTS, Cluster, Link, Server, info, told
 from palimpsest.stores.redis.listing import Listings
-from palimpsest.stores.redis.options import RedisOptions
 from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
 from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
@@ -72,20 +72,7 @@ class RedisBackend(ServerBackend[Link]):
         return told(self.url, fault, writes)
 
     async def _with(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does; once more, where the connection was lost and nothing can have been written."""
-
-        async def twice(link: Link) -> T:
-            try:
-                return await do(link)
-            except Unsent as fault:
-                if not isinstance(fault.__cause__, LOST):
-                    raise
-            except LOST:
-                if writes:
-                    raise
-            return await do(link)
-
-        return await self.asked(twice, writes=writes)
+        return await self.asked(lambda link: link.using(do, writes=writes), writes=writes)
 
     async def _scripts(
         self, script: Script, buckets: Sequence[int], given: Sequence[bytes | str | int], writes: bool = False

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from redis.asyncio import ConnectionPool, RedisCluster
 from redis.asyncio.retry import Retry
@@ -33,6 +33,8 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreU
 from palimpsest.stores.redis.layout import Damaged
 from palimpsest.stores.redis.scripts import Script
 
+T = TypeVar("T")
+
 
 class Unsent(Exception):
     """A fault before anything was sent; that is its cause."""
@@ -51,6 +53,18 @@ class Link(ABC):
 
     def __init__(self, size: int) -> None:
         self._free = asyncio.Semaphore(size)
+
+    async def using(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
+        """Return what this does; once more, where the connection was lost and nothing can have been written."""
+        try:
+            return await do(self)
+        except Unsent as fault:
+            if not isinstance(fault.__cause__, LOST):
+                raise
+        except LOST:
+            if writes:
+                raise
+        return await do(self)
 
     async def run(self, script: Script, keys: Sequence[str], given: Sequence[bytes | str | int]) -> Any:
         """Run a script, whose keys are in one slot where the server is a cluster."""
