@@ -16,7 +16,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Appended, Store
-from palimpsest.stores.file import names as folders
+from palimpsest.stores.file import folder as folders
 from palimpsest.stores.file.lines import Writing, read_batch, shown, value_of
 from palimpsest.stores.opening import open_store
 

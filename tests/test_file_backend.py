@@ -26,8 +26,8 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Ask, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.file.backend import FileBackend
+from palimpsest.stores.file.folder import log_of
 from palimpsest.stores.file.lines import seal
-from palimpsest.stores.file.names import log_of
 from palimpsest.stores.options import DiskOptions
 from palimpsest.testing import FakeClock
 

@@ -23,7 +23,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
-from palimpsest.stores.file import names as folders
+from palimpsest.stores.file import folder as folders
 from palimpsest.testing import FakeClock
 from processes import filled
 from writer import SESSION, turn

@@ -26,7 +26,7 @@ from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores.file.disk import Files, names, unavailable
-from palimpsest.stores.file.names import safe_name
+from palimpsest.stores.file.folder import safe_name
 
 LOG, IDS, TALKS = ".jsonl", "ids", "conversations"
 

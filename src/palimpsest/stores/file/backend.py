@@ -27,10 +27,9 @@ from palimpsest.stores.backend import (
     newest_of,
 )
 from palimpsest.stores.file.change import Change
-from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
+from palimpsest.stores.file.disk import NEW, folders, names, remove, unavailable
+from palimpsest.stores.file.folder import LOG, Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
-from palimpsest.stores.file.marks import Marks
-from palimpsest.stores.file.names import LOG, log_of, tenant_folder
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import by_mark, by_name, page_of
@@ -62,11 +61,11 @@ class FileBackend(BlockingBackend):
         self.companion = f"{self.path}.recall"
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:
-            self._disk = Disk(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
+            self._files = Folder(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
         except OSError as cause:
             raise unavailable(url, cause) from cause
-        self._marks = Marks(self._disk)
-        self._scrubbing = Scrubbing(self._disk, self._home)
+        self._marks = Marks(self._files)
+        self._scrubbing = Scrubbing(self._files, self._home)
 
     # --- the verbs
 
@@ -118,19 +117,19 @@ class FileBackend(BlockingBackend):
         return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()
 
     async def durability(self) -> str:
-        return on_disk(self._disk.synced)
+        return on_disk(self._files.synced)
 
     def give_up(self) -> None:
-        self._disk.closed = True
+        self._files.closed = True
 
     async def close(self) -> None:
-        self._homes, self._disk.closed = {}, True
+        self._homes, self._files.closed = {}, True
         self._marks.close()
 
     def _do(self, verb: Callable[..., T], *arguments: object) -> T:
         """What a verb returns, unless the folder is another; what the system objects to is an error of ours."""
         try:
-            self._disk.check()
+            self._files.check()
             return verb(*arguments)
         except PalimpsestError:
             raise
@@ -181,7 +180,7 @@ class FileBackend(BlockingBackend):
 
         try:
             if locked:
-                return self._disk.locked(path, "rb", go_on, shared=True)
+                return self._files.locked(path, "rb", go_on, shared=True)
             with FileIO(path) as file:
                 return go_on(file.fileno(), os.fstat(file.fileno()))
         except FileNotFoundError:
@@ -255,7 +254,7 @@ class FileBackend(BlockingBackend):
         for path, which in by_home.items():
             try:
                 write = partial(self._write_home, path, [(i, batches[i]) for i in which], at, lasting, again, done)
-                written |= self._disk.locked(path, "ab+", write, patience=patience)
+                written |= self._files.locked(path, "ab+", write, patience=patience)
             except (PalimpsestError, OSError) as fault:
                 if not written:
                     raise
@@ -291,7 +290,7 @@ class FileBackend(BlockingBackend):
                     remove(path)  # nothing was ever written to it
                 return False
             lines = change.lines(self._marks.next(home.folder, at))
-        self._disk.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
+        self._files.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
         with home.lock:
             home.wrote(lines, end)
             dead = home.file is not None and (home.is_empty or home.end > 3 * home.live + SLACK)

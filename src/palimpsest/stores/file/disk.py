@@ -1,4 +1,4 @@
-"""What the file store asks of the disk: names, locks, files that are written whole, errors that name the file.
+"""What is asked of the disk: locks, names, files that are written whole, errors that name the file.
 
 A signal's handler may raise between any two steps of ours in the main thread. So whatever is opened or locked is held
 by a `with` of an object of C from its first moment on, and no generator stands around it.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from functools import partial
 from io import FileIO
 from typing import BinaryIO, TypeVar
 
-from palimpsest.errors import Closed, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest.errors import Closed, PalimpsestError, StoreUnavailable
 from palimpsest.runtime.private_files import FILE, FOLDER, as_before, private
 from palimpsest.stores import forking
 
@@ -25,8 +24,6 @@ T = TypeVar("T")
 
 NEW = ".new"
 """Ends the name of a file that is still being written, and takes another's place when it is whole."""
-
-MARK, KIND, VERSION = "palimpsest.json", "palimpsest/files", 3
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
 _private = partial(os.open, mode=FILE)
@@ -168,101 +165,6 @@ class Files:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-
-
-class Disk(Files):
-    """The files of a store, in a folder of its own.
-
-    The folder's mark holds an id that no other folder's has, so that another in its place is noticed.
-    """
-
-    def __init__(self, url: str, path: str, *, writable: bool, synced: bool, busy_seconds: float) -> None:
-        """See that the folder is ours; make it so where it is empty or missing.
-
-        Raises StoreCorrupt for a folder of anything else, or of an earlier version, StoreTooNew for a newer one: none
-        is touched. StoreUnavailable where there is none and nothing may be made.
-        """
-        super().__init__(url, path, synced=synced, busy_seconds=busy_seconds)
-        self._mark, self._id = f"{path}/{MARK}", ""
-        self._id, self._seen = self._read_mark() or self._make_mark(writable)
-
-    def check(self) -> None:
-        """Raise StoreUnavailable where the folder has gone, or another has taken its place."""
-        if not self._id:  # it is being marked
-            return
-        try:
-            same = self._look() == self._seen or self._is_same()
-        except (FileNotFoundError, NotADirectoryError, StoreCorrupt):
-            same = False
-        if not same:
-            raise StoreUnavailable(
-                self.url,
-                f"{self.path} is not the folder that was opened: it was removed, renamed or replaced meanwhile. "
-                "Nothing is kept there now; put it back, or open the store anew",
-            )
-
-    def _look(self) -> tuple[int, int, int]:
-        """What tells the mark from another one that has its name later, as a rule."""
-        status = os.stat(self._mark)
-        return status.st_dev, status.st_ino, status.st_mtime_ns
-
-    def _is_same(self) -> bool:
-        """Whether a mark that was touched, or copied back, says what it said."""
-        mark = self._read_mark()
-        if mark is None or mark[0] != self._id:
-            return False
-        self._seen = mark[1]
-        return True
-
-    def _make_mark(self, writable: bool) -> tuple[str, tuple[int, int, int]]:
-        if not writable:
-            raise StoreUnavailable(self.url, f"there is no store in {self.path}, and none is made with readonly=True")
-
-        def make(fd: int, _: os.stat_result) -> None:
-            if os.path.exists(self._mark):  # another process was first
-                remove(self._mark + NEW)
-                return
-            os.ftruncate(fd, 0)
-            write(fd, json.dumps({"kind": KIND, "version": VERSION, "id": os.urandom(16).hex()}).encode() + b"\n")
-            sync(fd)
-            os.replace(self._mark + NEW, self._mark)
-
-        self.locked(self._mark + NEW, "ab+", make)
-        self.sync_folder(self.path)
-        mark = self._read_mark()
-        assert mark is not None, "a folder that was marked has its mark"
-        return mark
-
-    def _read_mark(self) -> tuple[str, tuple[int, int, int]] | None:
-        """What the mark says, None where the folder may become ours."""
-        if not self._is_marked():
-            return None
-        found: object = None
-        seen = self._look()
-        with contextlib.suppress(ValueError), open(self._mark, "rb") as file:
-            found = json.loads(file.read(4096))
-        if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("version"), int):
-            raise StoreCorrupt(self.url, f"{self._mark} is not as a store of ours has it; nothing was changed")
-        if found["version"] > VERSION:
-            raise StoreTooNew(self.url, found["version"], VERSION)
-        if found["version"] < VERSION:
-            told = f"{self.path} has version {found['version']}, which this version does not read, and was not changed"
-            raise StoreCorrupt(self.url, f"{told}. Export its sessions with the version that wrote it, and import them")
-        return str(found.get("id")), seen
-
-    def _is_marked(self) -> bool:
-        try:
-            there = set(names(self.path))
-        except NotADirectoryError:
-            raise StoreCorrupt(self.url, f"{self.path} is a file, not a folder of ours; nothing was changed") from None
-        # Another process may have made the mark, and files after it, while the names were read.
-        if MARK in there or os.path.exists(self._mark):
-            return True
-        if there - {MARK + NEW}:
-            raise StoreCorrupt(
-                self.url, f"{self.path} holds files of another program; nothing was changed. Give another folder"
-            )
-        return False
 
 
 def unavailable(url: str, cause: OSError) -> StoreUnavailable:

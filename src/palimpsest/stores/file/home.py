@@ -18,6 +18,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Due, Listed, Named, Place, PlaceHead, Range, Seen
 from palimpsest.stores.file.disk import is_at, named
+from palimpsest.stores.file.folder import log_of
 from palimpsest.stores.file.lines import (
     TAIL,
     HomeLine,
@@ -30,7 +31,6 @@ from palimpsest.stores.file.lines import (
     read_home,
     value_of,
 )
-from palimpsest.stores.file.names import log_of
 from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 from palimpsest.stores.rules import is_meant
 

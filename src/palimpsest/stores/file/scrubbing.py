@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from palimpsest.errors import StoreCorrupt, StoreError
 from palimpsest.stores.backend import Scrubbed
-from palimpsest.stores.file.disk import NEW, Disk, folders, names, remove, unavailable
+from palimpsest.stores.file.disk import NEW, folders, names, remove, unavailable
+from palimpsest.stores.file.folder import LOG, Folder
 from palimpsest.stores.file.home import DESTROYED, DROPPED, Home
-from palimpsest.stores.file.names import LOG
 
 PIECE = 1 << 20
 """Bytes of logs that are gone through in one call, so that others have their turn."""
@@ -20,9 +20,9 @@ class Scrubbing:
     """Writes logs anew. `spoiled` are those of which this process knows that they hold what was destroyed, or what a
     writer who was killed has left behind their end."""
 
-    def __init__(self, disk: Disk, home: Callable[[str], Home]) -> None:
+    def __init__(self, files: Folder, home: Callable[[str], Home]) -> None:
         self.spoiled: set[str] = set()
-        self._disk, self._home = disk, home
+        self._files, self._home = files, home
         self._left: list[tuple[str, int]] = []
 
     def scrub(self, whole: bool) -> Scrubbed:
@@ -39,15 +39,15 @@ class Scrubbing:
             try:
                 self._scrub_log(path, whole)
             except (StoreCorrupt, OSError) as fault:
-                why = fault if isinstance(fault, StoreError) else unavailable(self._disk.url, fault)
+                why = fault if isinstance(fault, StoreError) else unavailable(self._files.url, fault)
                 remains.append(f"what was dropped from {path} may still be there: {why.reason}")
             freed, seen = freed + max(size - _size(path), 0), seen + size
-        self._disk.check()
+        self._files.check()
         return Scrubbed(tuple(remains), sum(size + 1 for _, size in todo), freed)
 
     def _all_logs(self) -> list[str]:
         """Every log, also one of which there is only a new one that was never finished."""
-        there = [f"{folder}/{name}" for folder in folders(self._disk.path) for name in names(folder)]
+        there = [f"{folder}/{name}" for folder in folders(self._files.path) for name in names(folder)]
         return sorted({path.removesuffix(NEW) for path in there if path.removesuffix(NEW).endswith(LOG)})
 
     def _scrub_log(self, path: str, whole: bool) -> None:
@@ -62,7 +62,7 @@ class Scrubbing:
                 self.anew(home, fd)
 
         with contextlib.suppress(FileNotFoundError):
-            self._disk.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
+            self._files.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
         self.spoiled.discard(path)
 
     def anew(self, home: Home, fd: int) -> None:
@@ -71,9 +71,9 @@ class Scrubbing:
             if home.is_empty:
                 remove(home.path + NEW)
                 remove(home.path)
-                self._disk.sync_folder(os.path.dirname(home.path))
+                self._files.sync_folder(os.path.dirname(home.path))
             else:
-                self._disk.replace(home.path, lambda file: home.write_anew(fd, file))
+                self._files.replace(home.path, lambda file: home.write_anew(fd, file))
             home.forget()
         self.spoiled.discard(home.path)
 

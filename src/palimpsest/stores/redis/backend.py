@@ -196,26 +196,20 @@ class RedisBackend(ServerBackend[Link]):
             there |= {place: one.head for place, one in zip(missing, seen, strict=True)}
         return tuple(None if step.rows_only else there[step.place] for step in batch)
 
-    async def places(
-        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self._read(self._listings.places(tenant, space, beneath, after, limit))
+    async def places(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self._read(self._listings.places(*which, **page))
 
-    async def recent(
-        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self._read(self._listings.recent(tenant, space, since, after, limit))
+    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self._read(self._listings.recent(*which, **page))
 
-    async def newest(
-        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self._read(self._listings.newest(tenant, space, until, after, limit))
+    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self._read(self._listings.newest(*which, **page))
 
-    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        return await self._read(self._listings.expired(tenant, now, after, limit))
+    async def expired(self, *which: Any, **page: Any) -> list[Due]:
+        return await self._read(self._listings.expired(*which, **page))
 
-    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        return await self._read(self._listings.tenants(after, limit))
+    async def tenants(self, **page: Any) -> list[str]:
+        return await self._read(self._listings.tenants(**page))
 
     async def _read(self, listing: Awaitable[T]) -> T:
         try:

@@ -46,12 +46,14 @@ Order = Callable[[Listed], Any]
 
 
 class Listings:
-    """The listings of a store; one that is not `writable` raises no marks."""
+    """The listings of a store, each verb as the `Backend`'s of its name; one that is not `writable` raises no marks."""
 
     def __init__(self, run: Run, writable: bool) -> None:
         self._run, self._writable = run, writable
 
-    async def places(self, tenant: str, space: str, beneath: bool, after: Place | None, limit: int) -> list[Listed]:
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         begin = b"p" + escaped(tenant)
         first = begin + (escaped_beginning(space) if beneath else escaped(space))
         low = b"[" + first
@@ -61,7 +63,9 @@ class Listings:
         found, _ = await self._merged(low, b"[" + first + BEHIND, limit, lambda one: in_order(one.place))
         return found
 
-    async def recent(self, tenant: str, space: str, since: int, after: Place | None, limit: int) -> list[Listed]:
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         begin = b"r" + escaped(tenant) + escaped(space)
         low = b"[" + begin + since.to_bytes(8)
 
@@ -90,7 +94,9 @@ class Listings:
             [*(one for one in there if one.mark <= last), *(one for part in again.values() for one in part.found)]
         )
 
-    async def newest(self, tenant: str, space: str, until: int | None, after: Place | None, limit: int) -> list[Listed]:
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         begin = b"r" + escaped(tenant) + escaped(space)
         high = b"[" + begin + (until.to_bytes(8) if until is not None else b"") + BEHIND
 
@@ -102,7 +108,7 @@ class Listings:
             found = [one for one in found if order(one) > (-until, after.name, after.home)]
         return found[:limit]
 
-    async def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         begin = b"e" + escaped(tenant)
         low = b"[" + begin
         if after is not None:
@@ -121,7 +127,7 @@ class Listings:
             raise damaged[0]
         return sorted(found)[:limit]
 
-    async def tenants(self, after: str | None, limit: int) -> list[str]:
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         low = b"[p" if after is None else b"(p" + escaped(after) + BEHIND
         answers = await self._run(TENANTS, ALL, (low, limit))
         return sorted({read_name(name) for answer in answers for name in answer})[:limit]
