@@ -13,8 +13,8 @@ from palimpsest.stores import MARK
 from palimpsest.stores.backend import Backend, Place
 from palimpsest.stores.derivers import INDEX
 from palimpsest.stores.derivers import OWNER as DERIVERS
+from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.known import BARRED, LAID
-from palimpsest.stores.engine.leases import LEASES
 from palimpsest.stores.rules import all_places, all_tenants
 
 BESIDE = "\x01"

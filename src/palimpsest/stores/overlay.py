@@ -33,7 +33,7 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.engine.forms import DAMAGED, LAST, OF_ENTRIES, key_of, read_cold, read_hot
-from palimpsest.stores.engine.leases import LEASES
+from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
 from palimpsest.stores.rules import in_order, is_meant

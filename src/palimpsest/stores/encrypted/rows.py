@@ -15,9 +15,8 @@ from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
 from palimpsest.stores.encrypted.values import SealedHead, Unsealed, Values, token
 from palimpsest.stores.engine.forms import Spoilt
-from palimpsest.stores.engine.items import ITEMS, ORDER
+from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 from palimpsest.stores.engine.known import OWNED
-from palimpsest.stores.engine.leases import LEASES
 
 LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")

@@ -13,9 +13,9 @@ from palimpsest.log.head import About, SessionKey
 from palimpsest.log.linking import link
 from palimpsest.stores.backend import Ask, Batch, Cells, Look, Range, Refusal, Step
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
-from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.known import Known, met, noted, where_of
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)

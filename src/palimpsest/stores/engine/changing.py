@@ -17,10 +17,10 @@ from palimpsest.log.resuming import committed
 from palimpsest.log.withdrawal import forgotten, tombstone
 from palimpsest.stores.backend import Ask, Cells, Look, Named, Range, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, entry_row, key_of, record_row
-from palimpsest.stores.engine.heads import Made, Sessions, expected
 from palimpsest.stores.engine.known import Known, noted
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
+from palimpsest.stores.engine.sessions import Made, Sessions, expected
 from palimpsest.stores.engine.trees import Sharing, Tree, dropped, of_tree, spans_of
 
 Expect = Callable[[Head], None]

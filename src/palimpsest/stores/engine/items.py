@@ -1,14 +1,15 @@
-"""Items: places that have nothing but a head, in namespaces, each of which is a home.
+"""Items and leases: places that have nothing but a head.
 
-An item's hot value is what is compared, its cold value what it holds. Each namespace counts the items that came, which
-tells their order whatever clocks say, and which namespaces there are. At the end are a store's verbs for side data.
+Each namespace of items is a home. An item's hot value is what is compared, its cold value what it holds. Each namespace
+counts the items that came, which tells their order whatever clocks say, and which namespaces there are.
+
+A lease that was given back stays, so that its fence goes on, until the clock has passed that. No lease waits for the
+disk: what a loss of power could take of it, it takes with whoever held it.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -21,16 +22,15 @@ from palimpsest.stores.engine.known import FAR
 from palimpsest.stores.rules import all_places
 from palimpsest.stores.values import Item, Put
 
-if TYPE_CHECKING:
-    from palimpsest.stores.engine.leases import Leases
-
-T = TypeVar("T")
-
 ITEMS = "item/"
 ORDER = "order"
 """The space of a namespace's counter."""
 TOGETHER = 256
 """Items that are removed in one step."""
+
+LEASES = "lease"
+KEPT = 4096
+"""Leases that are remembered at once, so that who holds one renews it, and gives it back, in one call."""
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
@@ -219,96 +219,80 @@ def _what(place: Place) -> str:
     return f"the item {place.space.removeprefix(ITEMS)}/{place.name}"
 
 
-class SideData:
-    """Items and leases of tenants: what `Store` has beside logs."""
+# --- leases
 
-    _items: Items
-    _leases: Leases
 
-    @property
-    @abstractmethod
-    def _seldom(self) -> Any: ...
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A lease: its holder, its fence, until when."""
 
-    @abstractmethod
-    async def _look(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+    holder: str
+    fence: int
+    until: int
 
-    @abstractmethod
-    async def _run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
-    async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        """Return the item, or None where there is none or it has expired."""
-        return await self._look(lambda: self._items.get(tenant, namespace, key))
+class Leases:
+    """Leases of tenants."""
 
-    async def get_items(self, tenant: str, namespace: str, keys: Sequence[str]) -> list[Item | None]:
-        """Return the items of several keys as they are at one moment, in the order of these; None as in `get_item`."""
-        return await self._look(lambda: self._items.several(tenant, namespace, keys)) if keys else []
+    def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
+        self._backend, self._crowds, self._clock = backend, crowds, clock
+        self._leases: dict[Place, PlaceHead] = {}
+        self._fence = 0
 
-    async def put_item(
-        self,
-        tenant: str,
-        namespace: str,
-        key: str,
-        value: bytes,
-        *,
-        expires: int | None = None,
-        expect: int | None = None,
-    ) -> Item:
-        """Store the value under the key and return it with its new version.
+    async def _look(self, place: Place) -> PlaceHead | None:
+        (seen,) = await self._backend.look([Ask(place)])
+        return seen.head
 
-        With `expect`, raises Conflict unless the present version is that number (0: none).
-        """
-        return (await self.put_items(tenant, namespace, [Put(key, value, expires, expect)]))[0]
+    async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
+        place = Place(tenant, name, LEASES, name)
+        head, fresh = self._leases.get(place), False
+        while True:
+            now = self._clock()
+            before = self._held(place, head)
+            # One that has ended by itself can still be renewed, while nobody has come since; one given back cannot.
+            mine = before is not None and before.until and (before.holder, before.fence) == (holder, fence)
+            held = before if before is not None and (before.until > now or mine) else None
+            theirs = held.holder != holder if held is not None else fence is not None
+            if theirs or (held is not None and fence not in (None, held.fence)):
+                if fresh:
+                    return None
+                head, fresh = await self._look(place), True  # what was seen last may be outdated
+                continue
+            if held is not None:
+                number = held.fence
+            else:
+                self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
+            until = now + int(seconds * 1_000_000) if seconds > 0 else 0  # given back, also when the clock goes back
+            lease = Held(holder, number, until)
+            hot = head.hot if head is not None else None
+            step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True)
+            refusal = await self._crowds.write([step], now)
+            if refusal is None:
+                if len(self._leases) >= KEPT:
+                    self._leases.clear()
+                self._leases[place] = PlaceHead(step.hot or b"")
+                return number
+            head, fresh = refusal[0], True
 
-    async def put_items(self, tenant: str, namespace: str, puts: Sequence[Put]) -> list[Item]:
-        """Store several values, each under a key of its own, in one step; as `put_item` does, all or none."""
-        if not puts:
-            return []
-        return await self._run(lambda: self._items.put(tenant, namespace, puts))
+    async def swept(self, place: Place) -> None:
+        """End a lease that is over."""
+        head = await self._look(place)
+        if head is not None:
+            await self.ended(place, head)
 
-    async def delete_item(
-        self, tenant: str, namespace: str, key: str, *, expect: int | None = None, destroys: bool = False
-    ) -> bool:
-        """Remove the item; return whether there was one.
+    async def end_all(self, tenant: str) -> None:
+        """End the tenant's leases."""
+        async for one in all_places(self._backend, tenant, LEASES):
+            await self.ended(one.place, one.head)
 
-        With `expect`, raises Conflict unless the present version is that number. `destroys` says that no byte of it may
-        be left when the store has been scrubbed.
-        """
-        return await self._run(lambda: self._items.delete(tenant, namespace, key, expect, destroys))
+    def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
+        if head is None:
+            return None
+        return read_as(self._backend.url, f"the lease {place.name!r}", lambda: decoded(checked(head.hot), Held))
 
-    async def list_items(self, tenant: str, namespace: str, *, prefix: str = "") -> list[Item]:
-        """Return the namespace's items that have not expired and whose keys begin so, in the order in which their keys
-        came first."""
-        return await self._look(lambda: self._items.listed(tenant, namespace, prefix))
-
-    async def page_items(
-        self, tenant: str, namespace: str, *, prefix: str = "", after: str = "", limit: int = 1000
-    ) -> tuple[list[Item], str | None]:
-        """Return a page of such items, by an order of the store's own that stays, and what is `after` for the next page
-        (None: there is none). An item that comes meanwhile may be on no page; no other is missed."""
-        return await self._look(lambda: self._items.page(tenant, namespace, prefix, after, limit))
-
-    async def namespaces(self, tenant: str, *, prefix: str = "") -> list[str]:
-        """Return the names of the tenant's namespaces that have an item and begin so, by code points."""
-        return await self._look(lambda: self._items.namespaces(tenant, prefix))
-
-    async def clear_items(self, tenant: str, namespace: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
-        """Remove all items of the tenant, or of one namespace, those that have expired, too, and return how many there
-        were by namespace. With all of them its leases end. With `dry_run` nothing is removed.
-        """
-        if dry_run:
-            return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
-        if namespace is None:
-            await self._run(lambda: self._seldom.wholes.clear(tenant))
-            await self._run(lambda: self._leases.end_all(tenant))
-        return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
-
-    async def lease(
-        self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
-    ) -> int | None:
-        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
-
-        A fence is greater than every fence of this lease that was given out before; one of another lease may be the
-        same. A lease ends by itself; until somebody takes it it can be renewed. `seconds` of 0 gives it back. Who takes
-        what is his renews it: so one who never learned whether he has it may ask again, or give it back.
-        """
-        return await self._run(lambda: self._leases.lease(tenant, name, holder, seconds, fence))
+    async def ended(self, place: Place, head: PlaceHead) -> None:
+        """End a lease, which goes when nobody needs its fence to give out a greater one."""
+        before, now = self._held(place, head), self._clock()
+        assert before is not None, "what is listed is there"
+        hot = None if before.fence < now else stamped(encoded(Held("", before.fence, 0)))
+        if hot != head.hot:
+            await self._crowds.write([Step(place, head.hot, hot, expires=before.fence + 1)], now)

@@ -13,9 +13,9 @@ from palimpsest.log.withdrawal import tombstone
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
-from palimpsest.stores.engine.heads import Sessions
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.large import MARK, Large, asked, held, sound, whole
+from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.values import Standing
 
 BESIDE = 8

@@ -16,12 +16,11 @@ from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import Ask, Due, Listed, Place, Scrubbed, Step
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
-from palimpsest.stores.engine.heads import Sessions
-from palimpsest.stores.engine.items import ITEMS, Items
+from palimpsest.stores.engine.items import ITEMS, LEASES, Items, Leases
 from palimpsest.stores.engine.known import BARRED, ENDS, FAR, LAID, OWNED, root
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.leases import LEASES, Leases
 from palimpsest.stores.engine.reading import Reading
+from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.engine.trees import Tree, named
 from palimpsest.stores.engine.wholes import Wholes
 from palimpsest.stores.values import SessionInfo

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import About, Head, SessionKey
@@ -14,13 +12,12 @@ from palimpsest.runtime.once import lazy
 from palimpsest.stores.backend import Backend, Scrubbed
 from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
-from palimpsest.stores.engine.heads import Sessions
-from palimpsest.stores.engine.items import Items, SideData
 from palimpsest.stores.engine.known import Over
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.leases import Leases
+from palimpsest.stores.engine.opened import ItemsAndLeases
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
+from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Store(SideData):
+class Store(ItemsAndLeases):
     """Where logs, heads and side data live, over a backend.
 
     Every call is one atomic step: it happens whole or not at all, and what it has acknowledged survives the
@@ -43,14 +40,13 @@ class Store(SideData):
     """
 
     def __init__(self, backend: Backend, clock: Callable[[], int] = now_us, chance: Chance = by_chance) -> None:
-        self.backend, self.url, self.writable, self.blocking = backend, backend.url, backend.writable, backend.blocking
-        self._pid, self._closed = os.getpid(), False
-        self._sessions = sessions = Sessions(backend, Crowds(backend, chance), clock)
+        crowds = Crowds(backend, chance)
+        super().__init__(backend, crowds, clock)
+        self._sessions = sessions = Sessions(backend, crowds, clock)
         self.ending: Callable[[Store, SessionKey], Awaitable[object]] = Store.end  # a memory tells who derives
         self._large = Large(backend, backend.large_bytes)
         self._reading = Reading(sessions, self._large)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
-        self._items, self._leases = Items(backend, sessions.crowds, clock), Leases(backend, sessions.crowds, clock)
 
     @lazy
     def _seldom(self) -> Seldom:
@@ -59,39 +55,8 @@ class Store(SideData):
 
         return Seldom(self._sessions, self._reading, self._large, self._items, self._leases)
 
-    @property
-    def left_open(self) -> bool:
-        """Whether `close` is still due in this process: what a memory that is let go of warns about."""
-        return not self._closed and os.getpid() == self._pid
-
-    def check(self) -> None:
-        """Raise Closed after `close`, ForkedProcess in a child process."""
-        if self._closed:
-            raise Closed(self.url)
-        if os.getpid() != self._pid:
-            raise ForkedProcess(self._pid, os.getpid())
-
-    # --- where it runs
-
-    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        """Run a coroutine that waits for nothing but this store where its verbs run, several in one go; with `reads` it
-        only reads, or writes what it may do without. What it computes at length belongs into `apart`."""
-        return await self.backend.together(start, reads=reads)
-
-    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
-        return await self.backend.apart(function, *arguments)
-
-    async def _look(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self.check()
-        return await self.backend.together(start, reads=True)
-
-    async def _run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._may_write()
-        return await self.backend.together(start)
-
     async def _make(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The same for what may make a session: one of its name whose time is over is ended first."""
+        """As `_run`, for what may make a session: one of its name whose time is over is ended first."""
         try:
             return await self._run(start)
         except Over as over:
@@ -107,11 +72,6 @@ class Store(SideData):
         if not (self.blocking or "_seldom" in vars(self)):
             await self.backend.apart(lambda: self._seldom)
         return await run(lambda: do(self._seldom))
-
-    def _may_write(self) -> None:
-        if self._closed or not self.writable or os.getpid() != self._pid:
-            self.check()
-            raise StoreUnavailable(self.url, "it was opened read-only (readonly=True), and nothing was written")
 
     # --- logs
 
@@ -273,11 +233,7 @@ class Store(SideData):
         """
         return await self._rarely(self._look, lambda seldom: seldom.used(tenant, mark, after, limit, newest_first))
 
-    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""
-        return await self._look(lambda: self.backend.tenants(after=after, limit=limit))
-
-    # --- expiry, rewriting, the end
+    # --- expiry, rewriting, and what goes
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session; of
@@ -300,6 +256,17 @@ class Store(SideData):
         """
         return await self._rarely(self._run, lambda seldom: seldom.changing.rewrite(key, how, seqs))
 
+    async def clear_items(self, tenant: str, namespace: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
+        """Remove all items of the tenant, or of one namespace, those that have expired, too, and return how many there
+        were by namespace. With all of them its leases end. With `dry_run` nothing is removed.
+        """
+        if dry_run:
+            return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
+        if namespace is None:
+            await self._run(lambda: self._seldom.wholes.clear(tenant))
+            await self._run(lambda: self._leases.end_all(tenant))
+        return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
+
     async def scrub(
         self, *, whole: bool = True, progress: Callable[[int, int], object] = lambda _, __: None
     ) -> Scrubbed:
@@ -309,15 +276,3 @@ class Store(SideData):
         on, and unused room is given back. `progress` is told about how many bytes were gone through, and of how many.
         """
         return await self._seldom.scrub(whole, progress, self.check)
-
-    async def durability(self) -> str:
-        """Say, for people, what is lost with the machine, or with the server, of what was acknowledged."""
-        return await self._look(self.backend.durability)
-
-    async def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
-        if not self._closed:
-            self._closed = True
-            if os.getpid() == self._pid:
-                self.backend.give_up()
-                await self.backend.together(self.backend.close)

@@ -18,8 +18,8 @@ from palimpsest.log import spans
 from palimpsest.log.codec import decoded
 from palimpsest.stores.backend import Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, read_as, stamped
-from palimpsest.stores.engine.heads import Made, Sessions
 from palimpsest.stores.engine.known import Known
+from palimpsest.stores.engine.sessions import Made, Sessions
 
 Readers = Mapping[tuple[str, int], tuple[int, ...]]
 """Which entries sessions have, by their names and the numbers of their own logs."""

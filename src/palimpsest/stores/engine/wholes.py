@@ -16,7 +16,6 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, PlaceHead, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, entry_row, new_log, record_row
-from palimpsest.stores.engine.heads import Sessions, expected
 from palimpsest.stores.engine.known import (
     LAID,
     PATIENCE,
@@ -31,6 +30,7 @@ from palimpsest.stores.engine.known import (
 )
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
+from palimpsest.stores.engine.sessions import Sessions, expected
 from palimpsest.stores.engine.trees import Pieces, Tree, dropped, dropping, of_owner, of_tree, spans_of
 from palimpsest.stores.values import Dump
 
