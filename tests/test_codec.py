@@ -85,5 +85,5 @@ def test_what_is_kept_apart_is_put_back(text: str, metadata: dict[str, Any], lim
 
     slim, large = take_out(pack(entry), limit)
 
-    again = unpack(whole(slim, large), "", 0, None)
+    again = unpack(whole(slim, large))
     assert (again.content, again.metadata) == (text, metadata)

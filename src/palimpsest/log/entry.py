@@ -177,27 +177,26 @@ _replace = msgspec.structs.replace
 
 
 def pack(entry: Entry) -> bytes:
-    """Return the stored form: JSON without `id`, `seq` and `tokens`, which stores keep beside it.
+    """Return the stored form: JSON without the count, which stores keep beside it.
 
     Text with lone surrogates, which has no UTF-8, is stored with JSON's escapes for them.
     """
-    bare = _replace(entry, id="", seq=0, tokens=None, damaged=False)
+    if entry.tokens is not None or entry.damaged:
+        entry = _replace(entry, tokens=None, damaged=False)
     try:
-        return encode(bare)
+        return encode(entry)
     except UnicodeEncodeError:
-        return escaped(_replace(bare, lone=True))
+        return escaped(_replace(entry, lone=True))
 
 
-def unpack(body: bytes, id: str, seq: int, tokens: int | None) -> Entry:
-    """Return the entry that `pack` stored. Raises ValueError where `body` is damaged."""
+def unpack(body: bytes, tokens: int | None = None) -> Entry:
+    """Return the entry that `pack` stored, with its count. Raises ValueError where `body` is damaged."""
     try:
         entry = _decode(body)
     except msgspec.DecodeError:
         entry = unescaped(body, Entry)
-    # The entry was made on the line above and nobody has seen it: cheaper than a second copy.
-    _set(entry, "id", id)
-    _set(entry, "seq", seq)
-    _set(entry, "tokens", tokens)
+    if tokens is not None:
+        _set(entry, "tokens", tokens)  # it was made above, and nobody has seen it: cheaper than a copy
     return entry
 
 

@@ -5,7 +5,7 @@ rest. Its home is its own name, or that of the session at the root of its tree o
 "where", its name) says so. All entries and records of a home are rows of one place (home, "log", ""), by the number of
 a log and the seq or revision. Sessions write into logs of their own, and a branch reads those of others up to a seq.
 
-    entry      an entry, as `palimpsest.log.entry.pack` has it, with its id
+    entry      an entry, as `palimpsest.log.entry.pack` has it; found by its id where that does not tell its place
     record     a record; one that carries a compaction is found by the number of its log
     tokens/C   counts by the counter C
     held       which large contents an entry has

@@ -8,11 +8,11 @@ from functools import partial
 import msgspec
 
 from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorrupt, StoreUnavailable, WrongUser
-from palimpsest.log.entry import Entry, same
+from palimpsest.log.entry import Entry, same, unpack
 from palimpsest.log.head import About, SessionKey
 from palimpsest.log.linking import link
 from palimpsest.stores.backend import Ask, Batch, Cells, Look, Range, Refusal, Step
-from palimpsest.stores.engine.forms import DAMAGED, checked, entry_of, entry_row
+from palimpsest.stores.engine.forms import DAMAGED, checked, entry_row
 from palimpsest.stores.engine.known import Known, met, noted, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Sessions
@@ -223,7 +223,7 @@ class Appends:
         key = over.log << 32 | first.seq
         seen = await self._backend.look([Ask(over.place), Ask(over.logs, [Range("entry", [(key, key)])], head=False)])
         try:
-            append.done = any(entry_of(checked(row[1], key)).id == first.id for row in seen[1].rows[0])
+            append.done = any(unpack(checked(row[1], key)).id == first.id for row in seen[1].rows[0])
         except DAMAGED:
             append.done = True  # there is something, and nobody else writes there
         append.over = None

@@ -17,8 +17,8 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Record
-from palimpsest.log.codec import decoded, encode, encoded, escaped, unescaped
-from palimpsest.log.entry import Entry, microseconds_of
+from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.entry import Entry, microseconds_of, pack
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Cells, Row
 
@@ -37,8 +37,6 @@ DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What is raised for a value that is not as it was written."""
 
 _replace = msgspec.structs.replace
-_set = msgspec.structs.force_setattr
-_entry = msgspec.json.Decoder(Entry).decode
 
 
 def key_of(log: int, seq: int) -> int:
@@ -170,30 +168,13 @@ def head_of(hot: Hot, cold: Head) -> Head:
 
 
 def entry_row(log: int, entry: Entry) -> Cells:
-    """The row of an entry: its JSON, without its count. Its id is found where it does not name its seq."""
+    """The row of an entry: its stored form. Its id is found where it does not name its seq."""
     seq, id, expires = entry.seq, entry.id, None
-    if entry.tokens is not None or entry.damaged:
-        entry = _replace(entry, tokens=None, damaged=False)
-    try:
-        body = encode(entry)
-    except UnicodeEncodeError:
-        body = escaped(_replace(entry, lone=True))
     if entry.expires_at is not None and not entry.erased:  # a tombstone has nothing left to sweep
         expires = microseconds_of(entry.expires_at)
     key = log << 32 | seq
     found_by = "" if len(id) == 36 and id.endswith(seq.to_bytes(4).hex()) else id  # as `placed_at` reads them
-    return key, stamped(body, key), found_by, expires
-
-
-def entry_of(body: bytes, tokens: int | None = None) -> Entry:
-    """The entry of a row's body. Raises one of `DAMAGED` where it cannot be read."""
-    try:
-        entry = _entry(body)
-    except msgspec.DecodeError:
-        entry = unescaped(body, Entry)
-    if tokens is not None:
-        _set(entry, "tokens", tokens)  # it was made above, and nobody has seen it: cheaper than a copy
-    return entry
+    return key, stamped(pack(entry), key), found_by, expires
 
 
 def remains(row: Cells) -> tuple[bytes, str]:

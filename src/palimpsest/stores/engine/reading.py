@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
-from palimpsest.log.entry import Entry, placed_at, set_aside
+from palimpsest.log.entry import Entry, placed_at, set_aside, unpack
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
-from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, entry_of, key_of, record_of, remains
+from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, key_of, record_of, remains
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.large import MARK, Large, asked, held, sound, whole
 from palimpsest.stores.engine.sessions import Sessions
@@ -145,7 +145,7 @@ class Reading:
             key, value, id, _ = row
             try:
                 body = checked(value, key)
-                entry = entry_of(body, counts.get(key))
+                entry = unpack(body, counts.get(key))
                 if id and entry.id != id:
                     raise ValueError(CHANGED)
                 found.append(entry)
@@ -160,7 +160,7 @@ class Reading:
             contents = await self._large.load(known, [digest for _, _, body in apart for digest in held(body)])
             for i, row, body in apart:
                 try:
-                    found[i] = entry_of(whole(body, contents), counts.get(row[0]))
+                    found[i] = unpack(whole(body, contents), counts.get(row[0]))
                 except DAMAGED:
                     found[i] = await self._at_once(known, row, found[i], counts.get(row[0]))
         return found
@@ -182,9 +182,9 @@ class Reading:
                 row = rows.rows[0][0]
                 body = checked(row[1], key)
                 if body[:8] != MARK:
-                    return entry_of(body, tokens)
+                    return unpack(body, tokens)
                 if row[1] == old:
-                    return entry_of(whole(body, sound(contents, digests)), tokens)
+                    return unpack(whole(body, sound(contents, digests)), tokens)
             except (*DAMAGED, StoreCorrupt) as fault:
                 return await self.aside(known, row, fault)
 
@@ -334,7 +334,7 @@ def _sound(row: Cells) -> Entry | None:
 
 def _read(row: Cells) -> Entry:
     """The same. Raises one of `DAMAGED`, also where it is found by the id of another."""
-    entry = entry_of(checked(row[1], row[0]))
+    entry = unpack(checked(row[1], row[0]))
     if row[2] and entry.id != row[2]:
         raise ValueError(CHANGED)
     return entry
