@@ -13,6 +13,7 @@ from palimpsest.resources.allocation import RECALLS, shared_out
 from palimpsest.resources.definition import Resource, plain
 from palimpsest.sessions.counting import DEFAULT_ENCODING
 from palimpsest.sessions.declared import Declared, Kept
+from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.tokens.fallback import COUNTERS, FallbackCounter
 
 
@@ -81,8 +82,6 @@ def _keys(resource: Resource) -> Any:
     name = resource.place.keys_env
     if name is None:
         return None
-    from palimpsest.stores.encrypted.keys import Keys  # an extra, for who has keys
-
     _variable(name, f"memory {resource.id!r}: encryption.keys_env")
     return Keys.from_env(name)
 

@@ -59,8 +59,6 @@ def shape_of(item: Message) -> tuple[Shape, str]:
     return next(told, ("unknown", ""))
 
 
-_GEMINI_RESPONSE = ("usage_metadata", "usageMetadata", "prompt_feedback", "promptFeedback")
-
 _BY_KEYS: tuple[tuple[str, type, Shape, str], ...] = (
     ("choices", list, "response", CHAT),
     ("candidates", list, "response", GEMINI),

@@ -142,10 +142,6 @@ class Keeper:
                 found.add(record.id)
         return found
 
-    async def bring_all(self, session: str) -> bool:
-        """Bring up to date whatever shelves have of a session; return whether anything was new."""
-        return any([await self.bring(session, link) for link in await self.links(session)])
-
     async def _summaries(self, key: SessionKey) -> list[Summary]:
         """The summaries that stand for entries of a session now, oldest first."""
         head = await self._home.store.head(key)

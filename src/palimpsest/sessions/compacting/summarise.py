@@ -88,7 +88,7 @@ class SummaryMaker:
         if source_tokens - around < 2 and not self._writes:
             raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
         entries, previous = loaded.within(plan.cover), folded
-        rebuilt = await self._rebuilt(strategy, loaded, plan, folded) if folded else None
+        rebuilt = await self._rebuilt(strategy, plan, folded) if folded else None
         if rebuilt is not None:
             entries, previous = rebuilt
         source = await apart(self._source, entries, previous, folded)
@@ -191,7 +191,7 @@ class SummaryMaker:
         return msgspec.structs.replace(reply, text=text, data=data)
 
     async def _rebuilt(
-        self, strategy: Strategy, loaded: Loaded, plan: Plan, folded: list[Summary]
+        self, strategy: Strategy, plan: Plan, folded: list[Summary]
     ) -> tuple[list[Entry], list[Summary]] | None:
         """Return entries and summaries to make the summary anew from, where it is time for that; None: fold on.
 

@@ -272,21 +272,17 @@ class Forgetting:
         """The tenant's sessions."""
         return [info async for info in sessions_of(self._store, self._scope.tenant)]
 
-    async def _family(self, name: str) -> list[str]:
-        """A session, with those that share entries with it."""
-        return [name, *await self._store.branches(self._scope.key(name))]
-
     async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
         """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""
         behind: set[str] = set()
         for name in names:
             if name not in behind:
-                family = await self._family(name)
+                family = [name, *await self._store.branches(self._scope.key(name))]
                 behind.update(family)
                 yield family, len(behind.intersection(names))
 
-    async def _eraser(self, family: list[str]) -> FamilyEraser:
-        """What erases in these sessions, which share entries: in a dry run in an overlay, so that nothing stays."""
+    def _family_eraser(self) -> FamilyEraser:
+        """What erases in sessions that share entries: in a dry run in an overlay, so that nothing stays."""
         scope = self._scope
         if self._dry_run:
             scope = scope.over(Overlay(self._store, scope.clock))
@@ -294,8 +290,7 @@ class Forgetting:
 
     async def session(self, name: str) -> Erased:
         """Forget a session: its entries go wherever they are shared, then it is deleted."""
-        eraser = await self._eraser(await self._family(name))
-        done = await eraser.removed(name, everywhere=True)
+        done = await self._family_eraser().removed(name, everywhere=True)
         self._progress(1, 1)
         return done
 
@@ -307,7 +302,7 @@ class Forgetting:
             if not names:
                 break
             async for family, _ in self._families(names):
-                eraser = await self._eraser(family)
+                eraser = self._family_eraser()
                 for name in family:
                     done += await eraser.removed(name, everywhere=False)
                     gone += 1
@@ -325,7 +320,7 @@ class Forgetting:
             owned = {info.session for info in there if info.user is not None and info.user == user}
             more = Erased()
             async for family, passed in self._families(todo):
-                eraser, rest = await self._eraser(family), [name for name in family if name not in owned]
+                eraser, rest = self._family_eraser(), [name for name in family if name not in owned]
                 for name in owned.intersection(family):
                     more += await eraser.removed(name, everywhere=True)
                 if rest:
