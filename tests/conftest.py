@@ -182,6 +182,12 @@ def session(memory: Memory) -> Session:
     return memory.session("one", counter=quarters)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the examples of a module's laws write."""
+    return tmp_path_factory.mktemp("examples")
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, with a store of its own named by the environment."""

@@ -25,11 +25,6 @@ law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[
 kinds = pytest.mark.parametrize("kind", STORES)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("branches")
-
-
 def shape(entries: list[Entry]) -> list[tuple[Any, ...]]:
     """What entries say and how they hang together, their places counted anew from 1."""
     places = {entry.seq: i for i, entry in enumerate(entries, 1)} | {0: 0}

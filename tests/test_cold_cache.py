@@ -28,11 +28,6 @@ HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
 HYBRID = {"strategy": "hybrid_summary", "summary_tokens": 100, "threshold": 0.9}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cold")
-
-
 def open_session(memory: Memory, **options: Any) -> Session:
     return memory.session("s", **{"counter": strategies.WORDS, "max_tokens": BUDGET, **options})
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +16,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from filestore import BIG, KEY, OTHER, add, erase, everything, files, fork, held, texts
-from palimpsest import Conflict, Entry, StoreUnavailable
+from filestore import KEY, OTHER, add, erase, everything, files, fork, texts
+from palimpsest import StoreUnavailable
 from palimpsest.errors import StoreCorrupt, StoreTooNew
-from palimpsest.log.change import Change
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Ask, Place, PlaceHead, Range, Row, Step
@@ -84,21 +81,6 @@ def values(files: FileBackend) -> list[bytes]:
 # --- what a person sees
 
 
-def test_a_log_is_lines_of_json_in_which_texts_are_as_they_were_said(store: Store, log: Path) -> None:
-    """Each batch is one line, whatever marks its texts hold, and what has a JSON form stands in it as that."""
-    add(store, "Grüße aus Köln", "a\nb\r\n\u2028\x85")
-    add(store, "c\ud800\n", "\x00")
-
-    first, *lines = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
-
-    assert first == {"kind": "home", "tenant": "tenant", "home": "one", "sum": first["sum"]}
-    assert len(lines) == 2
-    entry = next(value for value in lines[0]["values"] if "seq" in value)
-    assert (entry["seq"], entry["content"]) == (1, "Grüße aus Köln")
-    assert "Grüße aus Köln" in log.read_text()
-    assert texts(store) == ["Grüße aus Köln", "a\nb\r\n\u2028\x85", "c\ud800\n", "\x00"]
-
-
 @pytest.mark.parametrize(
     "value",
     [b"", b"{", b"{}", b'{"a":1}x', b'{"a":1} ', b"[1]12345678", b'["\xff"]', b"\xff\x00", b'{"a":\n1}', b"null", b'"',
@@ -130,109 +112,10 @@ def test_what_an_earlier_version_wrote_is_refused_and_left_as_it_is(folder: Path
         assert everything(folder) == before
 
 
-def test_a_copied_log_is_refused_by_its_name(store: Store, folder: Path, log: Path) -> None:
-    """A log under another home's name is StoreCorrupt that says whose it is; the home itself is unharmed."""
-    add(store, "a")
-    shutil.copy(log, log_of(str(folder), *OTHER))
-
-    for attempt in (lambda: drive(store.head(OTHER)), lambda: add(store, "x", key=OTHER)):
-        with pytest.raises(StoreCorrupt, match=r"log of 'one' of tenant 'tenant'.*own name"):
-            attempt()
-
-    assert texts(store) == ["a"]
-
-
 # --- torn ends
 
 
-def test_a_log_cut_anywhere_holds_whole_batches(store: Store, folder: Path, log: Path, dice: random.Random) -> None:
-    """A log that was cut short at any byte has the batches before it, each whole, and takes new ones."""
-    expected = [[]]
-    for number in range(8):
-        add(store, *(f"{number}.{i} ☂" for i in range(number % 4 + 1)))
-        expected.append(texts(store))
-    whole = log.read_bytes()
-    for cut in (0, 1, *(dice.randrange(len(whole)) for _ in range(40))):
-        log.write_bytes(whole[:cut])
-        for one in (store, opened(folder)):
-            assert texts(one) in expected
-        found = texts(opened(folder))
-
-        add(opened(folder), "next")
-
-        assert texts(store) == texts(opened(folder)) == [*found, "next"]
-
-
-def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, folder: Path, log: Path) -> None:
-    """Where a loss of power left zeros in the last line it was never acknowledged."""
-    add(store, "a")
-    keep = log.stat().st_size
-    add(store, "b" * 2000)
-    whole = log.read_bytes()
-    for begin, end in ((keep, keep + 512), (keep + 700, keep + 1212), (keep + 900, len(whole)), (keep, len(whole) - 1)):
-        log.write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
-        after = opened(folder)
-
-        assert texts(after) == ["a"]
-        add(after, "c")
-        assert texts(after) == texts(store) == ["a", "c"]
-
-
-def test_a_write_that_cannot_reach_the_disk_is_taken_back(
-    folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the disk does not confirm a write it raises StoreUnavailable with the file's name and stores nothing."""
-    store = opened(folder, synchronous="FULL")
-    add(store, "a")
-    before = log.read_bytes()
-
-    def failing(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", failing)
-        for attempt in (lambda: add(store, "b"), lambda: add(store, "b", key=OTHER), lambda: erase(store, 1)):
-            with pytest.raises(StoreUnavailable, match=r"Input/output error: .*(one|other)-"):
-                attempt()
-    assert log.read_bytes() == before
-    assert files(folder, "other-*") == []
-    add(store, "c")
-    assert texts(store) == texts(opened(folder)) == ["a", "c"]
-
-
-def test_an_acknowledged_write_is_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default each write waits for the disk once, a new log for its folder, too; with NORMAL none does."""
-    synced: list[str] = []
-    full, normal = opened(folder, synchronous="FULL"), opened(folder)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append("file"))
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append("folder"))
-
-    add(full, "a")
-    assert synced[-2:] == ["file", "folder"]
-    synced.clear()
-    add(full, "b")
-    drive(full.count(KEY, "words", {1: 1}))
-    add(normal, "c")
-    assert synced == ["file"]
-
-
 # --- damage
-
-
-def test_only_what_was_damaged_is_set_aside(store: Store, folder: Path, log: Path) -> None:
-    """Where a text was changed its entry alone is set aside; all others are read, and written after it."""
-    for number in range(4):
-        add(store, f"{number}.a", f"{number}.b")
-    log.write_bytes(log.read_bytes().replace(b"2.a", b"2.A"))
-
-    assert texts(opened(folder)) == ["0.a", "0.b", "1.a", "1.b", "", "2.b", "3.a", "3.b"]
-    again = opened(folder)
-    add(again, "more")
-    erase(again, 5)
-    drive(again.scrub())
-
-    assert not any(entry.damaged for entry in drive(again.read(KEY)))
-    assert b"2.A" not in log.read_bytes()
 
 
 def test_a_line_that_tells_of_other_things_than_were_written_is_refused_by_name(
@@ -314,21 +197,6 @@ def test_a_line_of_somebody_elses_making_is_refused(folder: Path, row: bytes) ->
 # --- what is not there any more
 
 
-def test_nothing_is_left_of_what_was_destroyed(store: Store, folder: Path) -> None:
-    """After an erasure and `scrub` neither text, name nor large content is in any byte of the folder, in any branch."""
-    add(store, "sesame", "sesame " * 20_000)
-    drive(store.append(KEY, [Entry(kind="tool_call", role="assistant", name="sesame", call_id="c", content="{}")]))
-    fork(store)
-    add(store, "stays")
-
-    erase(store, 1, 2, 3)
-    assert drive(store.scrub(whole=False)).remains == ()
-
-    assert b"sesame" not in everything(folder)
-    assert texts(store, OTHER) == ["", "", ""]
-    assert texts(store) == texts(opened(folder)) == ["", "", "", "stays"]
-
-
 def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: Store, folder: Path, log: Path) -> None:
     """What was destroyed, dropped or half written by one that does not live any more goes when another scrubs."""
     add(store, "sesame", "stays")
@@ -343,18 +211,6 @@ def test_another_process_scrubs_what_one_that_was_killed_has_destroyed(store: St
     assert b"sesame" not in everything(folder)
     assert texts(store) == ["", "stays"]
     assert files(folder, "*.new") == []
-
-
-def test_a_log_of_which_nothing_is_left_is_removed(store: Store, folder: Path) -> None:
-    """Deleting a session removes its file; what was refused, or came to nothing, leaves none."""
-    add(store, "a", BIG)
-    with pytest.raises(Conflict):
-        drive(store.append(OTHER, [Entry(id="x", content="a"), Entry(id="x", content="b")], check_ids=True))
-
-    drive(store.delete(KEY))
-
-    assert files(folder, "*.jsonl") == []
-    assert texts(store) == []
 
 
 def test_a_log_does_not_grow_with_what_is_replaced(folder: Path) -> None:
@@ -389,26 +245,6 @@ def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch
 
     assert texts(other, after=500) == ["meanwhile", "new"]
     assert sum(sizes) < 20_000
-
-
-def test_who_waits_for_a_home_is_told_its_file_and_holds_up_no_other(store: Store, folder: Path, log: Path) -> None:
-    """While a log is locked its writers wait for `busy_seconds`; reading and other homes go on."""
-    add(store, "a")
-    impatient = opened(folder, busy_seconds=0.02)
-    patient = opened(folder, busy_seconds=600)
-
-    with held(log):
-        waiting = threading.Thread(target=lambda: add(patient, "b"))
-        waiting.start()
-        with pytest.raises(StoreUnavailable, match=r"has kept .*one-.*jsonl locked for 0.02 seconds"):
-            add(impatient, "c")
-        for number in range(10):
-            add(patient, str(number), key=OTHER)
-        assert texts(patient) == ["a"]
-        assert waiting.is_alive()
-    waiting.join()
-
-    assert texts(store) == ["a", "b"]
 
 
 def test_writers_that_meet_lose_nothing(folder: Path) -> None:
@@ -471,62 +307,6 @@ def test_each_log_is_looked_at_once_for_those_written_last(folder: Path, monkeyp
 
     assert [one.place for one in [*first, *second]] == places[:0:-1]
     assert (locked, sum(shared)) == (5 * fcntl.LOCK_SH, 10 * fcntl.LOCK_SH)
-
-
-@pytest.mark.parametrize("how", ["removed", "replaced", "emptied"])
-def test_a_folder_that_is_gone_acknowledges_nothing(tmp_path: Path, folder: Path, how: str) -> None:
-    """Where the folder was removed or replaced, reads and writes say so, and nothing is made in its place."""
-    store = opened(folder)
-    add(store, "a")
-    folder.rename(tmp_path / "moved")
-    if how == "emptied":
-        folder.mkdir()
-    elif how == "replaced":
-        add(opened(folder), "of another")
-    before = everything(folder) if folder.exists() else None
-
-    for attempt in (
-        lambda: add(store, "b"),
-        lambda: texts(store),
-        lambda: drive(store.commit(KEY, Change(kind="clear", reason="r"))),
-        lambda: drive(store.put_item("tenant", "facts", "k", b"v")),
-        lambda: drive(store.sessions("tenant")),
-        lambda: drive(store.due("tenant", 0)),
-        lambda: drive(store.scrub()),
-    ):
-        with pytest.raises(StoreUnavailable, match="removed, renamed or replaced"):
-            attempt()
-
-    assert (everything(folder) if folder.exists() else None) == before
-
-
-def test_a_readonly_store_reads_and_changes_nothing(store: Store, folder: Path) -> None:
-    """With `readonly=True` all can be read, every write raises StoreUnavailable, and no byte or name changes."""
-    add(store, "a")
-    before = sorted(folder.rglob("*")), everything(folder)
-    readonly = opened(folder, readonly=True)
-
-    for attempt in (lambda: add(readonly, "b"), lambda: erase(readonly, 1), lambda: drive(readonly.delete(KEY))):
-        with pytest.raises(StoreUnavailable, match="opened read-only"):
-            attempt()
-    drive(readonly.count(KEY, "words", {1: 1}))
-
-    assert texts(readonly) == ["a"]
-    assert (sorted(folder.rglob("*")), everything(folder)) == before
-
-
-def test_what_is_made_is_its_owners_alone(folder: Path) -> None:
-    """Folders, logs and marks are closed to others, whatever the umask, also where a log was written anew."""
-    before = os.umask(0)
-    try:
-        store = opened(folder)
-        add(store, "a", "b", BIG)
-        erase(store, 1)
-        drive(store.scrub())
-    finally:
-        os.umask(before)
-
-    assert [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077] == []
 
 
 WRITER = """

@@ -421,11 +421,6 @@ def check_world(kind: str, folder: Path, parts: Sequence[Any], budget: int | Non
             assert proof.ok, proof.problems
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("groups")
-
-
 @pytest.mark.sampled
 @settings(deadline=None, max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(parts=parts, budget=st.none() | st.integers(30, 700), conditions=conditions)

@@ -25,11 +25,6 @@ from test_import_identity import STORES, opened
 law = settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("links")
-
-
 _numbers = itertools.count()
 
 

@@ -20,11 +20,6 @@ law = settings(deadline=None, max_examples=10, suppress_health_check=list(Health
 EXACT = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 40}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("past")
-
-
 def talk(session: Session, turns: int = 20) -> None:
     for number in range(turns):
         session.add_user_message(f"question {number} " + "more " * 5)

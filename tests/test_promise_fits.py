@@ -29,11 +29,6 @@ law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[
 budgets = st.integers(0, 60) | st.integers(0, 400)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fits")
-
-
 def newest_human(entries: Sequence[Entry], now: int) -> Entry | None:
     """The newest human message, unless it says nothing or has expired: then a context need not show it."""
     newest = next((entry for entry in reversed(entries) if entry.is_human), None)

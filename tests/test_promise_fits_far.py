@@ -91,11 +91,6 @@ def honest(ctx: Context) -> int:
     return rules.least(ctx.request(), count)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("far")
-
-
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(what=sessions(), budget=st.integers(20, 900), conditions=conditions, format=formats, walks=walks)

@@ -23,11 +23,6 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("stable")
-
-
 def attempt(session: Session, **call: Any) -> Context | None:
     try:
         return session.context(**call)

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("valid")
-
-
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(0, 300), request=strategies.requests)
 def test_a_context_breaks_no_rule_of_chat_completions(

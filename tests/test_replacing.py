@@ -26,11 +26,6 @@ kinds = pytest.mark.parametrize("kind", STORES)
 options = {"log": strategies.logs(most=8), "more": strategies.logs(most=5), "data": st.data()}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("replacing")
-
-
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 

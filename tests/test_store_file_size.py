@@ -79,6 +79,7 @@ def test_a_session_that_is_over_leaves_nothing(store: Store, folder: Path, end: 
     else:
         dump = Dump(head=Head(revision=1), entries=(), records=())
         drive(store.load(KEY, dump, replace=True))
+    assert len(files(folder, "*.jsonl")) == (end != "delete")
     assert drive(store.scrub()).remains == ()
 
     assert b"sesame" not in everything(folder)

@@ -10,6 +10,7 @@ import pytest
 
 from filestore import KEY, OTHER, add, erase, everything, fork, held, log_of, quick, texts
 from palimpsest import StoreUnavailable
+from palimpsest.log.change import Change
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 
@@ -123,12 +124,15 @@ def test_a_folder_that_is_gone_acknowledges_nothing(tmp_path: Path, how: str) ->
         lambda: drive(store.head(KEY)),
         lambda: erase(store, 1),
         lambda: fork(store),
+        lambda: drive(store.commit(KEY, Change(kind="clear", reason="r"))),
         lambda: drive(store.delete(KEY)),
         lambda: drive(store.put_item("tenant", "facts", "k", b"v")),
         lambda: drive(store.list_items("tenant", "facts")),
         lambda: drive(store.lease("tenant", "turn", "me", 10)),
         lambda: drive(store.sessions("tenant")),
+        lambda: drive(store.due("tenant", 0)),
         lambda: drive(store.sweep("tenant", 0)),
+        lambda: drive(store.scrub()),
     ):
         with pytest.raises(StoreUnavailable, match="removed, renamed or replaced") as caught:
             attempt()
