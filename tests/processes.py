@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -110,6 +110,27 @@ def together(processes: Iterable[Process]) -> list[list[Any]]:
     for process in processes:
         process.tell()
     return [process.end() for process in processes]
+
+
+def at_once(work: Callable[[int], object], count: int) -> None:
+    """Run `work` in so many threads, each given its number, that begin together; what one of them raises is raised."""
+    barrier, faults = threading.Barrier(count), list[BaseException]()
+
+    def run_one(number: int) -> None:
+        barrier.wait(PATIENCE)
+        try:
+            work(number)
+        except BaseException as fault:  # noqa: BLE001 (raised again below, in the test's own thread)
+            faults.append(fault)
+
+    threads = [threading.Thread(target=run_one, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a thread hangs"
+    if faults:
+        raise faults[0]
 
 
 def integrity(path: Path | str) -> str:

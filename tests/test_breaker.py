@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from palimpsest.runtime.breaker import Breaker, Paused
+from processes import at_once
 
 
 class Clock:
@@ -89,20 +88,15 @@ def test_only_one_probe_goes_at_a_time() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 5
-    start, told = threading.Barrier(8), list[bool | float]()
+    told = list[bool | float]()
 
-    def come() -> None:
-        start.wait()
+    def come(_: int) -> None:
         try:
             told.append(breaker.admit())
         except Paused as pause:
             told.append(pause.seconds)
 
-    threads = [threading.Thread(target=come) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(come, 8)
 
     assert sorted(map(repr, told)) == ["0.0"] * 7 + ["True"]
 

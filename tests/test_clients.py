@@ -16,6 +16,7 @@ from openai_server import fails
 from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory
 from palimpsest.integrations import anthropic, google, openai
 from palimpsest.sessions.sync import Session
+from processes import at_once
 from sdks import load
 from streams import STREAMED, Streamed, StreamServer, answers, plays
 from vendors import VENDORS
@@ -624,14 +625,8 @@ def test_threads_that_share_a_client_go_one_after_the_other(way: Way, streamed: 
     """Each call is a turn: a question and its answer stand together, however many ask at once."""
     with StreamServer(*[answers(streamed.whole)] * 6) as server, way.opened(server, False) as client:
         remembering = way.remember(client, session)
-        threads = [
-            threading.Thread(target=way.ask, args=(remembering, way.says(f"question {number}"))) for number in range(6)
-        ]
 
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda number: way.ask(remembering, way.says(f"question {number}")), 6)
 
     assert spoken(session) == ONCE * 6
 

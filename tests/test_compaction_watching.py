@@ -13,6 +13,7 @@ from palimpsest.compaction import Plan, Snapshot
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.testing import FakeClock
+from processes import at_once
 from talks import Listener, Scripted, filler, talk, use_tool, words
 
 
@@ -313,20 +314,9 @@ def test_an_append_never_fails_by_a_look_in_another_thread(memory: Memory) -> No
     session = memory.session(
         "s", counter=words, auto_compact="background", long_term=summarizing(max_entries=6, interaction_keep=1)
     )
-    faults: list[BaseException] = []
 
-    def work(start: int) -> None:
-        try:
-            talk(session, *[30] * 12, start=start)
-        except BaseException as fault:  # noqa: BLE001 (told by the main thread)
-            faults.append(fault)
+    at_once(lambda i: talk(session, *[30] * 12, start=100 * i), 4)
 
-    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert faults == []
     assert len(session.entries()) == 96
 
 

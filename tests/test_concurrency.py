@@ -18,7 +18,7 @@ from palimpsest import AsyncMemory, Conflict, LockTimeout, Memory, Session
 from palimpsest.errors import Closed
 from palimpsest.log.entry import now_us
 from palimpsest.stores.sqlite.db import Database
-from processes import PATIENCE, Process, integrity, run, together, whole_turns
+from processes import PATIENCE, Process, at_once, integrity, run, together, whole_turns
 from sqlitestore import commits, connection
 from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
 
@@ -52,27 +52,6 @@ def start() -> Iterator[Start]:
     """Start processes that are ended with the test, however it goes."""
     with contextlib.ExitStack() as started:
         yield lambda mode, path: started.enter_context(Process(mode, path))
-
-
-def at_once(work: Callable[[int], object], count: int) -> None:
-    """Run `work` in so many threads that begin together; what one of them raises is raised here."""
-    barrier, faults = threading.Barrier(count), []
-
-    def run_one(number: int) -> None:
-        barrier.wait(PATIENCE)
-        try:
-            work(number)
-        except BaseException as fault:  # noqa: BLE001 (raised again below, in the test's own thread)
-            faults.append(fault)
-
-    threads = [threading.Thread(target=run_one, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), "a writer hangs"
-    if faults:
-        raise faults[0]
 
 
 # --- many writers

@@ -7,7 +7,6 @@ import copy
 import pickle
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from laws import examples
 from palimpsest.context.conditions import FIELDS, parse
 from palimpsest.errors import ConditionFailed, ConfigError, PalimpsestError
+from processes import at_once
 
 MESSAGE: dict[str, object] = {
     "role": "user",
@@ -421,11 +421,7 @@ def test_threads_do_not_see_each_others_values() -> None:
         other = {"message": {"tokens": number}, "interaction": {"tokens": number + 1}}
         wrong.extend(number for _ in range(500) if not condition.holds(same) or condition.holds(other))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(ask, 8)
 
     assert not wrong
 

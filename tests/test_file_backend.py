@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from palimpsest.stores.file.folder import log_of
 from palimpsest.stores.file.lines import seal
 from palimpsest.stores.options import DiskOptions
 from palimpsest.testing import FakeClock
+from processes import at_once
 
 PLACE = Place("tenant", "home", "things", "one")
 
@@ -249,26 +249,16 @@ def test_what_was_read_is_not_read_again(store: Store, folder: Path, monkeypatch
 
 def test_writers_that_meet_lose_nothing(folder: Path) -> None:
     """Stores of one folder that append, erase, fork, delete and scrub at once end well, and agree on what is there."""
-    faults: list[BaseException] = []
 
     def work(seed: int) -> None:
         store, dice = opened(folder, large_bytes=64), random.Random(seed)
-        try:
-            for number in range(60):
-                add(store, f"{seed}.{number}", "large " * dice.choice([1, 20]))
-                erase(store, dice.randrange(1, 50))
-                drive(store.scrub(whole=dice.random() < 0.1))
-                texts(store, newest_first=True, limit=5)
-        except BaseException as fault:  # noqa: BLE001 (raised again below, in the test's own thread)
-            faults.append(fault)
+        for number in range(60):
+            add(store, f"{seed}.{number}", "large " * dice.choice([1, 20]))
+            erase(store, dice.randrange(1, 50))
+            drive(store.scrub(whole=dice.random() < 0.1))
+            texts(store, newest_first=True, limit=5)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
+    at_once(work, 3)
 
     said = [text for text in texts(opened(folder), after=50) if not text.startswith("large")]
     for seed in range(3):

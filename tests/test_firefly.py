@@ -24,6 +24,7 @@ from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.compat.firefly import ConversationMemory, ConversationTurn, InMemoryStore, MemoryManager
 from palimpsest.compat.firefly import kept as kept_module
 from palimpsest.compat.firefly.store import EntryStore
+from processes import at_once
 from talker import Words
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no compare-and-set")
@@ -658,15 +659,12 @@ def test_threads_interleave_whole_turns(store: Any) -> None:
     """Four threads that add to one conversation: every turn is there once, whole, under a number of its own (N22)."""
     conversations = memory(max_tokens=100_000, store=store)
 
-    def add(name: str) -> None:
+    def add(number: int) -> None:
+        name = "abcd"[number]
         for i in range(10):
             conversations.add_turn("c", f"{name} {i}", f"{name} answer {i}", [{"name": name, "i": i}])
 
-    threads = [threading.Thread(target=add, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(add, 4)
 
     for found in (conversations.get_turns("c"), memory(max_tokens=100_000, store=store).get_turns("c")):
         assert [turn.turn_id for turn in found] == list(range(40))

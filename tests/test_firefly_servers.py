@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from palimpsest.compat.firefly import MemoryEntry, WorkingMemory
 from palimpsest.compat.firefly.database_store import PostgreSQLStore, RedisStore
 from palimpsest.compat.firefly.served import ServedStore
 from palimpsest.errors import Closed, ConfigError
+from processes import at_once
 
 EACH = [pytest.param(kind, marks=() if kind == "postgres" else (pytest.mark.wide,)) for kind in fireflies.SERVED]
 
@@ -102,11 +102,7 @@ def test_every_loop_and_every_thread_may_use_one_store(kind: str, tmp_path: Path
     asyncio.run(inside())
     asyncio.run(again())
     seen: list[int] = []
-    threads = [threading.Thread(target=lambda: seen.append(len(store.load("n")))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda _: seen.append(len(store.load("n"))), 4)
 
     assert seen == [5] * 4
     store.close_sync()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from palimpsest.compat.firefly import InMemoryStore, MemoryEntry, MemoryStore, W
 from palimpsest.compat.firefly.working import _turns
 from palimpsest.errors import ConfigError
 from palimpsest.testing import FakeClock
+from processes import at_once
 
 FIVE = {"five methods": False, "five methods, JSON": True}
 
@@ -303,20 +303,18 @@ def test_threads_take_turns_at_a_store_of_five_methods() -> None:
         warnings.simplefilter("ignore", PalimpsestWarning)
         memories = [WorkingMemory(store=store) for _ in range(4)]
 
-    def set_all(memory: WorkingMemory) -> None:
+    def set_all(number: int) -> None:
+        memory = memories[number]
         for i in range(50):
             memory.set("key", i)
             memory.set(f"own {id(memory)} {i}", i)
 
-    threads = [threading.Thread(target=set_all, args=(memory,)) for memory in memories]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(set_all, 4)
 
     assert len(store) == 201
     assert memories[0].get("key") == 49
-    del store, memories, threads
+    memories.clear()
+    del store
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PalimpsestWarning)

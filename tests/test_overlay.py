@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import open_store, unlocked
 from palimpsest.stores.overlay import OverBackend, Overlay
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
+from processes import at_once
 from tallies import summed
 from test_stores_model import KEYS, NAMES, TwoStores, entries
 
@@ -377,10 +377,9 @@ def test_a_window_costs_a_window(below: Store) -> None:
 
 def test_threads_may_share_an_overlay(below: Store) -> None:
     """Appends, with ids looked up below, and erasures from several threads all happen, each whole and once."""
-    overlay, begin = Overlay(below), threading.Barrier(4)
+    overlay = Overlay(below)
 
     def work(name: int) -> None:
-        begin.wait()
         for number in range(25):
             batch = [Entry(id=f"{name}.{number}.{i}", content="x") for i in range(2)]
             drive(overlay.append(KEY, batch, check_ids=True))
@@ -388,11 +387,7 @@ def test_threads_may_share_an_overlay(below: Store) -> None:
             if number == 10:
                 drive(overlay.commit(KEY, Change(kind="erase", reason="r", seqs=(name + 1,))))
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
 
     entries = drive(overlay.read(KEY))
     assert [entry.seq for entry in entries] == list(range(1, 205))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from palimpsest.privacy import Span
 from palimpsest.privacy.pseudonyms import Pseudonyms
 from palimpsest.privacy.redaction import Redactor, Verdict
 from privacy_corpus import CORPUS_PIECES
+from processes import at_once
 
 KEY = b"0123456789abcdef"
 MARKER = "MARKER42"
@@ -371,10 +371,6 @@ def test_threads_share_one_redactor() -> None:
             if len(set(numbers.values())) != len(set(texts)) or any("MARKER" in text for text in numbers.values()):
                 wrong.append(repr(numbers))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
 
     assert wrong == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from importlib.util import find_spec
@@ -26,6 +25,7 @@ from palimpsest.recall.vectors import Row
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores.opening import open_store
+from processes import at_once
 
 T = TypeVar("T")
 
@@ -529,11 +529,7 @@ def test_two_connections_write_one_after_the_other(tmp_path: Path) -> None:
                     )
                     done[n] += drive(index.update("s", given))
 
-            threads = [threading.Thread(target=write, args=(n,)) for n in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once(write, 2)
 
             assert all(done)
             assert drive(both[0].cursors(["s"]))["s"].next_seq == sum(done) + 1

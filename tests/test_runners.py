@@ -16,6 +16,7 @@ import pytest
 from palimpsest.errors import Closed
 from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.runtime.threads import Suspended
+from processes import at_once
 from runs import WORLDS, Complete, inline, threaded
 
 PATIENCE = 300.0
@@ -162,11 +163,7 @@ def test_one_loop_serves_all_threads() -> None:
     async def note() -> None:
         loops.add(asyncio.get_running_loop())
 
-    threads = [threading.Thread(target=lambda: drive(runner.wait(note()))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    at_once(lambda _: drive(runner.wait(note())), 8)
     drive(runner.close())
 
     assert len(loops) == 1

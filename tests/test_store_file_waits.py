@@ -13,6 +13,7 @@ from palimpsest import StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
+from processes import at_once
 
 
 def waiting(store: Store, *, to: str) -> threading.Thread:
@@ -58,11 +59,7 @@ def test_threads_that_write_to_one_session_take_turns(tmp_path: Path) -> None:
             add(store, f"{who}.{number}")
             add(store, f"{who}.{number}", key=OTHER._replace(session=f"own {who}"))
 
-    threads = [threading.Thread(target=append, args=(who,)) for who in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(append, 4)
 
     assert sorted(texts(store)) == sorted(f"{who}.{number}" for who in range(4) for number in range(10))
     entries = drive(store.read(KEY))

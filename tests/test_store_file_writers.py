@@ -24,7 +24,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump, Store
 from palimpsest.testing import FakeClock
-from processes import Process, integrity, lines_integrity, run, together, whole_turns
+from processes import Process, at_once, integrity, lines_integrity, run, together, whole_turns
 from writer import ENTRIES_A_TURN, SESSION
 
 
@@ -171,23 +171,13 @@ def anything(store: Store, dice: random.Random) -> None:
 
 def test_whatever_several_writers_do_at_once_nothing_is_damaged(folder: Path) -> None:
     """Appends, erasures, clears, branches, imports, deletions and sweeps that meet end well, or in a Conflict."""
-    faults: list[BaseException] = []
 
     def work(seed: int) -> None:
         store, dice = quick(folder, large_bytes=64), random.Random(seed)
-        try:
-            for _ in range(250):
-                anything(store, dice)
-        except BaseException as fault:  # noqa: BLE001 (raised again below, in the test's own thread)
-            faults.append(fault)
+        for _ in range(250):
+            anything(store, dice)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
+    at_once(work, 3)
 
     store = opened(folder)
     assert drive(store.scrub()).remains == ()

@@ -28,6 +28,7 @@ from palimpsest.stores.backend import Backend
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.strategies import MaxTokens, Summarize
 from palimpsest.testing import FakeClock
+from processes import at_once
 from sealed import FIRST
 from suspending import PATIENCE, TURNS, Hold, Moment, SuspendingBackend
 from talks import as_it_is
@@ -189,23 +190,14 @@ def test_every_verb_of_the_seam_is_bridged() -> None:
 
 def test_threads_that_share_a_memory_share_its_loop() -> None:
     """A driver belongs to one event loop: verbs of all threads, and of the background, go to the same."""
-    faults: list[BaseException] = []
+    with Memory.open(WHERE) as memory:
 
-    def work(memory: Memory, number: int) -> None:
-        try:
+        def work(number: int) -> None:
             for turn in range(5):
                 memory.session(f"{number % 2}").add_user_message(f"{number}.{turn}")
-        except Exception as fault:  # noqa: BLE001 (of another thread)
-            faults.append(fault)
 
-    with Memory.open(WHERE) as memory:
-        threads = [threading.Thread(target=work, args=(memory, number)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
+        at_once(work, 4)
 
-        assert faults == []
         assert [len(memory.session(name).entries()) for name in "01"] == [10, 10]
 
 

@@ -10,7 +10,6 @@ import random
 import string
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +38,7 @@ from palimpsest.tokens.counter import (
     slices,
     tool_schema_tokens,
 )
+from processes import at_once
 
 ORIGINALS = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -178,13 +178,8 @@ def test_many_threads_load_once() -> None:
         return loads[-1]
 
     counter = Encoding("shared", load=load)
-    start = threading.Barrier(8)
-    threads = [threading.Thread(target=lambda: (start.wait(), counter.count("text"))) for _ in range(8)]
 
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda _: counter.count("text"), 8)
 
     assert len(loads) == 1
     assert counter.loaded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from palimpsest import AsyncMemory, Conflict, Entry, Memory, Session
 from palimpsest.formats import find_format
 from palimpsest.sessions.withheld import Withheld
 from palimpsest.strategies import CallableSummarizer
+from processes import at_once
 from sealed import bytes_of
 from watched import found_in
 from writer import quarters
@@ -354,11 +354,7 @@ def test_threads_may_add_at_once(memory: Memory) -> None:
             own.add_user_message(f"({number}.{turn}) {SECRET}", metadata=TYPED)
             own.add_user_message(f"<{number}.{turn}>")
 
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(add, 4)
 
     text = shown(session)
     labels = [f"{number}.{turn}" for number in range(4) for turn in range(5)]
