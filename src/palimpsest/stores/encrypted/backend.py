@@ -1,8 +1,7 @@
 """Encryption at rest: a backend around another one, which keeps what it holds under keys that that one never sees.
 
 Heads, values and ids of rows are sealed (`values`), each bound to its address; ids that rows are found by, and names of
-items, are keyed tokens. One head a home notes which rows of its logs were written anew, and which records there are
-(`notes`); the heads of sessions know how far that had come, so that an old one is noticed, and an old row by it.
+items, are keyed tokens. How an old head, or an old row, is noticed that somebody has put back stands in the package.
 
 Heads are compared as they are stored. So a change of keys, which leaves what is in them as it is, stops whoever would
 write under the key of before.

@@ -1,7 +1,7 @@
 """What of the engine's places is sealed, where it is kept, and how rows are held against the heads that vouch for them.
 
-A place of `VOUCHED` spaces has a head that notes, for its rows, which were written anew, and of `LISTED` tables which
-there are. The engine's logs have none of its own: theirs is made here, and the engine does not see it.
+A place of `VOUCHED` spaces has a head that notes which of its rows were written anew, and of `LISTED` tables which rows
+there are. For the engine a log has no head: that one is made here, and the engine does not see it.
 """
 
 from __future__ import annotations

@@ -57,19 +57,18 @@ class Unsealed(ValueError):
 
 
 class Floor(NamedTuple):
-    """The life of a head, and how often it had moved; none of either for none."""
+    """The life of the head of a home's log, and its moves, as of some moment; nothing and 0 where there was none."""
 
     life: bytes = b""
     moves: int = 0
 
 
 class SealedHead(NamedTuple):
-    """A head as it was opened, or sealed.
+    """A head as it was opened, or sealed: `stored` as the backend below has it, `plain` as the engine knows it.
 
-    `life` tells it, from when it is made until it goes, from every other of its place. `bound` is what its cold value
-    is bound to: b"" where there is none, None where it is to be sealed anew. `floor` is, of a session's head, how far
-    the head that notes what is in the home's logs was when both moved together last: that one has in `floors` the same
-    by the names of sessions.
+    `life`, `moves` and `floor`, and for the head of a log `notes` and `floors`, are as the package's page has them.
+    `bound` is random, and in both of its values, so that no cold one goes with a hot one of another time: b"" where
+    there is no cold value, None where that is to be sealed anew. `name` is an item's, whose place has a token for it.
     """
 
     stored: PlaceHead

@@ -201,7 +201,7 @@ class Appends:
         log = known.log
         rows = [entry_row(log, entry) for entry in entered]
         now, step = known.grown(head.renewed(at))
-        put, more = await self._large.taken(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
+        put, more = await self._large.split(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
         steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
         return known, now, [*steps, *noted(known, now), *await self._sessions.created(known, at)]
 

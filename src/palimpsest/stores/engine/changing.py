@@ -108,7 +108,7 @@ class Changing:
         """The session after a change of it alone, and what makes it so."""
         head, record, linked = _changed(known.head, change, at)
         rows = [entry_row(known.log, entry) for entry in linked]
-        put, more = await self._large.taken(known, rows)
+        put, more = await self._large.split(known, rows)
         if record is not None:
             put.append(("record", [record_row(known.log, record)]))
         now, step = known.step(head)
@@ -126,12 +126,10 @@ class Changing:
                 tree.leave(known)
                 tree.join(known, (), head.first_seq)
                 unread = tree.unread(known)
-            put, more = await self._large.taken(known, [], spans_of(unread))
+            more = await self._large.let_go(known, spans_of(unread))
             rows = [record_row(known.log, record)] if record is not None else []
             cleared, step = known.step(head, ())
-            gone = Step(
-                known.logs, rows_only=True, drop=dropped(known, unread), put=[*put, ("record", rows)], destroys=True
-            )
+            gone = Step(known.logs, rows_only=True, drop=dropped(known, unread), put=[("record", rows)], destroys=True)
             steps = [step, gone, tree.step(), *more, *await self._sessions.created(known, at)]
             if await self._sessions.write(steps, at, cleared) is None:
                 return head
@@ -142,7 +140,7 @@ class Changing:
             expect(known.head)
             erasure = _Erasure(self._sessions, self._reading, known, change)
             await erasure.read(seen)
-            more = (await self._large.taken(known, [], erasure.points))[1]
+            more = await self._large.let_go(known, erasure.points)
             at = self._clock()
             more += await self._sessions.created(known, at)
             after = await erasure.sharing.write(partial(erasure.batch, expect, more), at)
@@ -165,7 +163,7 @@ class Changing:
             sharing = Sharing(self._sessions, known, seen[0], [row[0] & LAST for row in new])
             await sharing.look()
             gone = list(ranges.of(row[0] for row in new))
-            put, more = await self._large.taken(known, new, gone)
+            put, more = await self._large.split(known, new, gone)
             if records:
                 put.append(("record", records))
             drop = [(table, low, high) for table in OF_ENTRIES[1:] for low, high in gone]

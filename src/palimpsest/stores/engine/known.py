@@ -46,11 +46,12 @@ _replace = msgspec.structs.replace
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """A session as it was last seen: its place, its log, its head, the stored form of that, and what it shares.
+    """A session as it was last seen: its place, its log, its head, and what it shares of other logs.
 
-    `there` is the stored head; None where there is no such session. Then its log is one that nobody has, and its place
-    is in its own home. `pointer` is what says, if anything does, in which other home it is, or was. `over` is the one
-    of its name whose time is over, and that is stored still: it goes before another is made.
+    `there` is its head as it is stored. It is None where there is no such session: then `log` is a new number, for
+    whoever makes it, and `place` is in the home of its own name. `pointer` is the stored value, if there is one, that
+    says in which other home it is, or was. `stirred` is as in `Hot`. A session that has expired and was not destroyed
+    yet is taken for one that is not there, with what is stored of it in `over`: that goes before another is made.
     """
 
     key: SessionKey

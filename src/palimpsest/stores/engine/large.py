@@ -55,12 +55,12 @@ class Large:
                     return True
         return False
 
-    async def taken(
+    async def split(
         self, known: Known, rows: Sequence[Cells], gone: Sequence[tuple[int, int]] = ()
     ) -> tuple[list[tuple[str, Sequence[Cells]]], list[Step]]:
-        """What is to be put for rows of entries, without what is large in them, and what keeps that.
+        """What is put in the place of rows of entries, without what is large in them, and the steps that keep that.
 
-        The entries at the keys `gone` have nothing any more: what nobody else has goes, too.
+        The entries at the keys `gone` hold nothing any more: a content that no other entry holds goes with them.
         """
         limit = self.limit
         if limit is None or (not gone and not self.meant(rows)):
@@ -82,6 +82,10 @@ class Large:
             (name, some) for name, some in (("entry", slim), ("held", held)) if some
         ]
         return put, [await self._counted(known, uses, contents)] if uses else []
+
+    async def let_go(self, known: Known, gone: Sequence[tuple[int, int]]) -> list[Step]:
+        """The steps by which the entries at these keys hold nothing any more."""
+        return (await self.split(known, (), gone))[1]
 
     async def _counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
         """What counts that so many entries more, or less, have these contents."""

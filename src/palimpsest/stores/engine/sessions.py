@@ -57,11 +57,11 @@ class Sessions:
         return (await self.look(key))[0]
 
     async def look(self, key: SessionKey, asks: Asks | None = None, *, over: bool = False) -> tuple[Known, list[Seen]]:
-        """The session as it is stored now, and what `asks` asks for of one that is as this: all of one moment.
+        """The session as it is stored now, and what was seen of all that `asks` asks for of it, as of one moment.
 
-        Nothing is asked for of one that is not there, or whose time is over, unless that one is asked for with `over`.
-        Of one that is not remembered it is seen that its head is the newest: a log has nothing that its head does not
-        know.
+        `asks` is asked by what is known of the session, and again where that was outdated. Nothing is looked at of one
+        that is not there, or, without `over`, has expired. One that this process has not seen before is checked: where
+        its log has rows that its head does not know, somebody has put back an old head. Raises StoreCorrupt then.
         """
         remembered = self._known.get(key)
         known = remembered or await self._sought(key)
@@ -152,11 +152,11 @@ class Sessions:
     # --- writing
 
     async def created(self, known: Known, at: int) -> list[Step]:
-        """What has to be so, too, for a session to be made in its own home: nothing says any more that it is elsewhere.
+        """What is done in the step that makes a session in the home of its own name; nothing for one that is there.
 
-        What says so still is of a branch that is gone, or not made yet: it goes in the same step, when whoever makes
-        that branch has been kept from it. Where the branch is there after all, the step is one that will be refused.
-        Raises Over where one whose time is over has to go first.
+        It says that the session is nowhere else. A pointer that says otherwise is of a branch that is gone, or that
+        somebody is just making: it is dropped, and who makes the branch is kept from it first. Where the branch was
+        made in time the step will be refused. Raises Over where an expired session of the name has to go first.
         """
         if known.over is not None:
             raise Over(known.key)

@@ -183,7 +183,7 @@ class Sharing:
         self.tree = Tree(sessions.url, known, tree)
         self.others: list[Sharer] = []
         self.fixed = False
-        """Whether it takes more than a look to take in who comes later."""
+        """Whether somebody who has come since cannot be taken in by one look, so that all is looked at anew."""
         self._steps: Sequence[Step] = ()
 
     async def look(self) -> None:
@@ -195,9 +195,9 @@ class Sharing:
     async def write(self, make: Make, at: int) -> Sequence[Known] | None:
         """Write what `make` makes of the session as it is by then, whose own step is the first; the sessions after it.
 
-        None where something else has become of the session than that it was added to, or of what else the steps look
-        at: then all has to be looked at anew. But whoever has come to the tree, is gone from it, or was changed, is
-        looked at while nobody else can write: so this ends beside those who never pause to append, or to make branches.
+        None where the session has changed otherwise than by appends, or something else has that the steps compare: then
+        the caller looks at all of it anew. Where only the tree has changed, or another session in it, that is looked at
+        here, while nobody else can write: so this ends beside those who never pause to append, or to make branches.
         """
 
         def over(heads: Refusal, look: Look) -> Made | None:

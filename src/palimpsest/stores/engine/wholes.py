@@ -140,7 +140,7 @@ class Wholes:
                 steps.append(Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
             else:
                 steps.append(tree.step())
-            steps += (await self._large.taken(known, [], spans_of(pieces)))[1]
+            steps += await self._large.let_go(known, spans_of(pieces))
             steps.append(Step(known.logs, rows_only=True, drop=dropped(known, pieces), destroys=True))
             if await self._sessions.write(steps, self._clock()) is None:
                 self._sessions.forget(key)
@@ -171,7 +171,7 @@ class Wholes:
     async def _lay(self, new: Known, number: int, piece: Sequence[Cells]) -> None:
         """Put the next piece of a log that nobody reads yet."""
         while True:
-            put, more = await self._large.taken(new, piece)
+            put, more = await self._large.split(new, piece)
             at = self._clock()
             laid = Step(_laid_at(new), _count(number), _count(number + 1), expires=at + PATIENCE)
             refusal = await self._sessions.write([laid, Step(new.logs, rows_only=True, put=put), *more], at)
@@ -197,7 +197,7 @@ class Wholes:
                 tree.join(new, (), head.first_seq)
             steps.append(tree.step())
             drop, gone = dropped(known, unread), spans_of(unread)
-        put, more = await self._large.taken(known, last, gone)
+        put, more = await self._large.split(known, last, gone)
         if dump.records:
             put.append(("record", [record_row(new.log, record) for record in dump.records]))
         steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
@@ -218,7 +218,7 @@ class Wholes:
             (seen,) = await self._backend.look([Ask(place)])
             if seen.head is None:
                 return
-            more = (await self._large.taken(new, [], spans_of(unread)))[1]
+            more = await self._large.let_go(new, spans_of(unread))
             gone = Step(new.logs, rows_only=True, drop=dropping(unread), destroys=True)
             if await self._sessions.write([Step(place, seen.head.hot), gone, *more], self._clock()) is None:
                 return
