@@ -83,8 +83,8 @@ class Named(msgspec.Struct, frozen=True, gc=False):
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is asked of a place: its head, unless `head` is False, and rows.
 
-    Rows of a place without head are asked for in one look with a head that they belong to: it is what encryption holds
-    them against.
+    Rows of a place that has no head are asked for together with the head that they belong to, in one look: encryption
+    holds them against that.
     """
 
     place: Place
@@ -100,17 +100,18 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """What a batch does to one place.
+    """What a batch does to one place: to its head, then to rows that go, last with rows that come.
 
-    The head is changed only if its hot value is `expect` (None: there is none); from then on it is `hot` (None: none,
-    and its cold value goes, too) and `cold` (None: as it was; empty for a new one). Where `hot` is `expect` and `cold`
-    is None, the head is looked at and not changed. `expires` is when the head does. With `rows_only` the head is
-    neither looked at nor changed. Then the rows of these spans go, both ends included: of a table, or of every table
-    whose name begins so where the name ends in `*`. Last, rows are put, each in the place of one of its key. A place
-    without head and rows is none. `destroys` says that no byte of what goes is to be left when `scrub` is called, also
-    when this process does not live to call it. Encryption goes by it, too: a row of a place without head that takes the
-    place of another is put by a step that destroys, in a batch with each head that is read beside it. What is
-    `fleeting` may be lost when the machine is: where all steps of a write are, it need not wait for the disk.
+    The head is compared: where its hot value is not `expect` (None: there is none), nothing of the batch happens. Then
+    it becomes `hot` (None: it goes, with its cold value) and `cold` (None: as it was; empty for a new one), until
+    `expires`. Where `hot` is `expect` and `cold` is None it is compared only; with `rows_only` not even that. `drop`
+    are spans of keys, both ends included, of a table, or of every table whose name begins so where it ends in `*`.
+    `put` are rows, each in the place of one of its key. A place without head and rows is none.
+
+    `destroys` says that no byte of what goes is to be left when `scrub` is called, though this process does not live to
+    call it. Encryption goes by it, too: a row of a place without head that takes another's place is put by a step that
+    destroys, in one batch with each head that is read beside it. What is `fleeting` may be lost when the machine is:
+    where all steps of a write are, it need not wait for the disk.
     """
 
     place: Place
@@ -140,7 +141,6 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 Batch = Sequence[Step]
 """Steps in places of one home, each place once: all of them happen, or none."""
 
-
 Refusal = tuple[PlaceHead | None, ...]
 """The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
 
@@ -150,7 +150,7 @@ Look = Callable[[Sequence[Ask]], list[Seen]]
 call have done need not be seen."""
 
 Again = Callable[[int, Refusal, Look], Batch | None]
-"""What is to be done in the place of the batch of this number, as these heads are there; None: nothing."""
+"""Says what is written in the place of the batch of this number, which these heads refuse; None: nothing is."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -251,10 +251,10 @@ class Backend(ABC):
         transaction of all that it does, or one of each. `at` is the time, in microseconds. What is not `lasting` may
         be lost when the machine is, and is given up rather than waited for.
 
-        A store whose writers wait for each other anyhow may ask `again` what to do in the place of a batch that it
-        would refuse, while nobody else can write: so a writer need not come back, who may find another in his way
-        again. It is called at once, does not wait, and must not call the store, but by what it is given to look with.
-        Over a driver that may raise what its caller awaits: then it is called anew, and sees there what it asked for.
+        A store whose writers wait for each other may ask `again`, while nobody else can write, what to do in the place
+        of a batch that it would refuse: else its writer comes back, and may find another in his way again. `again` does
+        not wait, and calls the store by nothing but the `Look` that it is given. Over a driver, where looking is to be
+        awaited, that raises out of it, and it is called anew when what it looked at is there (`rules.asked_again`).
         """
 
     @abstractmethod
