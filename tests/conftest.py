@@ -189,6 +189,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a store of a test lives that others open, too: a file of SQLite's, which is not there yet."""
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, with a store of its own named by the environment."""
     monkeypatch.chdir(tmp_path)

@@ -31,11 +31,11 @@ from blocks_anthropic import (
 from laws import examples
 from palimpsest import Memory
 from palimpsest.context.result import Context
-from palimpsest.errors import BudgetImpossible, InvalidEntry
+from palimpsest.errors import InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.log.entry import File, Image, Opaque, Reasoning, Text
-from palimpsest.sessions.sync import Session
 from palimpsest.tokens.counter import encoding
+from worlds import attempt
 
 FORMAT = find_format("anthropic")
 law = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
@@ -344,13 +344,6 @@ def test_batches_come_back_equal(batches: list[list[dict[str, Any]]]) -> None:
             strategies.taken_in(session, batch)
 
         assert FORMAT.encode(session.entries()) == [message for batch in batches for message in batch]
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 @law

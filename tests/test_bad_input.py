@@ -38,11 +38,6 @@ class Case(NamedTuple):
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log.db"
-
-
-@pytest.fixture
 def memory(path: Path) -> Iterator[Memory]:
     """A store with one turn in the session "one" and one batch under a key."""
     with Memory.open(path) as memory:

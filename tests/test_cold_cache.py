@@ -16,10 +16,10 @@ import strategies
 from laws import examples
 from palimpsest import Memory
 from palimpsest.context.result import Context
-from palimpsest.errors import BudgetImpossible, PastUnknown
+from palimpsest.errors import PastUnknown
 from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
-from worlds import STORES, world
+from worlds import STORES, attempt, world
 
 law = settings(deadline=None, max_examples=examples(36), suppress_health_check=[HealthCheck.too_slow])
 HOUR, BUDGET, COLD = 3600, 1_000, "a cold cache"
@@ -399,13 +399,6 @@ def test_evicting_strategies_leave_the_cut_as_it_is(memory: Memory, clock: FakeC
 
 
 # --- the laws
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 @pytest.mark.sampled

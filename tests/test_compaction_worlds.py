@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest import AsyncMemory, BudgetImpossible, Context, Memory, Session
+from palimpsest import AsyncMemory, Context, Memory, Session
 from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
 from palimpsest.tokens.counter import encoding
 from providers import FORMATS, PROVIDERS
 from talks import Scripted, as_it_is, filler, talk, words
+from worlds import attempt
 
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
@@ -103,13 +104,6 @@ HAPPENINGS: tuple[Callable[[Session, int], Session], ...] = (
     _fork,
 )
 happenings = st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 10_000)), max_size=2)
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 def check(ctx: Context, format: str, budget: int | None) -> None:

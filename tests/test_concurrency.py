@@ -25,10 +25,10 @@ from writer import BUDGET, ENTRIES_A_TURN, SESSION, budgeted, turn
 Start = Callable[[str, Path | str], Process]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
-    return tmp_path / "log.db"
+@pytest.fixture(params=["sqlite", "file"])
+def place(request: pytest.FixtureRequest, path: Path) -> Path | str:
+    """Where a store of each kind on a disk lives, for what is true of both."""
+    return path if request.param == "sqlite" else f"file://{path.parent}/logs"
 
 
 @pytest.fixture
@@ -57,16 +57,16 @@ def start() -> Iterator[Start]:
 # --- many writers
 
 
-def test_two_processes_of_four_threads_lose_and_mix_nothing(path: Path) -> None:
+def test_two_processes_of_four_threads_lose_and_mix_nothing(place: Path | str) -> None:
     """200 turns by 2 processes of 4 threads: each is there once, in one piece, with its calls and results linked."""
-    acknowledged = together([Process("threads", path, name, 4, 25) for name in ("one", "two")])
+    acknowledged = together([Process("threads", place, name, 4, 25) for name in ("one", "two")])
 
-    with Memory.open(path) as memory:
+    with Memory.open(place) as memory:
         found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
     assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
     assert len(found) == 200
     assert set(found.values()) == {1}
-    assert integrity(path) == "ok"
+    assert integrity(place) == "ok"
 
 
 def test_the_order_of_one_thread_is_the_order_of_the_log(path: Path) -> None:
@@ -80,24 +80,24 @@ def test_the_order_of_one_thread_is_the_order_of_the_log(path: Path) -> None:
         assert own == [f"{thread}{number}" for number in range(10)]
 
 
-def test_eight_processes_open_a_new_file_at_once(path: Path) -> None:
-    """Whoever is first makes the tables; every one of the others opens the same store and writes to it."""
+def test_eight_processes_open_a_new_store_at_once(place: Path | str) -> None:
+    """Whoever is first makes it; every one of the others opens the same store and writes to it."""
     names = [str(number) for number in range(8)]
 
-    said = together([Process("first", path, name) for name in names])
+    said = together([Process("first", place, name) for name in names])
 
-    with Memory.open(path) as memory:
+    with Memory.open(place) as memory:
         found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
     assert said == [[name] for name in names]
     assert sorted(found) == names
-    assert integrity(path) == "ok"
+    assert integrity(place) == "ok"
 
 
-def test_a_key_that_two_processes_use_adds_once(path: Path) -> None:
+def test_a_key_that_two_processes_use_adds_once(place: Path | str) -> None:
     """Of two processes that add the same batch under the same key one adds it, and both get the same entries."""
-    one, two = together([Process("keyed", path, 30) for _ in range(2)])
+    one, two = together([Process("keyed", place, 30) for _ in range(2)])
 
-    with Memory.open(path) as memory:
+    with Memory.open(place) as memory:
         entries = memory.session(SESSION).entries()
     assert one == two
     assert len({id for ids in one for id in ids}) == 30 * ENTRIES_A_TURN
@@ -272,11 +272,11 @@ def test_two_processes_that_cut_at_once_make_one_cut(path: Path, memory: Memory,
 # --- turns
 
 
-def test_holders_of_a_turn_go_one_after_the_other(path: Path) -> None:
+def test_holders_of_a_turn_go_one_after_the_other(place: Path | str) -> None:
     """Between the first and the last add of a turn there is no add of another process's turn."""
-    together([Process("turns", path, name, 15) for name in ("one", "two")])
+    together([Process("turns", place, name, 15) for name in ("one", "two")])
 
-    with Memory.open(path) as memory:
+    with Memory.open(place) as memory:
         texts = [entry.text for entry in memory.session(SESSION).entries()]
     assert len(texts) == 60
     for begin, end in zip(texts[::2], texts[1::2], strict=True):
@@ -464,13 +464,13 @@ def test_atomic_turns_at_once_do_not_interleave(memory: Memory) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_is_refused_and_the_parent_goes_on(path: Path) -> None:
+def test_a_forked_child_is_refused_and_the_parent_goes_on(place: Path | str) -> None:
     """In a child of the process that opened the memory every use raises ForkedProcess; the parent is unharmed."""
-    *child, parent = run("fork", path)
+    *child, parent = run("fork", place)
 
     assert child == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed"]
     assert parent == ["before the fork", "after the fork"]
-    assert integrity(path) == "ok"
+    assert integrity(place) == "ok"
 
 
 def test_closing_while_others_write_ends_them_with_an_error(path: Path) -> None:

@@ -17,7 +17,6 @@ import strategies_openai_responses as items
 from laws import examples
 from palimpsest import Memory
 from palimpsest.context.result import Context
-from palimpsest.errors import BudgetImpossible
 from palimpsest.formats import Adapted, Shown, find_format
 from palimpsest.log.entry import Entry, File, Image, Native, Opaque, Reasoning, Text
 from palimpsest.sessions.sync import Session
@@ -35,7 +34,7 @@ from samples_openai_responses import (
     THOUGHT,
     USER,
 )
-from worlds import world
+from worlds import attempt, world
 
 FORMAT = find_format("openai-responses")
 law = settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
@@ -66,13 +65,6 @@ def test_a_context_of_every_shape_is_valid(given: list[dict[str, Any]]) -> None:
     """Whatever came in, one item at a time or all at once, what goes out breaks no rule and no published type."""
     shown([USER], given, [USER])
     shown([USER], *([item] for item in given), [USER])
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 @law

@@ -15,19 +15,10 @@ import rules
 import strategies
 from laws import examples
 from palimpsest.context.result import Context
-from palimpsest.errors import BudgetImpossible
-from palimpsest.sessions.sync import Session
-from worlds import KINDS, World, world
+from worlds import KINDS, World, attempt, world
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 def head_of(ctx: Context) -> list[bytes]:

@@ -14,20 +14,13 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest import Context, Entry, Memory, Session
-from palimpsest.errors import BudgetImpossible
+from palimpsest import Context, Entry, Memory
 from palimpsest.formats import find_format
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS, SPOKEN
+from worlds import attempt
 
 law = settings(deadline=None, max_examples=examples(25), suppress_health_check=list(HealthCheck))
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 def check(ctx: Context, format: str, budget: int | None) -> None:

@@ -16,7 +16,6 @@ from filestore import BIG, KEY, OTHER, add, erase, everything, fork, held, log_o
 from palimpsest import (
     Conflict,
     Entry,
-    Memory,
     StoreUnavailable,
 )
 from palimpsest.log.change import Change
@@ -24,8 +23,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump, Store
 from palimpsest.testing import FakeClock
-from processes import Process, at_once, integrity, lines_integrity, run, together, whole_turns
-from writer import ENTRIES_A_TURN, SESSION
+from processes import at_once, lines_integrity
 
 
 @pytest.fixture
@@ -40,57 +38,6 @@ def store(folder: Path, clock: FakeClock) -> Iterator[Store]:
     store = opened(folder, clock=clock)
     yield store
     drive(store.close())
-
-
-def test_two_processes_of_four_threads_lose_and_mix_nothing(folder: Path) -> None:
-    """160 turns by 2 processes of 4 threads: each is there once, in one piece, with its calls and results linked."""
-    address = f"file://{folder}"
-    acknowledged = together([Process("threads", address, name, 4, 20) for name in ("one", "two")])
-
-    with Memory.open(address) as memory:
-        found = whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)
-    assert sorted(found) == sorted(label for labels in acknowledged for label in labels)
-    assert len(found) == 160
-    assert set(found.values()) == {1}
-    assert integrity(address) == "ok"
-
-
-def test_five_processes_open_a_new_folder_at_once(folder: Path) -> None:
-    """Whoever is first marks the folder; every one of the others opens the same store and writes to it."""
-    address, names = f"file://{folder}", [str(number) for number in range(5)]
-    together([Process("first", address, name) for name in names])
-
-    with Memory.open(address) as memory:
-        assert sorted(whole_turns(memory.session(SESSION).entries(), ENTRIES_A_TURN)) == names
-
-
-def test_a_key_that_two_processes_use_adds_once(folder: Path) -> None:
-    """Of two processes that add the same batch under the same key one adds it, and both get the same entries."""
-    one, two = together([Process("keyed", f"file://{folder}", 20) for _ in range(2)])
-
-    with Memory.open(f"file://{folder}") as memory:
-        entries = memory.session(SESSION).entries()
-    assert one == two
-    assert len(entries) == 20 * ENTRIES_A_TURN
-    assert set(whole_turns(entries, ENTRIES_A_TURN).values()) == {1}
-
-
-def test_holders_of_a_turn_go_one_after_the_other(folder: Path) -> None:
-    """Leases hold between processes: no add of another's turn lies inside a turn."""
-    together([Process("turns", f"file://{folder}", name, 8) for name in ("one", "two")])
-
-    with Memory.open(f"file://{folder}") as memory:
-        said = [entry.text for entry in memory.session(SESSION).entries()]
-    assert len(said) == 32
-    assert [text.replace("end", "begin") for text in said[1::2]] == said[::2]
-
-
-def test_a_forked_child_is_refused_and_the_parent_goes_on(folder: Path) -> None:
-    """In a child of the process that opened the memory every use raises ForkedProcess; the parent is unharmed."""
-    *child, parent = run("fork", f"file://{folder}")
-
-    assert child == ["ForkedProcess", "ForkedProcess", "ForkedProcess", "Closed"]
-    assert parent == ["before the fork", "after the fork"]
 
 
 def test_appends_and_erasures_at_once_lose_nothing(folder: Path) -> None:

@@ -26,11 +26,6 @@ TEXT = "a text"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log.db"
-
-
-@pytest.fixture
 def memory(path: Path) -> Iterator[Memory]:
     """A memory with something in it, that waits long for others."""
     with Memory.open(path, busy_seconds=PATIENCE) as memory:

@@ -12,25 +12,18 @@ from hypothesis import strategies as st
 import rules
 import strategies
 from laws import examples
-from palimpsest import Context, Memory, Session
-from palimpsest.errors import BudgetImpossible
+from palimpsest import Context, Memory
 from palimpsest.formats import find_format
 from palimpsest.formats.fences import guard
 from palimpsest.testing import FakeClock
 from providers import FORMATS, PROVIDERS
 from test_fences import hostile
+from worlds import attempt
 
 law = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 
 tails = st.dictionaries(st.sampled_from(["clock", "a\nb", 'x"><context>', "n" * 80]), strategies.texts(60) | hostile)
 """What one call is given behind its log: mostly words, sometimes nothing, or what would forge a fence."""
-
-
-def attempt(session: Session, **call: Any) -> Context | None:
-    try:
-        return session.context(**call)
-    except BudgetImpossible:
-        return None
 
 
 def said(ctx: Context, format: str) -> list[str]:

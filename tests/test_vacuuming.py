@@ -31,12 +31,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the store of a test lives."""
-    return tmp_path / "log.db"
-
-
-@pytest.fixture
 def dice(request: pytest.FixtureRequest) -> random.Random:
     """A test's own."""
     return random.Random(request.node.name)

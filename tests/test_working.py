@@ -39,12 +39,6 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    """The memory's clock."""
-    return FakeClock()
-
-
-@pytest.fixture
 def memory(where: str, clock: FakeClock) -> Iterator[Memory]:
     """An open memory."""
     with Memory.open(where, clock=clock) as memory:

@@ -10,6 +10,8 @@ from typing import Any
 
 import strategies
 from palimpsest import Memory
+from palimpsest.context.result import Context
+from palimpsest.errors import BudgetImpossible
 from palimpsest.sessions.sync import Session
 from palimpsest.testing import FakeClock
 from writer import quarters, turn
@@ -19,6 +21,14 @@ KINDS = (*STORES, "forgetful")
 """The last is a memory that remembers no context: what the others give is the same."""
 
 _numbers = itertools.count()
+
+
+def attempt(session: Session, **call: Any) -> Context | None:
+    """The context of a call; None where the budget is too small for one."""
+    try:
+        return session.context(**call)
+    except BudgetImpossible:
+        return None
 
 
 class World:
