@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import strategies as st
+
+import rules_openai_responses as responses
+
 USER: dict[str, Any] = {"role": "user", "content": "where is it?"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"}
 RESULT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "output": "found"}
@@ -223,3 +227,106 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
     "unknown types": [{"type": "hologram", "scene": {"depth": 3}, "id": []}, {"type": "hologram", **USER}],
     "odd text": [{"role": "user", "content": "a\x00b \ud800 \u2028 ☂"}],
 }
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "text": ("hello", "messages"),
+    "a mapping": ({"role": "user"}, "messages"),
+    "no mapping inside": (["hello"], "messages[0]"),
+    "nothing to go by": ([{"content": "hi"}], "messages[0].role"),
+    "a type that is a list": ([{"type": []}], "messages[0].type"),
+    "unknown role": ([USER, {"role": "tool", "content": "b"}], "messages[1].role"),
+    "a role that is a list": ([{"role": [], "content": "b"}], "messages[0].role"),
+    "a message without role": ([{"type": "message", "content": "b"}], "messages[0].role"),
+    "no content": ([{"role": "assistant"}], "messages[0].content"),
+    "content is null": ([{"role": "assistant", "content": None}], "messages[0].content"),
+    "a part that is text": ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]"),
+    "a part without type": ([{"role": "user", "content": [{"text": "hi"}]}], "messages[0].content[0]"),
+    "a call without id": ([{**CALL, "call_id": None}], "messages[0].call_id"),
+    "a call without name": ([{**CALL, "name": 5}], "messages[0].name"),
+    "arguments that are a mapping": ([{**CALL, "arguments": {}}], "messages[0].arguments"),
+    "an approval without id": ([{**APPROVE, "id": None}], "messages[0].id"),
+    "a result without call": ([{"type": "custom_tool_call_output", "output": "x"}], "messages[0].call_id"),
+    "an answer to no approval": ([{**APPROVED, "approval_request_id": 1}], "messages[0].approval_request_id"),
+    "a local result without id": ([{"type": "local_shell_call_output", "output": "x"}], "messages[0].id"),
+    "a result whose call is a number": ([{**RESULT, "call_id": 5}], "messages[0].call_id"),
+    "a result without output": ([{"type": "function_call_output", "call_id": "c"}], "messages[0].output"),
+    "a result of numbers": ([{**RESULT, "output": [5]}], "messages[0].output[0]"),
+    "a screenshot that is text": ([{**SHOT, "output": "x"}], "messages[0].output"),
+    "not a number": ([{**USER, "score": float("nan")}], "messages[0].score"),
+    "a set": ([{"type": "hologram", "tags": {1}}], "messages[0].tags"),
+    "a key that is a number": ([{**USER, 5: 1}], "messages[0]"),
+}
+
+
+KEYS = [
+    "type",
+    "role",
+    "content",
+    "id",
+    "status",
+    "phase",
+    "call_id",
+    "name",
+    "arguments",
+    "input",
+    "output",
+    "action",
+    "operation",
+    "tools",
+    "summary",
+    "text",
+    "refusal",
+    "encrypted_content",
+    "image_url",
+    "file_id",
+    "file_data",
+    "detail",
+    "execution",
+    "approve",
+    "approval_request_id",
+    "caller",
+    "annotations",
+    "x",
+]
+
+
+TYPES = ["message", "reasoning", "item_reference", "web_search_call", "program", *responses.OUTPUTS]
+
+
+TYPES += [*responses.OUTPUTS.values(), "compaction_trigger", "image_generation_call", "hologram"]
+
+
+PARTS = ["input_text", "output_text", "refusal", "input_image", "input_file", "input_audio", "summary_text", "x"]
+
+
+def likely() -> st.SearchStrategy[Any]:
+    """JSON in which the keys and values that matter are frequent."""
+    words = st.sampled_from(
+        ["user", "assistant", "system", "developer", "tool", "c1", "msg_1", "completed", "server", ""]
+    )
+    leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+    values = st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+        max_leaves=6,
+    )
+    part = st.fixed_dictionaries(
+        {"type": st.sampled_from(PARTS)},
+        optional={
+            "text": words | leaves,
+            "refusal": words,
+            "image_url": words,
+            "file_id": words,
+            "annotations": values,
+        },
+    )
+    content = words | values | st.lists(part, max_size=3)
+    given: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(KEYS, words | values)
+    given |= {"content": content, "output": content, "summary": content, "type": st.sampled_from(TYPES) | leaves}
+    item = st.fixed_dictionaries(
+        {"type": st.sampled_from(TYPES)}, optional={k: v for k, v in given.items() if k != "type"}
+    )
+    message = st.fixed_dictionaries(
+        {"role": words, "content": content}, optional={"id": words, "type": leaves, "x": values}
+    )
+    return st.lists(item | message | values, max_size=3) | values

@@ -1,9 +1,8 @@
-"""The format `gemini`: contents come back key for key, and every context is one that Google's API and client take."""
+"""The format `gemini`, beside what `test_formats` says: every context is one that Google's API and client take."""
 
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import re
 from collections.abc import Sequence
@@ -28,114 +27,11 @@ from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, sa
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Reasoning, Text
 from palimpsest.tokens.counter import encoding
 from rules import plain
+from samples_gemini import call, model, result, user
 from worlds import world
 
 FORMAT = find_format("gemini")
 law = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
-
-
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "parts": [{"text": part} if isinstance(part, str) else part for part in parts]}
-
-
-def model(*parts: Any) -> dict[str, Any]:
-    return {**user(*parts), "role": "model"}
-
-
-def call(name: str = "find", **body: Any) -> dict[str, Any]:
-    return {"function_call": {"name": name, "args": {}, **body}}
-
-
-def result(name: str = "find", text: str = "found", **body: Any) -> dict[str, Any]:
-    return {"function_response": {"name": name, "response": {"result": text}, **body}}
-
-
-def dumped(**kind: Any) -> dict[str, Any]:
-    """A part as the client dumps it whole: nulls for everything that it is not."""
-    part: dict[str, Any] = types.Part(**kind).model_dump(mode="json")
-    return part
-
-
-PNG = "//8="
-
-EQUAL: dict[str, list[dict[str, Any]]] = {
-    "plain": [user("hi"), model("hello")],
-    "several texts": [user("a", "b"), model("", "c")],
-    "no role": [{"parts": [{"text": "hi"}]}],
-    "null role": [{"role": None, "parts": [{"text": "hi"}]}],
-    "no parts": [{"role": "model"}],
-    "null parts": [{"role": "model", "parts": None}],
-    "empty parts": [{"role": "user", "parts": []}, {"role": "model", "parts": []}, {}],
-    "unknown keys": [{**model("hi"), "x": [1, None]}, user({"text": "hi", "y": {"z": 2.5}})],
-    "an empty part": [user({}), model({"text": None}, {"thought_signature": "QQ=="})],
-    "nulls of a whole dump": [
-        {"role": "user", "parts": [dumped(text="hi")]},
-        {"role": "model", "parts": [dumped(function_call=types.FunctionCall(name="f", args={"a": None}))]},
-        {"role": "user", "parts": [dumped(function_response=types.FunctionResponse(name="f", response={"a": 1}))]},
-    ],
-    "thoughts": [
-        model({"text": "hm", "thought": True}, {"text": "hi", "thoughtSignature": "QQ=="}),
-        model({"text": "a", "thought": False}, {"text": "b", "thought": None}),
-    ],
-    "signed call": [model({**call(), "thought_signature": "QQ=="}), user(result())],
-    "calls": [model(call(), call("b", id="c1", args={"x": [1, 2.0, "é", None]})), user(result(), result("b", id="c1"))],
-    "JSON's spelling": [
-        model({"functionCall": {"id": "c", "name": "f", "args": {"snake_case": 1}}, "thoughtSignature": "QQ=="}),
-        user({"functionResponse": {"id": "c", "name": "f", "response": {"output": "x"}, "willContinue": None}}),
-        user({"inlineData": {"mimeType": "image/png", "data": PNG, "displayName": "a"}}),
-        user({"fileData": {"fileUri": "gs://a/b.mp4", "mimeType": "video/mp4"}, "videoMetadata": {"fps": 1}}),
-        user({"file_data": {"fileUri": "gs://a/b.mp4", "mime_type": "video/mp4"}}),
-    ],
-    "text between calls": [model("a", call(), "b", call("c"), "d"), user(result(), result("c"))],
-    "text between results": [model(call(), call()), user("a", result(), "b", result(), "c")],
-    "args and ids that are null, absent or empty": [
-        model({"function_call": {"name": "f"}}, call("f", args=None), call("f", id=None), call("f", id="")),
-        user(result("f"), result("f", id=None), result("f", id=""), {"function_response": {"name": "f"}}),
-        model(call("f", id="c")),
-        user(result("", id="c")),
-        user(result("f", response=None)),
-    ],
-    "an id on one side": [model(call(id="c1")), user(result())],
-    "shapes of results": [
-        user(*(result(response=response) for response in ({"result": "a"}, {"output": "a"}, {"error": "a"}))),
-        user(*(result(response=response) for response in ({"error": {"code": 1}}, {"error": None}, {}, {"x": 1.5}))),
-        user(*(result(response=response) for response in ({"result": 5}, {"result": "a", "error": "b"}))),
-    ],
-    "results with media": [
-        user(
-            result(parts=[{"inline_data": {"mime_type": "image/png", "data": PNG}}]),
-            result(parts=[{"inlineData": {"mimeType": "image/png", "data": "__8="}}, {"x": 1}], scheduling="SILENT"),
-            result(parts=[]),
-        )
-    ],
-    "role function": [{"role": "function", "parts": [result()]}],
-    "code": [
-        model(
-            {"executable_code": {"language": "PYTHON", "code": "1"}},
-            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
-            {"tool_call": {"id": "a", "tool_type": "URL_CONTEXT", "args": {}}},
-            "so it is",
-        )
-    ],
-    "media": [
-        user(
-            {"inline_data": {"mime_type": "image/png", "data": PNG}},
-            {"inline_data": {"mime_type": "image/png", "data": "__8="}, "media_resolution": None},
-            {"inline_data": {"mime_type": "audio/wav", "data": "AAAA"}},
-            {"inline_data": {"mime_type": "audio/mpeg", "data": "AAAA"}},
-            {"inline_data": {"mime_type": "audio/L16;rate=24000", "data": "-_-_"}},
-            {"inline_data": {"mime_type": "application/pdf", "data": "AAAA", "display_name": "a.pdf"}},
-            {"inline_data": {"mime_type": "application/pdf", "data": "AAAA", "display_name": None}},
-            {"inline_data": {"mime_type": "text/plain; charset=x", "data": "AA"}},
-            {"file_data": {"file_uri": "https://example.com/a.png", "mime_type": "image/png"}},
-            {"file_data": {"file_uri": "https://example.com/a", "mime_type": "image/png", "display_name": "a"}},
-            {"file_data": {"file_uri": "https://generativelanguage.googleapis.com/f/a", "mime_type": "image/png"}},
-            {"file_data": {"file_uri": "https://example.com/a.pdf", "display_name": "a.pdf"}},
-        )
-    ],
-    "an image that the model made": [model({"inline_data": {"mime_type": "image/png", "data": PNG}})],
-    "odd text": [user("a\x00b \ud800 \u2028 ☂"), model(call("☂", args={"\ud800": "\u2028"}))],
-}
 
 
 def stored(contents: list[dict[str, Any]], **options: Any) -> list[Entry]:
@@ -159,80 +55,6 @@ def judged(ctx: Context) -> list[str]:
     return [*rules.faults(ctx.messages), *rules.sdk_faults(ctx.request())]
 
 
-@pytest.mark.parametrize("contents", EQUAL.values(), ids=EQUAL)
-def test_decoding_and_encoding_gives_the_equal_contents(contents: list[dict[str, Any]]) -> None:
-    """Key for key, in both spellings, with nulls and keys that nobody knows; the input is left alone."""
-    before = copy.deepcopy(contents)
-
-    assert FORMAT.encode(FORMAT.decode(contents, "messages")) == contents
-    assert contents == before
-
-
-@pytest.mark.parametrize("contents", EQUAL.values(), ids=EQUAL)
-def test_what_was_stored_comes_back_equal(contents: list[dict[str, Any]]) -> None:
-    """The same through a store, where results have taken over their calls' ids; and its context breaks no rule."""
-    assert FORMAT.encode(stored(contents)) == contents
-    assert judged(shown(contents)) == []
-
-
-MALFORMED: dict[str, tuple[Any, str]] = {
-    "text": ("hello", "messages"),
-    "a mapping": ({"role": "wizard"}, "messages"),
-    "no mapping inside": (["hello"], "messages[0]"),
-    "unknown role": ([user("a"), {"role": "assistant", "parts": []}], "messages[1].role"),
-    "system text": ([{"role": "system", "parts": []}], "messages[0].role"),
-    "a role that is a list": ([{"role": [], "parts": []}], "messages[0].role"),
-    "parts that are text": ([{"role": "user", "parts": "hi"}], "messages[0].parts"),
-    "a part that is text": ([{"role": "user", "parts": ["hi"]}], "messages[0].parts[0]"),
-    "a part of two kinds": ([user({"text": "a", "inline_data": {}})], "messages[0].parts[0]"),
-    "a part twice spelled": ([model({"functionCall": {}, "function_call": {}})], "messages[0].parts[0]"),
-    "text that is a number": ([user("a", {"text": 5})], "messages[0].parts[1].text"),
-    "a flag that is text": ([model({"text": "a", "thought": "yes"})], "messages[0].parts[0].thought"),
-    "a signature that is no base64": (
-        [model({"text": "a", "thoughtSignature": "not base64!"})],
-        "messages[0].parts[0].thoughtSignature",
-    ),
-    "a call of the user": ([user(call())], "messages[0].parts[0].function_call"),
-    "a call of nobody": ([{"parts": [call()]}], "messages[0].parts[0].function_call"),
-    "a call without name": ([model({"functionCall": {}})], "messages[0].parts[0].functionCall.name"),
-    "a call that is text": ([model({"function_call": "f"})], "messages[0].parts[0].function_call"),
-    "an id that is a number": ([model(call(id=5))], "messages[0].parts[0].function_call.id"),
-    "args that are text": ([model(call(args="{}"))], "messages[0].parts[0].function_call.args"),
-    "a response of the model": ([model(result())], "messages[0].parts[0].function_response"),
-    "a response that is text": ([user(result(response="x"))], "messages[0].parts[0].function_response.response"),
-    "parts of a response": ([user(result(parts={}))], "messages[0].parts[0].function_response.parts"),
-    "a part of a response": ([user(result(parts=[1]))], "messages[0].parts[0].function_response.parts[0]"),
-    "text of a function": ([{"role": "function", "parts": [{"text": "x"}]}], "messages[0].parts[0]"),
-    "media that is text": ([user({"inlineData": "AAAA"})], "messages[0].parts[0].inlineData"),
-    "media without type": ([user({"inline_data": {"data": ""}})], "messages[0].parts[0].inline_data.mime_type"),
-    "media without data": (
-        [user({"inline_data": {"mime_type": "image/png"}})],
-        "messages[0].parts[0].inline_data.data",
-    ),
-    "media that is no base64": (
-        [user({"inline_data": {"mime_type": "image/png", "data": "A-+_"}})],
-        "messages[0].parts[0].inline_data.data",
-    ),
-    "a file without address": ([user({"file_data": {}})], "messages[0].parts[0].file_data.file_uri"),
-    "a set": ([{**user("x"), "tags": {1}}], "messages[0].tags"),
-    "not a number": ([model(call(args={"x": float("nan")}))], "messages[0].parts[0].function_call.args.x"),
-}
-
-
-@pytest.mark.parametrize(("messages", "where"), MALFORMED.values(), ids=MALFORMED)
-def test_what_is_malformed_is_refused_with_its_place(messages: Any, where: str) -> None:
-    """InvalidEntry names the place in the input, and nothing of the batch is stored."""
-    with pytest.raises(InvalidEntry) as refusal:
-        FORMAT.decode(messages, "messages")
-    assert refusal.value.where == where
-
-    with Memory.open("memory://") as memory:
-        batch = messages if isinstance(messages, list) else [messages]
-        with pytest.raises(InvalidEntry):
-            memory.session("s", format="gemini").add([user("first"), *batch])
-        assert memory.session("s").entries() == []
-
-
 def test_bytes_are_refused_with_the_way_out() -> None:
     """What the client dumps for Python holds bytes, which no JSON log keeps: the refusal says how to dump it."""
     signed = types.Part(function_call=types.FunctionCall(name="f"), thought_signature=b"\xff\xfe")
@@ -248,63 +70,6 @@ def test_bytes_are_refused_with_the_way_out() -> None:
     for by_alias in (False, True):
         dump = content.model_dump(mode="json", by_alias=by_alias)
         assert FORMAT.encode(FORMAT.decode([dump], "messages")) == [dump]
-
-
-def looks_like_contents() -> st.SearchStrategy[Any]:
-    """JSON in which the keys and values that matter are frequent."""
-    words = st.sampled_from(["user", "model", "function", "image/png", "audio/wav", "AAAA", "find", ""])
-    keys = st.sampled_from([*strategies_gemini.NULLS, *map(rules.camel, rules.KINDS), "text", "thought", "id", "x"])
-    leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
-    values = st.recursive(
-        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
-    )
-    body = st.fixed_dictionaries(
-        {}, optional={"name": words, "id": words | leaves, "args": values, "response": values, "parts": values}
-    )
-    blob = st.fixed_dictionaries({}, optional={"mime_type": words, "mimeType": words, "data": words, "fileUri": leaves})
-    part = st.one_of(
-        st.fixed_dictionaries({"text": words | leaves}, optional={"thought": leaves, "thoughtSignature": words}),
-        st.dictionaries(st.sampled_from(["function_call", "functionResponse"]), body | values, min_size=1, max_size=1),
-        st.dictionaries(st.sampled_from(["inline_data", "fileData"]), blob | values, min_size=1, max_size=1),
-        values,
-    )
-    parts = st.lists(part, max_size=3) | values
-    content = st.fixed_dictionaries({}, optional={"role": words | leaves, "parts": parts, "x": values})
-    return st.lists(content | values, max_size=3) | values
-
-
-@settings(law, max_examples=examples(300))
-@given(data=looks_like_contents())
-def test_arbitrary_json_is_refused_or_comes_back_equal(data: Any) -> None:
-    """Whatever is handed in raises InvalidEntry and nothing else, or comes back equal and gives a valid context."""
-    before = copy.deepcopy(data)
-    try:
-        entries = FORMAT.decode(data, "messages")
-    except InvalidEntry:
-        return
-
-    again = FORMAT.encode(entries)
-
-    assert again == before
-    assert _types(again) == _types(before)
-    assert FORMAT.encode(stored(data)) == before
-    assert FORMAT.validate(shown(data).messages) == []
-
-
-def _types(value: Any) -> Any:
-    """The value with the type of every leaf in its place."""
-    if isinstance(value, dict):
-        return {key: _types(inner) for key, inner in value.items()}
-    return [_types(inner) for inner in value] if isinstance(value, list) else type(value)
-
-
-@law
-@given(given_batches=st.lists(strategies_gemini.batches(), max_size=4))
-def test_batches_of_contents_come_back_equal(given_batches: list[list[dict[str, Any]]]) -> None:
-    """Linked into one log, with ids repeated and left out, contents come back as they came."""
-    contents = [content for batch in given_batches for content in batch]
-
-    assert FORMAT.encode(stored(contents)) == contents
 
 
 class Stable:

@@ -1,0 +1,173 @@
+"""What every format keeps: messages come back key for key, and what is malformed is refused with its place."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rules_anthropic
+import rules_gemini
+import rules_openai_responses
+import samples_anthropic
+import samples_gemini
+import samples_openai_chat
+import samples_openai_responses
+import strategies
+import strategies_anthropic
+import strategies_gemini
+import strategies_openai_responses
+from laws import examples
+from palimpsest import Memory
+from palimpsest.context.result import Context
+from palimpsest.errors import InvalidEntry
+from palimpsest.formats import FormatName, find_format
+
+Messages = list[dict[str, Any]]
+
+law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Samples(NamedTuple):
+    """Of a format: messages that come back equal, and what is malformed, with the place that is named; one that is
+    sound; JSON that is nearly messages, and batches of these; what is wrong with a context by the API's own rules; and
+    what `add` is told of the format, where its messages do not all say by themselves whose they are."""
+
+    equal: Mapping[str, Messages]
+    malformed: Mapping[str, tuple[Any, str]]
+    sound: dict[str, Any]
+    likely: st.SearchStrategy[Any]
+    batches: st.SearchStrategy[Messages]
+    faults: Callable[[Context], Iterable[str]]
+    told: FormatName | None = None
+
+
+SAID = {"role": "user", "content": "first"}
+
+FORMATS = {
+    "openai": Samples(
+        samples_openai_chat.EQUAL,
+        samples_openai_chat.MALFORMED,
+        SAID,
+        samples_openai_chat.likely(),
+        strategies.provider_batches().map(lambda batch: list(batch.messages)),
+        lambda ctx: find_format("openai").validate(ctx.messages),
+    ),
+    "openai-responses": Samples(
+        samples_openai_responses.EQUAL,
+        samples_openai_responses.MALFORMED,
+        SAID,
+        samples_openai_responses.likely(),
+        strategies_openai_responses.batches(),
+        lambda ctx: rules_openai_responses.faults(ctx.messages),
+        "openai-responses",
+    ),
+    "anthropic": Samples(
+        samples_anthropic.EQUAL,
+        samples_anthropic.MALFORMED,
+        SAID,
+        samples_anthropic.likely(),
+        strategies_anthropic.batches(),
+        lambda ctx: rules_anthropic.faults(ctx.messages),
+    ),
+    "gemini": Samples(
+        samples_gemini.EQUAL,
+        samples_gemini.MALFORMED,
+        samples_gemini.user("first"),
+        samples_gemini.likely(),
+        strategies_gemini.batches(),
+        lambda ctx: [*rules_gemini.faults(ctx.messages), *rules_gemini.sdk_faults(ctx.request())],
+        "gemini",
+    ),
+}
+
+
+def each(of: Callable[[Samples], Mapping[str, Any]]) -> list[Any]:
+    """A format and one of its samples, for each."""
+    return [
+        pytest.param(format, sample, id=f"{format}: {name}")
+        for format, samples in FORMATS.items()
+        for name, sample in of(samples).items()
+    ]
+
+
+@pytest.mark.parametrize(("format", "messages"), each(lambda samples: samples.equal))
+def test_decoding_and_encoding_gives_the_equal_messages(format: str, messages: Messages) -> None:
+    """Key for key, with nulls, empty values and keys that nobody knows; the input is left alone."""
+    one, before = find_format(format), copy.deepcopy(messages)
+
+    again = one.encode(one.decode(messages, "messages"))
+
+    assert again == messages == before
+    assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)  # 1, 1.0 and True differ here
+
+
+@pytest.mark.parametrize(("format", "messages"), each(lambda samples: samples.equal))
+def test_what_was_stored_comes_back_equal(format: str, messages: Messages) -> None:
+    """The same through a store, where results have taken over what their calls know; and a context breaks no rule."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format, counter=strategies.WORDS)
+        strategies.taken_in(session, messages, FORMATS[format].told)
+
+        assert find_format(format).encode(session.entries()) == messages
+        assert list(FORMATS[format].faults(session.context())) == []
+
+
+@pytest.mark.parametrize(("format", "malformed"), each(lambda samples: samples.malformed))
+def test_what_is_malformed_is_refused_with_its_place(format: str, malformed: tuple[Any, str]) -> None:
+    """InvalidEntry names the place in the input, and nothing of the batch is stored."""
+    messages, where = malformed
+    with pytest.raises(InvalidEntry) as refusal:
+        find_format(format).decode(messages, "messages")
+    assert refusal.value.where == where
+
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        with pytest.raises(InvalidEntry):
+            session.add([FORMATS[format].sound, *(messages if isinstance(messages, list) else [messages])])
+        assert session.entries() == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@settings(law, max_examples=examples(425))
+@given(data=st.data())
+def test_arbitrary_json_is_refused_or_comes_back_equal(format: str, data: st.DataObject) -> None:
+    """Whatever is handed in raises InvalidEntry and nothing else, or comes back equal and gives valid contexts."""
+    messages, one = data.draw(FORMATS[format].likely), find_format(format)
+    before = copy.deepcopy(messages)
+    try:
+        entries = one.decode(messages, "messages")
+    except InvalidEntry:
+        return
+
+    again = one.encode(entries)
+
+    assert again == before
+    assert json.dumps(again, sort_keys=True) == json.dumps(before, sort_keys=True)
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format, counter=strategies.WORDS)
+        strategies.taken_in(session, messages, FORMATS[format].told)
+        assert one.encode(session.entries()) == before
+        assert one.validate(session.context().messages) == []
+        assert list(FORMATS[format].faults(session.context(system="be kind"))) == []
+        for other in ("openai", "text"):
+            session.context(format=other)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@settings(law, max_examples=examples(60))
+@given(data=st.data())
+def test_batches_come_back_equal(format: str, data: st.DataObject) -> None:
+    """Added one after the other to one log, with ids repeated from batch to batch, messages come back as they came."""
+    batches = data.draw(st.lists(FORMATS[format].batches, max_size=4))
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        for batch in batches:
+            strategies.taken_in(session, batch, FORMATS[format].told)
+
+        assert find_format(format).encode(session.entries()) == [message for batch in batches for message in batch]
