@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from palimpsest.stores.backend import Backend, Scrubbed
-from palimpsest.stores.tables import Tables
+from palimpsest.stores.values import Tables
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ import msgspec
 from palimpsest.runtime.runner import Inline, Runner, drive
 
 if TYPE_CHECKING:
-    from palimpsest.stores.tables import Tables
+    from palimpsest.stores.values import Tables
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +13,8 @@ from palimpsest.log.head import Definition, Head
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+T = TypeVar("T")
 
 LARGE = 32 * 1024
 """Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
@@ -116,3 +119,17 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
     head: Head
     entries: tuple[Entry, ...]
     records: tuple[Record, ...]
+
+
+class Tables(Protocol):
+    """A database of PostgreSQL's with a schema, in which there may be other tables beside a store's."""
+
+    schema: str
+
+    def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> Coroutine[Any, Any, T]:
+        """Return what this does with a connection of the driver's, in the time that a call may take.
+
+        It begins and ends its transactions by itself; one that it leaves is rolled back. Without `writes` it is done
+        once more where the connection was lost. Raises what verbs of the store raise.
+        """
+        ...

@@ -15,7 +15,7 @@ from palimpsest.recall.postings import key_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.postgres.names import name_of, text_of
-from palimpsest.stores.tables import Tables
+from palimpsest.stores.values import Tables
 
 if TYPE_CHECKING:
     from palimpsest.recall.vectors import VectorRows
