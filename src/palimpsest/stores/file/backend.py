@@ -26,10 +26,10 @@ from palimpsest.stores.backend import (
     Seen,
     newest_of,
 )
-from palimpsest.stores.file.change import Change
 from palimpsest.stores.file.disk import NEW, folders, names, remove, unavailable
 from palimpsest.stores.file.folder import LOG, Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
+from palimpsest.stores.file.lines import Change
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import by_mark, by_name, page_of
@@ -279,7 +279,7 @@ class FileBackend(BlockingBackend):
             home.written = True
         with home.lock:
             home.refresh(fd, status, sure=True)
-            end, change = home.end, Change(home, lasting)
+            end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
             for i, batch in batches:
                 refusal = change.take(batch)
@@ -289,7 +289,7 @@ class FileBackend(BlockingBackend):
                 if not end:
                     remove(path)  # nothing was ever written to it
                 return False
-            lines = change.lines(self._marks.next(home.folder, at))
+            lines = change.lines(self._marks.next(home.folder, at), new=not end)
         self._files.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
         with home.lock:
             home.wrote(lines, end)

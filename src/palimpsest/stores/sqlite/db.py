@@ -2,7 +2,7 @@
 
 Two connections, each with a lock of its own. All writing, and reading while nobody writes, is done by one; who reads
 while somebody writes has the other, so that no reader waits for a writer. Nobody holds a connection while waiting for
-another process. What is done in a transaction is written elsewhere: `bind` makes it of a connection.
+another process. What is done in a transaction is written elsewhere, in `tables`.
 
 Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
 transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding, with no
