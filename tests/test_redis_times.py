@@ -197,19 +197,6 @@ def test_a_cancelled_call_leaves_no_connection_in_a_bad_state() -> None:
     asyncio.run(work())
 
 
-def test_one_loop_is_told_from_another() -> None:
-    """A memory that was opened under one event loop refuses another, with a word on what to do."""
-    backend = opened(address_of())
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(backend.tenants())
-
-    with pytest.raises(StoreUnavailable, match="another event loop"):
-        asyncio.run(backend.tenants())
-
-    loop.run_until_complete(backend.close())
-    loop.close()
-
-
 # --- sizes
 
 
