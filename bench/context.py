@@ -68,7 +68,7 @@ class Counts:
     @contextmanager
     def watching(self) -> Iterator[Counts]:
         """Count entries decoded from rows, their bytes, and calls of a tokenizer."""
-        read, encode, measure = reading.entry_of, Encoding.encode, Encoding.measure
+        read, encode, measure = reading.unpack, Encoding.encode, Encoding.measure
 
         def decoding(body: bytes, *rest: Any) -> Any:
             self.entries += 1
@@ -82,11 +82,11 @@ class Counts:
 
             return called
 
-        reading.entry_of, Encoding.encode, Encoding.measure = decoding, counting(encode), counting(measure)
+        reading.unpack, Encoding.encode, Encoding.measure = decoding, counting(encode), counting(measure)
         try:
             yield self
         finally:
-            reading.entry_of, Encoding.encode, Encoding.measure = read, encode, measure
+            reading.unpack, Encoding.encode, Encoding.measure = read, encode, measure
 
 
 def fitting() -> int:
