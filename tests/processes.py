@@ -135,9 +135,9 @@ def at_once(work: Callable[[int], object], count: int) -> None:
 
 def integrity(path: Path | str) -> str:
     """What SQLite itself says about a file, or a JSON parser about a folder of files: "ok", or what is broken."""
-    if isinstance(path, str):
-        return lines_integrity(folder_of(path))
-    db = sqlite3.connect(path)
+    if str(path).startswith("file:"):
+        return lines_integrity(folder_of(str(path)))
+    db = sqlite3.connect(str(path).removeprefix("sqlite:///"))
     try:
         found: str = db.execute("PRAGMA integrity_check").fetchone()[0]
         return found

@@ -20,7 +20,7 @@ from palimpsest import (
 from palimpsest.log.change import Change
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
-from processes import filled, integrity, run, stuff, tried
+from processes import filled, integrity, stuff, tried
 from tallies import summed
 from writer import SESSION, turn
 
@@ -289,18 +289,6 @@ def test_a_full_disk_refuses_a_write_and_loses_nothing(small_disk: Path) -> None
             assert len(other.session(SESSION).entries()) == len(before) + 6
 
 
-def test_a_full_disk_refuses_a_new_store(small_disk: Path) -> None:
-    """Opening a new store on a full disk raises StoreUnavailable; with room the same folder opens."""
-    ballast = stuff(small_disk)
-    with pytest.raises(StoreUnavailable), Memory.open(f"file://{small_disk}/logs") as memory:
-        memory.session(SESSION).add(turn("one"))
-
-    ballast.unlink()
-    with Memory.open(f"file://{small_disk}/logs") as memory:
-        memory.session(SESSION).add(turn("after"))
-        assert memory.session(SESSION).stats().total_entries == 6
-
-
 def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
     """On a full disk a context that is due for a cut is given all the same; its notes say what was not stored."""
     with Memory.open(f"file://{small_disk}/logs") as memory:
@@ -317,18 +305,6 @@ def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
         assert context.tokens <= 200
         assert context.epoch is None
         assert "not stored" in context.report.notes[-1]
-
-
-def test_a_file_that_may_not_grow_refuses_a_write_and_loses_nothing(folder: Path) -> None:
-    """Where the system limits a file's size a write raises StoreUnavailable, and works again beyond the limit."""
-    address = f"file://{folder}"
-    error, intact = run("limited", address)
-
-    assert error[0] == "StoreUnavailable"
-    assert "disk" in error[1]
-    assert "nothing was written" in error[1]
-    assert intact is True
-    assert integrity(address) == "ok"
 
 
 @pytest.mark.parametrize("how", ["log", "folder"])
