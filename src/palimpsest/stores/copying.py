@@ -26,6 +26,7 @@ from palimpsest.stores.engine.wholes import PIECE, in_pieces
 from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address
+from palimpsest.stores.rules import expect_of
 from palimpsest.tokens.counter import ENCODINGS
 
 if TYPE_CHECKING:
@@ -189,8 +190,8 @@ class _Copying:
             steps = [
                 Step(
                     place,
-                    old.hot if (old := there[place]) is not None else None,
-                    head.hot if head is not None else None,
+                    expect_of(there[place]),
+                    expect_of(head),
                     head.cold if head is not None else None,
                     ends.get(place),
                 )

@@ -24,6 +24,11 @@ def refused(batch: Batch, heads: Sequence[PlaceHead | None]) -> Refusal | None:
     return None
 
 
+def expect_of(head: PlaceHead | None) -> bytes | None:
+    """What a step expects that is to find this head: its hot value; None where there is none."""
+    return None if head is None else head.hot
+
+
 def is_meant(table: str, name: str) -> bool:
     """Whether a step means a table by this name in its `drop`."""
     return table.startswith(name[:-1]) if name.endswith("*") else table == name

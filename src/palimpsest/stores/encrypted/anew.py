@@ -11,6 +11,7 @@ from palimpsest.stores.encrypted.batches import NO_HEAD
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.rows import LOG, Heads, Rows, is_clear, what_row
 from palimpsest.stores.encrypted.values import LIFE, SealedHead, Unsealed, key_of
+from palimpsest.stores.rules import expect_of
 
 STRETCH = 256
 """Rows that are sealed in one step, so that writers go on."""
@@ -51,7 +52,7 @@ class Anew:
             low = 0
             while True:
                 (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
-                rows, hot = seen.rows[0], seen.head.hot if seen.head is not None else None
+                rows, hot = seen.rows[0], expect_of(seen.head)
                 put, bad = self._anew(place, table, rows)
                 if put and hot is None:  # nothing would tell that these rows have gone meanwhile
                     await self._noted(place)

@@ -19,7 +19,7 @@ from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, St
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import checked, read_as, stamped
 from palimpsest.stores.engine.known import FAR
-from palimpsest.stores.rules import all_places
+from palimpsest.stores.rules import all_places, expect_of
 from palimpsest.stores.values import Item, Put
 
 ITEMS = "item/"
@@ -95,12 +95,11 @@ class Items:
             if live is None:
                 number += 1
             about = About(version + 1, live[0].order if live is not None else number, put.expires)
-            hot = head.hot if head is not None else None
             cells = stamped(encoded(about)), stamped(put.value)
-            steps.append(Step(place, hot, *cells, expires=put.expires, destroys=put.destroys))
+            steps.append(Step(place, expect_of(head), *cells, expires=put.expires, destroys=put.destroys))
             items.append(Item(key=put.key, value=put.value, version=about.version, expires=put.expires))
         if number != before:
-            steps.append(Step(counter, last.hot if last is not None else None, stamped(b"%d" % number)))
+            steps.append(Step(counter, expect_of(last), stamped(b"%d" % number)))
         return steps, items
 
     def _number(self, counter: Place, head: PlaceHead | None) -> int:
@@ -263,8 +262,9 @@ class Leases:
                 self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
             until = now + int(seconds * 1_000_000) if seconds > 0 else 0  # given back, also when the clock goes back
             lease = Held(holder, number, until)
-            hot = head.hot if head is not None else None
-            step = Step(place, hot, stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True)
+            step = Step(
+                place, expect_of(head), stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True
+            )
             refusal = await self._crowds.write([step], now)
             if refusal is None:
                 if len(self._leases) >= KEPT:

@@ -19,6 +19,7 @@ from palimpsest.log.codec import encode
 from palimpsest.log.head import About, Head, SessionKey
 from palimpsest.stores.backend import Place, PlaceHead, Step
 from palimpsest.stores.engine.forms import LAST, Share, cold_of, hot_of, new_log, same_cold
+from palimpsest.stores.rules import expect_of
 from palimpsest.stores.values import Standing
 
 KNOWN = 4096
@@ -179,7 +180,7 @@ def barred(place: Place) -> Place:
 
 def bar_of(place: Place, there: PlaceHead | None, at: int) -> Step:
     """What keeps everybody from making a branch at a place who saw it before."""
-    return Step(barred(place), there.hot if there is not None else None, encode(new_log()), expires=at + PATIENCE)
+    return Step(barred(place), expect_of(there), encode(new_log()), expires=at + PATIENCE)
 
 
 def where_of(key: SessionKey) -> Place:

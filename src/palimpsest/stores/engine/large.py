@@ -23,6 +23,7 @@ from palimpsest.log.late import sha256
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import new_log, stamped
 from palimpsest.stores.engine.known import Known
+from palimpsest.stores.rules import expect_of
 
 MARK = b'{"held":'
 """How the stored form of an entry begins that has something large. No other does, and no text can pretend to."""
@@ -106,7 +107,7 @@ class Large:
                     new.append(Row(key, contents[digest], digest))
             else:
                 gone.append(key)
-        hot = seen.head.hot if seen.head is not None else None
+        hot = expect_of(seen.head)
         number = int(hot) if hot is not None else new_log() << 16  # none comes again, of whatever place
         left = put or any(row[0] not in gone for row in seen.rows[1])
         drop = [(table, key, key) for key in gone for table in ("uses", "large")]

@@ -20,6 +20,7 @@ from palimpsest.stores.backend import Ask, Cells, Look, Named, Place, PlaceHead,
 from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, read_as, stamped
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.sessions import Made, Sessions
+from palimpsest.stores.rules import expect_of
 
 Readers = Mapping[tuple[str, int], tuple[int, ...]]
 """Which entries sessions have, by their names and the numbers of their own logs."""
@@ -44,7 +45,7 @@ class Tree:
     def __init__(self, url: str, known: Known, seen: Seen | None) -> None:
         self._known = known
         self.there = seen.head if seen is not None else None
-        self.hot = self.there.hot if self.there is not None else None
+        self.hot = expect_of(self.there)
         rows = [row for found in seen.rows for row in found] if seen is not None else []
         what = f"the branches of session {known.place.home!r}"
         self._rows = read_as(url, what, lambda: {row[0]: decoded(checked(row[1], row[0]), Reader) for row in rows})
@@ -227,7 +228,7 @@ class Sharing:
         if now.there is None or not _only_appended(self._known, now):
             return None
         there = {step.place: head for step, head in zip(self._steps, refusal, strict=True) if not step.rows_only}
-        moved = {at.place for at in self._steps[1:] if not at.rows_only and _hot(there[at.place]) != at.expect}
+        moved = {at.place for at in self._steps[1:] if not at.rows_only and expect_of(there[at.place]) != at.expect}
         known = {self._known.tree, *(other.known.place for other in self.others)}
         if moved and (look is None or self.fixed or moved - known):
             return None
@@ -271,7 +272,3 @@ def _asks(known: Known, readers: Iterable[tuple[str, int]]) -> list[Ask]:
 
 def _name(one: Sharer) -> tuple[str, int]:
     return one.known.key.session, one.known.log
-
-
-def _hot(head: PlaceHead | None) -> bytes | None:
-    return None if head is None else head.hot

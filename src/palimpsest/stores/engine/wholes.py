@@ -32,6 +32,7 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.sessions import Sessions, expected
 from palimpsest.stores.engine.trees import Pieces, Tree, dropped, dropping, of_owner, of_tree, spans_of
+from palimpsest.stores.rules import expect_of
 from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
@@ -257,7 +258,7 @@ def _count(pieces: int) -> bytes | None:
 
 def _still_laid(key: SessionKey, there: PlaceHead | None, laid: int) -> None:
     """Raise Conflict unless so many pieces are laid."""
-    if (there.hot if there is not None else None) != _count(laid):
+    if expect_of(there) != _count(laid):
         told = "took so long to come that what was there of it was taken away: load it again"
         raise Conflict(f"session {key.session!r}", told)
 

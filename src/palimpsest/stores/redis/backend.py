@@ -20,7 +20,7 @@ from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
 from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
 from palimpsest.stores.redis.writing import DESTROY, WRITE
-from palimpsest.stores.rules import asked_again
+from palimpsest.stores.rules import asked_again, expect_of
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
@@ -184,7 +184,7 @@ class RedisBackend(ServerBackend[Link]):
         if instead is None:
             return refusal
         own = {step.place for step in instead if not step.rows_only}
-        hot = {place: head.hot if head is not None else None for place, head in looked.items() if place not in own}
+        hot = {place: expect_of(head) for place, head in looked.items() if place not in own}
         whole = [*instead, *(Step(place, there, there) for place, there in hot.items())]
         (refused,) = await self._written([whole])
         if refused is None:
