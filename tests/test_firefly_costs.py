@@ -24,7 +24,7 @@ def filled(facts: WorkingMemory, count: int) -> None:
 def steps(store: SQLiteStore, facts: WorkingMemory) -> dict[str, int]:
     """Steps of SQLite's machine, of a set of a key that is there, of a new one, and of a get."""
     taken: list[int] = []
-    db = store._writer.use()
+    db = store._links.writer.use()
 
     def step() -> int:
         taken[-1] += 1
@@ -43,7 +43,7 @@ def steps(store: SQLiteStore, facts: WorkingMemory) -> dict[str, int]:
 def test_a_set_and_a_get_take_as_many_steps_of_sqlite_with_many_keys_as_with_few(tmp_path: Path) -> None:
     """An index is as deep as its number of pages, and no row is looked at beside the one that is meant."""
     with SQLiteStore(tmp_path / "a.db") as store:
-        store._writer.use().execute("PRAGMA synchronous=OFF")
+        store._links.writer.use().execute("PRAGMA synchronous=OFF")
         facts = WorkingMemory(store=store)
         filled(facts, FEW)
         few = steps(store, facts)

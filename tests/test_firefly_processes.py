@@ -397,7 +397,7 @@ def test_lookups_use_an_index(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "a.db") as store:
         store.save("n", MemoryEntry(key="k"))
         plans = [
-            " ".join(row[3] for row in store._writer.use().execute(f"EXPLAIN QUERY PLAN {sql}", given))
+            " ".join(row[3] for row in store._links.writer.use().execute(f"EXPLAIN QUERY PLAN {sql}", given))
             for sql, given in ((LOAD_BY_KEY, ("n", "k", 0)), (LOAD, ("n", 0)))
         ]
 

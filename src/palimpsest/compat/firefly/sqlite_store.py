@@ -12,7 +12,6 @@ import json
 import os
 import sqlite3
 import time
-from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +24,7 @@ from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.logs import warn
 from palimpsest.stores import forking
-from palimpsest.stores.sqlite.db import PAUSE, connected
+from palimpsest.stores.sqlite.db import PAUSE, Link, Links, connected
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 
 T = TypeVar("T")
@@ -89,11 +88,12 @@ class SQLiteStore(LocalStore):
         self.url, self._busy_seconds = f"sqlite:///{self.path}", busy_seconds
         self._translated = Translated(self.url)
         self._identity: tuple[int, int] | None = None
-        self._writer = _Link(self._opened)
-        self._reader = _Link(self._opened) if self._on_disk else self._writer
-        self._tried(self._writer, _prepare)
+        self._links = Links(self.path, self._opened, sqlite3.Connection.close)
+        if not self._on_disk:
+            self._links.reader = self._links.writer
+        self._tried(self._links.writer, _prepare)
         if self._on_disk:
-            forking.watch(self)
+            forking.watch(self._links)
 
     # --- the documented methods
 
@@ -151,7 +151,7 @@ class SQLiteStore(LocalStore):
     def close(self) -> None:
         super().close()
         with self._translated:
-            for link in (self._reader, self._writer):
+            for link in (self._links.reader, self._links.writer):
                 with link.lock:
                     link.close()
 
@@ -178,7 +178,7 @@ class SQLiteStore(LocalStore):
 
     def _read(self, body: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `body` returns, which reads with one statement."""
-        return self._tried(self._reader if self._writer.lock.locked() else self._writer, body)
+        return self._tried(self._links.to_read(), body)
 
     def _write(self, body: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `body` returns, which writes with one statement, or in a transaction."""
@@ -187,9 +187,9 @@ class SQLiteStore(LocalStore):
             self._be_the_same()
             return body(db)
 
-        return self._tried(self._writer, written)
+        return self._tried(self._links.writer, written)
 
-    def _tried(self, link: _Link, body: Callable[[sqlite3.Connection], T]) -> T:
+    def _tried(self, link: Link[sqlite3.Connection], body: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `body` does with a connection, which others may be in the way of. Nothing is held meanwhile."""
         until = time.monotonic() + self._busy_seconds
         while True:
@@ -217,44 +217,6 @@ class SQLiteStore(LocalStore):
         if identity != self._identity:
             told = "the file was moved, removed or replaced while it was open; nothing was written. Make another store"
             raise StoreUnavailable(self.url, told)
-
-    # --- forks: both sides open anew
-
-    @property
-    def locks(self) -> tuple[LockType, ...]:
-        """Who has these uses no connection."""
-        return self._writer.lock, self._reader.lock
-
-    def let_go(self) -> None:
-        """Close the connections, for somebody who has the `locks`; they are opened again when they are needed."""
-        self._reader.close()
-        self._writer.close()
-
-    def abandon(self) -> object:
-        """Give away the connections without closing them, in a process that has inherited them."""
-        given = self._reader.db, self._writer.db
-        self._reader.db = self._writer.db = None
-        return given
-
-
-class _Link:
-    """A connection, opened when it is needed, and the lock of whoever uses it."""
-
-    __slots__ = ("_opened", "db", "lock")
-
-    def __init__(self, opened: Callable[[], sqlite3.Connection]) -> None:
-        self.lock, self._opened = allocate_lock(), opened
-        self.db: sqlite3.Connection | None = None
-
-    def use(self) -> sqlite3.Connection:
-        if self.db is None:
-            self.db = self._opened()
-        return self.db
-
-    def close(self) -> None:
-        db, self.db = self.db, None
-        if db is not None:
-            db.close()
 
 
 class _Crossing(Exception):

@@ -19,7 +19,7 @@ from _thread import LockType, allocate_lock  # `threading` costs a cold start a 
 from _weakref import ref  # and so does `weakref`
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from palimpsest.errors import Closed, StoreUnavailable
 from palimpsest.runtime.once import ProcessLock
@@ -30,6 +30,7 @@ from palimpsest.stores.sqlite.numbers import Remembered
 from palimpsest.stores.sqlite.tables import Tables
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 PAUSE = 0.0005
 """Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
@@ -56,26 +57,58 @@ def _turn_of(identity: tuple[int, int]) -> LockType:
     return turn
 
 
-class _Link:
-    """A connection, opened when it is first needed, and the lock of whoever uses it."""
+class Link(Generic[C]):
+    """A connection, or what was made of one, opened when it is first needed; and the lock of whoever uses it."""
 
-    __slots__ = ("_opened", "bound", "lock", "relaxed")
+    __slots__ = ("_closing", "_opened", "bound", "lock", "relaxed")
 
-    def __init__(self, opened: Callable[[], Tables]) -> None:
+    def __init__(self, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
         self.lock = allocate_lock()
-        self.bound: Tables | None = None
+        self.bound: C | None = None
         self.relaxed = False
-        self._opened = opened
+        self._opened, self._closing = opened, closing
 
-    def use(self) -> Tables:
+    def use(self) -> C:
+        """What there is; it is opened where it is not."""
         if self.bound is None:
             self.bound = self._opened()
         return self.bound
 
     def close(self) -> None:
+        """Close it; it is opened again when it is needed."""
         bound, self.bound, self.relaxed = self.bound, None, False
         if bound is not None:
-            bound.connection.close()
+            self._closing(bound)
+
+
+class Links(Generic[C]):
+    """Two links to the file at a path: all who write have the one, and who reads while somebody writes has the other.
+
+    For `palimpsest.stores.forking` they are a holder.
+    """
+
+    def __init__(self, path: str, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
+        self.path, self.writer, self.reader = path, Link(opened, closing), Link(opened, closing)
+
+    def to_read(self) -> Link[C]:
+        """The link for who reads."""
+        return self.reader if self.writer.lock.locked() else self.writer
+
+    @property
+    def locks(self) -> tuple[LockType, ...]:
+        """Who has these uses no connection."""
+        return self.writer.lock, self.reader.lock
+
+    def let_go(self) -> None:
+        """Close both, for somebody who has the `locks`; they are opened again when they are needed."""
+        self.reader.close()
+        self.writer.close()
+
+    def abandon(self) -> object:
+        """Give both away without closing them, in a process that has inherited them."""
+        given = self.reader.bound, self.writer.bound
+        self.reader.bound = self.writer.bound = None
+        return given
 
 
 class Database:
@@ -91,8 +124,9 @@ class Database:
         self._known, self._translated = Remembered(), Translated(url)
         self._identity: tuple[int, int] | None = None
         self._looked = 0.0
-        self._writer, self._reader = _Link(self._open), _Link(self._open)
-        forking.watch(self)
+        self._links = Links(self.path, self._open, lambda tables: tables.connection.close())
+        self._writer, self._reader = self._links.writer, self._links.reader
+        forking.watch(self._links)
 
     def _open(self) -> Tables:
         forking.refuse(self.path)
@@ -114,7 +148,7 @@ class Database:
         return self._tried(partial(self._read, body), self.busy_seconds)
 
     def _read(self, body: Callable[[Tables], T]) -> T:
-        link = self._reader if self._writer.lock.locked() else self._writer
+        link = self._links.to_read()
         with link.lock:
             if self._closed:  # by another thread, while this one waited
                 raise Closed(self._url)
@@ -219,7 +253,7 @@ class Database:
             raise StoreUnavailable(self._url, f"another file has taken its place. {_MOVED}")
         self._looked = now
 
-    # --- the end, and forks
+    # --- the end
 
     def close(self, last: Callable[[sqlite3.Connection], object], patience: float) -> None:
         """Close both connections, when nobody uses them; before that, do what is `last`, where one is open."""
@@ -233,22 +267,6 @@ class Database:
                         _patient(self._writer.bound.connection, last, patience)
                 finally:
                     self._writer.close()
-
-    @property
-    def locks(self) -> tuple[LockType, ...]:
-        """Who has these uses no connection."""
-        return self._writer.lock, self._reader.lock
-
-    def let_go(self) -> None:
-        """Close both connections, for somebody who has the `locks`; they are opened again when they are needed."""
-        self._reader.close()
-        self._writer.close()
-
-    def abandon(self) -> object:
-        """Give away the connections without closing them, in a process that has inherited them."""
-        given = self._reader.bound, self._writer.bound
-        self._reader.bound = self._writer.bound = None
-        return given
 
 
 def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
