@@ -74,6 +74,7 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     the address as it is, which holds a driver's own options, too. Raises ConfigError, naming it, for an address of an
     unknown kind, or an option in it that is unknown or cannot be read.
     """
+    is_path_object = isinstance(where, os.PathLike)  # which names a file, whatever is in it
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
     shown = discreet_address(address) if isinstance(address, str) else where
     if not isinstance(address, str) or not address.strip() or address in STORES.built_in:
@@ -83,23 +84,29 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
         raise ConfigError("store", shown, allowed)
     if address == IN_MEMORY:
         return STORES.find("memory"), "memory://", {}
-    if not isinstance(where, os.PathLike):
+    if not is_path_object:
         refuse_mistyped(address)
-    if isinstance(where, os.PathLike) or not _SCHEME.match(address):
-        if not isinstance(where, os.PathLike) and "@" in address:  # an address, with a password, that lost its kind
-            raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
-        if not isinstance(where, os.PathLike) and has_options(address):  # they would end up in the name of the file
-            told = "options behind an address, as in sqlite:///agent.db?synchronous=NORMAL, or as arguments"
-            raise ConfigError("store", shown, f"{told}; a pathlib.Path, for a file with a question mark in its name")
-        path = os.path.expanduser(address)
-        if path.endswith("/") or os.path.isdir(path):
-            raise ConfigError("store", shown, f"the path of an SQLite file, or file:{address} for a folder of files")
-        return STORES.find("sqlite"), f"sqlite:///{path}", {}
+    if is_path_object or not _SCHEME.match(address):
+        return STORES.find("sqlite"), f"sqlite:///{_file_at(address, typed=not is_path_object)}", {}
     opener: Opener = STORES.find(address.partition(":")[0], shown)
     url, mark, query = address.partition("?")
     if not mark or not opener.__module__.startswith(_HERE):
         return opener, address, {}
     return opener, url, options_in(query)
+
+
+def _file_at(path: str, *, typed: bool) -> str:
+    """The path of an SQLite file. Raises ConfigError for a folder, and for a text that was meant for an address."""
+    shown = discreet_address(path)
+    if typed and "@" in path:  # an address, with a password, that lost its kind
+        raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
+    if typed and has_options(path):  # they would end up in the name of the file
+        told = "options behind an address, as in sqlite:///agent.db?synchronous=NORMAL, or as arguments"
+        raise ConfigError("store", shown, f"{told}; a pathlib.Path, for a file with a question mark in its name")
+    path, given = os.path.expanduser(path), path
+    if path.endswith("/") or os.path.isdir(path):
+        raise ConfigError("store", shown, f"the path of an SQLite file, or file:{given} for a folder of files")
+    return path
 
 
 def refuse_mistyped(address: str) -> None:

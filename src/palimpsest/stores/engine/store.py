@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Store(ItemsAndLeases):
-    """Where logs, heads and side data live, over a backend.
+    """Where logs and heads live, with items and leases beside them, over a backend.
 
     Every call is one atomic step: it happens whole or not at all, and what it has acknowledged survives the
     process (for durable stores, in the default setting, the machine). Entries go in and come out as values;
