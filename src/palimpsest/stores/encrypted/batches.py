@@ -29,23 +29,26 @@ class Sealing:
         self.steps: list[Step] = list(batch)
 
     def begin(self, known: Mapping[Place, SealedHead]) -> bool:
-        """Take the heads of the batch from those that are known; whether these are as it expects them."""
+        """Take the heads of the batch from those that are known; whether these are all it needs, and as it expects."""
         self.places, self.before = [], []
         begins = any(one.place.space == SESSION and one.expect is None and one.hot is not None for one in self.batch)
         for step in self.batch:
             place = None if is_clear(step.place) else self._rows.at(step.place)
             before = None if place is None else self._ahead[place] if place in self._ahead else known.get(place)
+            # Rows alone move the head of their log where that notes something of them, or where it is there and a new
+            # session is to know of it; otherwise they have no head.
             if step.rows_only and not (place and place.space == LOG and (is_noted(step) or (begins and before))):
                 place = before = None
             self.places.append(place)
             self.before.append(before)
-        for step, place, before in zip(self.batch, self.places, self.before, strict=True):
+        heads = list(zip(self.batch, self.places, self.before, strict=True))
+        for step, place, before in heads:
             if place is not None and not step.rows_only and (before and before.plain.hot) != step.expect:
                 return False
-        log = next((one for at, one in zip(self.places, self.before, strict=True) if at and at.space == LOG), None)
+        log = next((one for _, at, one in heads if at and at.space == LOG), None)
         if begins and log is None and any(one is not None and one.floor.life for one in self.before):
-            return False  # the new session reads what is noted of these
-        return agrees([(at, one) for at, one in zip(self.places, self.before, strict=True) if at is not None])
+            return False  # the head of the log, which the new session is to know of, has not been seen here
+        return agrees([(at, one) for _, at, one in heads if at is not None])
 
     def finish(self) -> None:
         """Make the steps that are written below, and the heads that they make."""
