@@ -38,7 +38,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused
+from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused, tried
 
 T = TypeVar("T")
 SUM = 20
@@ -170,16 +170,11 @@ class KeyedBackend(BlockingBackend):
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
-        done: list[Refusal | None] = []
         with self.begun(write=True) as pairs:
-            look = partial(self._seen, pairs)
-            for number, batch in enumerate(batches):
-                refusal = self._taken(pairs, batch)
-                other = again(number, refusal, look) if refusal is not None and again is not None else None
-                done.append(refusal if other is None else self._taken(pairs, other))
-        return done
+            do, look = partial(self._done, pairs), partial(self._seen, pairs)
+            return [tried(number, batch, do, again, look) for number, batch in enumerate(batches)]
 
-    def _taken(self, pairs: Pairs, batch: Batch) -> Refusal | None:
+    def _done(self, pairs: Pairs, batch: Batch) -> Refusal | None:
         there = [self._kept(pairs, step.place) for step in batch]
         refusal = refused(batch, [_head(one) for one in there])
         if refusal is None:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Place, PlaceHead, Range, Refusal, Seen
+from palimpsest.stores.backend import (
+    Again,
+    Ask,
+    Backend,
+    Batch,
+    Due,
+    Listed,
+    Look,
+    Place,
+    PlaceHead,
+    Range,
+    Refusal,
+    Seen,
+)
 
 S = TypeVar("S", str, Due)
 T = TypeVar("T")
@@ -41,6 +54,15 @@ def are_fleeting(batches: Iterable[Batch]) -> bool:
             if not step.fleeting:
                 return False
     return True
+
+
+def tried(
+    number: int, batch: Batch, do: Callable[[Batch], Refusal | None], again: Again | None, look: Look
+) -> Refusal | None:
+    """What came of a batch that this does, or of what `again` says it is to do instead, while nobody else can write."""
+    refusal = do(batch)
+    other = again(number, refusal, look) if refusal is not None and again is not None else None
+    return refusal if other is None else do(other)
 
 
 class _Unseen(Exception):

@@ -112,7 +112,7 @@ class Seldom:
                     entries.setdefault(where, []).extend(seqs)
         except StoreCorrupt as fault:
             damaged.append(fault)
-        steps = [partial(self._taken, place, now) for place in heads]
+        steps = [partial(self._swept, place, now) for place in heads]
         for (place, log), seqs in entries.items():
             steps += [partial(self._erased, place, log, seqs[i : i + PAGE]) for i in range(0, len(seqs), PAGE)]
         for step in steps:
@@ -124,7 +124,7 @@ class Seldom:
             raise damaged[0]
         return swept
 
-    async def _taken(self, place: Place, now: int) -> int:
+    async def _swept(self, place: Place, now: int) -> int:
         """Take away what is there and has a head that has expired; how many items that were."""
         if place.space.startswith(ITEMS):
             return await self._items.swept(place, now)

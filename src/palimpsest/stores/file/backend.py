@@ -32,7 +32,7 @@ from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
-from palimpsest.stores.rules import by_mark, by_name, page_of
+from palimpsest.stores.rules import by_mark, by_name, page_of, tried
 
 T = TypeVar("T")
 There = dict[str, tuple[Home, int]]
@@ -282,9 +282,7 @@ class FileBackend(BlockingBackend):
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
             for i, batch in batches:
-                refusal = change.take(batch)
-                other = again(i, refusal, look) if refusal is not None and again is not None else None
-                done[i] = refusal if other is None else change.take(other)
+                done[i] = tried(i, batch, change.take, again, look)
             if not change.batches:
                 if not end:
                     remove(path)  # nothing was ever written to it

@@ -23,7 +23,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.rules import refused
+from palimpsest.stores.rules import refused, tried
 from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
 from palimpsest.stores.sqlite.numbers import LOW, Remembered, refuse_lost, table_of
@@ -223,9 +223,7 @@ class Tables:
                 done.append(None)
                 continue
             self.begin()
-            refusal = self._done(batch, at)
-            other = again(number, refusal, self.look) if refusal is not None and again is not None else None
-            done.append(refusal if other is None else self._done(other, at))
+            done.append(tried(number, batch, lambda one: self._done(one, at), again, self.look))
         return done
 
     def _moved(self, batch: Batch, at: int) -> bool:
