@@ -26,6 +26,9 @@ T = TypeVar("T")
 PAGE = 1000
 """Places, or tenants, of one page."""
 
+READ_ONLY = "it was opened read-only (readonly=True), and nothing was written"
+"""Why nothing is written to a store that is not `writable`."""
+
 # --- batches
 
 

@@ -10,6 +10,7 @@ from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items, Leases
+from palimpsest.stores.rules import READ_ONLY
 from palimpsest.stores.values import Item, Put
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Opened:
     def _may_write(self) -> None:
         if self._closed or not self.writable or os.getpid() != self._pid:
             self.check()
-            raise StoreUnavailable(self.url, "it was opened read-only (readonly=True), and nothing was written")
+            raise StoreUnavailable(self.url, READ_ONLY)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""

@@ -32,7 +32,7 @@ from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
-from palimpsest.stores.rules import by_mark, by_name, page_of, tried
+from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, tried
 
 T = TypeVar("T")
 There = dict[str, tuple[Home, int]]
@@ -245,7 +245,7 @@ class FileBackend(BlockingBackend):
     ) -> None:
         """Do these batches, one home after the other; note what came of each."""
         if not self.writable:
-            raise StoreUnavailable(self.url, "it was opened read-only (readonly=True), and nothing was written")
+            raise StoreUnavailable(self.url, READ_ONLY)
         by_home: dict[str, list[int]] = {}
         for i, batch in enumerate(batches):
             tenant, home, _, _ = batch[0].place

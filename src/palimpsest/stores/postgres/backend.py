@@ -19,6 +19,7 @@ from palimpsest.stores.postgres.pool import Connection, Do, Pool, connected
 from palimpsest.stores.postgres.reading import Listings, looked
 from palimpsest.stores.postgres.statements import FOREIGN, PLANS_APART, Statements
 from palimpsest.stores.postgres.writing import Writing
+from palimpsest.stores.rules import READ_ONLY
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class PostgresBackend(ServerBackend[Pool]):
     ) -> list[Refusal | None]:
         if not self.writable:
             if lasting:
-                raise StoreUnavailable(self.url, "it was opened read-only")
+                raise StoreUnavailable(self.url, READ_ONLY)
             return [None] * len(batches)
         done: list[Refusal | None] = []
         for number, batch in enumerate(batches):

@@ -20,7 +20,7 @@ from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
 from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
 from palimpsest.stores.redis.writing import DESTROY, WRITE
-from palimpsest.stores.rules import asked_again, expect_of
+from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class RedisBackend(ServerBackend[Link]):
     ) -> list[Refusal | None]:
         if not self.writable:
             if lasting:
-                raise StoreUnavailable(self.url, "it was opened read-only")
+                raise StoreUnavailable(self.url, READ_ONLY)
             return [None] * len(batches)
         done = await self._written(batches)
         if again is not None:
