@@ -154,6 +154,55 @@ def test_encoding_is_tiktokens(pieces: list[str], name: str, references: dict[st
     assert len(expected) <= encoding(name).upper_bound(text)
 
 
+SPACES = "\t\n\v\f\r \x1c\x1f\x85\u00a0\u1680\u2000\u2028\u2029\u202f\u205f\u3000"
+HOSTILE = (
+    *("'s", "'LL", "'\u017f", "'\u212a", "don't", "\u2019s", "I'VE", "'d'D", "''", "s'"),  # a long s, and a kelvin
+    *(
+        "A",
+        "aB",
+        "ABc",
+        "\u01c5",
+        "\u02b0",
+        "\u5b57",
+        "\u0928\u093f",
+        "e\u0301",
+        "\u0301",
+        "\u0645",
+        "\ufb01",
+        "\u1e9e",
+    ),
+    *("1", "12", "123", "1234567", "\u0661\u0662", "\u00b2", "\u216b", "1a", "a1"),
+    *(
+        ".",
+        "/",
+        "//",
+        "./\n",
+        "!\r\n",
+        "-\n/",
+        '{"a": [',
+        "}\n",
+        "\u20ac",
+        "\u200d",
+        "\ufe0f",
+        "\U0001f600",
+        "\ud800",
+        "\0",
+        "\x7f",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_hostile_texts_are_tiktokens(name: str, references: dict[str, tiktoken.Encoding]) -> None:
+    """Whatever stands beside whatever, with any spaces between: the ids are those of the encoding as it is defined."""
+    for seed in range(20 * examples(100)):
+        chance = random.Random(seed)
+        some = [*chance.choices(HOSTILE, k=4), *chance.choices(SPACES, k=3), " " * chance.randrange(4)]
+        text = "".join(chance.choices(some, k=chance.randrange(60)))
+
+        assert encoding(name).encode(text) == references[name].encode_ordinary(text), (seed, text)
+
+
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_long_ordinary_text_is_exact(name: str, references: dict[str, tiktoken.Encoding]) -> None:
     """A long text of ordinary words, lines and numbers is counted as a whole."""
