@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -16,10 +16,13 @@ from unittest.mock import patch
 
 import pytest
 
+from laws import examples
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Keys, Memory, Session
-from palimpsest.context import layout, reading
+from palimpsest.context import layout, reading, window
+from palimpsest.context.asks import Steps
 from palimpsest.context.result import Context
-from palimpsest.log.entry import moment
+from palimpsest.log.entry import Entry, moment
+from palimpsest.log.head import Cut
 from palimpsest.runtime.workers import Workers
 from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
@@ -259,6 +262,7 @@ class Play:
 def played(kind: str, folder: Path, seed: int, steps: int) -> None:
     """Play so many steps, and look after most of them."""
     dice = random.Random(seed)
+    folder.mkdir(exist_ok=True)
     with opened(kind, folder) as (one, other, clock):
         play = Play(dice, one, other, clock)
         for _ in range(steps):
@@ -291,6 +295,54 @@ def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, mon
     monkeypatch.setattr(layout, "CHUNK", 3 + seed)
 
     played("sqlite", tmp_path, 1_000 + seed, 40)
+
+
+def test_a_layout_to_plan_from_is_what_is_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut is planned from what was laid out just now, where reading all of it for that would show the same."""
+    own, kept = layout.LayoutReader.to_plan, list[bool]()
+
+    def both(self: layout.LayoutReader, given: layout.Layout, cut: Cut) -> Steps[layout.Layout]:
+        found = yield from own(self, given, cut)
+        assert laid_out(found) == laid_out((yield from self.view(given.head, cut, planning=True)))
+        kept.append(found.entries is given.entries)
+        return found
+
+    monkeypatch.setattr(layout.LayoutReader, "to_plan", both)
+    for seed in range(examples(18)):
+        played("sqlite", tmp_path / f"{seed}", 2_000 + seed, 60)
+
+    assert 0 < sum(kept) < len(kept)
+
+
+def laid_out(found: layout.Layout) -> object:
+    """All that matters of a layout, but the entries that it was made of."""
+    groups, shown = [*found.ahead, *found.window.groups], found.window
+    items = [[(item.entry.seq, item.form, item.cost, item.text) for item in group.items] for group in groups]
+    pending = [[entry.seq for entry in group.entries] for group in shown.pending]
+    left_out = [(entry.seq, why) for entry, why in shown.left_out]
+    return items, pending, left_out, shown.stale, shown.expires, found.budget, found.cut, found.more, found.tokens
+
+
+def test_a_cut_lays_out_what_it_shows_and_nothing_else(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned from has been laid out already, when it turned out to be too much."""
+    session, own, looked = memory.session("s", max_tokens=2_000, counter="o200k_base"), window.look, list[int]()
+
+    def counted(entries: Sequence[Entry], *more: Any, **options: Any) -> window.Window:
+        looked.append(len(entries))
+        return own(entries, *more, **options)
+
+    monkeypatch.setattr(window, "look", counted)
+    monkeypatch.setattr(layout, "look", counted)
+    cuts = 0
+    for number in range(120):
+        session.add([{"role": "user", "content": f"{number} " * 30}, {"role": "assistant", "content": "yes"}])
+        looked.clear()
+        context = session.context()
+        if context.report.new_cut and number > 40:
+            cuts += 1
+            assert sum(looked) <= 4 + len(context.entries)  # the end of the window before, and the turn
+
+    assert cuts > 2
 
 
 def test_what_has_expired_since_is_shown_no_more(memory: Memory, clock: FakeClock) -> None:

@@ -127,8 +127,9 @@ class _Ladder:
         self.mask = sight.groups[-1].seq if sight.groups and sight.masks else sight.cut.mask
         self.clamps: dict[int, Clamp] = {}
         for group in shown:
-            group.pinned = any(entry.seq in sight.pinned for entry in group.entries)
-            fill(group, self.mask, self.clamps, self.meter)
+            group.pinned = bool(sight.pinned) and any(entry.seq in sight.pinned for entry in group.entries)
+            if not _is_whole_message(group):  # it is shown as it is, whatever else is
+                fill(group, self.mask, self.clamps, self.meter)
         self.pins = [group for group in shown if group.pinned]
         self.moved = {group.seq for group in sight.head}
         self.groups = [group for group in shown if not group.pinned or group.seq not in self.moved]
@@ -338,5 +339,10 @@ def _is_first(interaction: Sequence[Group], groups: Sequence[Group]) -> bool:
     return bool(groups) and any(group is groups[0] for group in interaction)
 
 
+def _is_whole_message(group: Group) -> bool:
+    items = group.items
+    return len(items) == 1 and items[0].entry.kind == "message" and items[0].form == "whole" and not group.bounded
+
+
 def _form(group: Group, form: str) -> int:
-    return sum(item.form == form for item in group.items)
+    return sum([item.form == form for item in group.items])

@@ -64,8 +64,11 @@ class Meter:
     def cost(self, entry: Entry) -> int:
         """Tokens of an entry shown as it is, with its provider's overhead."""
         tokens = entry.tokens
-        if tokens is None and (tokens := self._found(entry.seq)) is None:
-            tokens = self._measure(entry)
+        if tokens is None:
+            seq = entry.seq
+            tokens = self.counted.get(seq)
+            if tokens is None and (tokens := self.stored.get(seq)) is None:
+                tokens = self._measure(entry)
         if type(entry.content) is str:
             return tokens + self.overhead(entry)
         return self._sent(entry, tokens)
@@ -144,7 +147,7 @@ class Group:
 
     def again(self) -> Group:
         """Another one that is as this is. The module `copy` would take each cold start a millisecond."""
-        other = Group(self.seq, self.turn, self.entries)
+        other = Group.__new__(Group)
         vars(other).update(vars(self))
         return other
 

@@ -243,6 +243,20 @@ class LayoutReader:
         fmt, answer = self.meter.format, _answer(entries)
         return Layout(head, cut, budget, fixed, entries, more, before.groups, window, fmt, summaries, answer)
 
+    def to_plan(self, layout: Layout, cut: Cut) -> Steps[Layout]:
+        """What a cut shows, to plan the next from: as it is laid out, every figure counted, where that is all of it."""
+        head, own, groups = layout.head, layout.cut, layout.window.groups
+        alone = not (layout.more or layout.before or head.pinned or cut.pins or cut.anchors or cut.summaries)
+        begins = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
+        same = own == msgspec.structs.replace(cut, reason=own.reason, factor=own.factor, facts=own.facts)
+        if not (alone and begins and same and self.reader.is_one_page(head, cut)):
+            return (yield from self.view(head, cut, planning=True))
+        budget, fixed = self._budget(cut)
+        window = msgspec.structs.replace(
+            layout.window, groups=[group.again() for group in groups]
+        )  # planning marks them
+        return msgspec.structs.replace(layout, cut=cut, budget=budget, fixed=fixed, window=window)
+
     def read(self, head: Head, cut: Cut) -> Steps[tuple[list[Entry], bool]]:
         """The entries that `view` would read of this cut, and whether it would leave older ones unread."""
         rules = [] if self._terms.exact else self._static_rules(cut)

@@ -33,6 +33,12 @@ class WindowReader:
     def __init__(self, meter: Meter, *, masks: bool) -> None:
         self._meter, self._masks = meter, masks
 
+    def is_one_page(self, head: Head, cut: Cut) -> bool:
+        """Whether `window` reads all that it may read of a cut at once, whatever room there is."""
+        hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
+        found = spans.visible(hidden, cut.start - 1, head.next_seq)
+        return head.next_seq - cut.start <= CHUNK and found == [(cut.start, head.next_seq - 1)]
+
     def window(
         self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
     ) -> Steps[tuple[list[Entry], bool]]:

@@ -236,7 +236,7 @@ class Settler:
             if layout.fits:
                 return self._settled(layout, reason)
         cut = yield from self._with_short_summaries(layout, cut)
-        layout = yield from self._planning(head, cut)
+        layout = yield from self._layouts.to_plan(layout, cut)
         cut = _replace(cut, gone=layout.gone)
         for _, rules in self._terms.strategies:
             cut = self._sifted(layout, cut, rules)
@@ -346,5 +346,5 @@ class Settler:
             steps = self._planning(layout.head, cut) if strategy is None else self._again(layout, cut)
             layout = yield from steps
             planned = planned_of(self._terms, layout, target, strategy, self._meter)
-        layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries)
+        layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)
