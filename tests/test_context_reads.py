@@ -10,12 +10,16 @@ import pytest
 
 from backend_reads import watched
 from palimpsest import Memory, Session
+from palimpsest.sessions.remembered import AHEAD
 from sqlitestore import connection, scans, traced
 from writer import quarters
 
 BUDGETS = [8_000, 64_000]
 CHUNK = 256
 """Entries that are read at once."""
+
+GIVEN = {"by": "somebody"}
+"""What an entry holds that its giver could change: such a one is not remembered as it was given, but read."""
 
 
 def turn(number: int, size: int = 400) -> list[dict[str, Any]]:
@@ -79,10 +83,13 @@ def test_a_new_cut_reads_nothing_twice(forgetful: Memory) -> None:
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_the_next_context_reads_what_is_new(memory: Memory, budget: int) -> None:
-    """Of a session whose context was made before, one look reads the entries that have come since, and no other."""
+    """Of a session whose context was made before, one look reads the entries that have come since, and no other.
+
+    They hold what their giver could change.
+    """
     session = grown(memory, budget)
     session.context()
-    session.add(turn(10_000))
+    session.add(turn(10_000), metadata=GIVEN)
     session.count()
 
     with watched(memory) as reads:
@@ -91,6 +98,57 @@ def test_the_next_context_reads_what_is_new(memory: Memory, budget: int) -> None
     assert not context.report.new_cut
     assert context.messages[-1]["content"].startswith("10000 it is.")
     assert (reads.looks, reads.rows) == (1, 4)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_what_was_added_here_is_not_read(memory: Memory, budget: int) -> None:
+    """One look tells that nobody else has changed the session: what was added is shown as it was given."""
+    session = grown(memory, budget)
+    session.context()
+    for number in range(3):
+        session.add(turn(10_000 + number, 40))
+
+    with watched(memory) as reads:
+        context = session.context()
+
+    assert [message["content"][:11] for message in context.messages[-9::4]] == [f"{10_000 + n} it is" for n in range(3)]
+    assert (reads.looks, reads.rows) == (1, 0)
+
+
+def test_of_what_was_added_here_so_much_is_remembered(memory: Memory) -> None:
+    """What is beyond that is read: who adds and asks for no context has not all of it in memory."""
+    session = small(memory, "s")
+    for number in range(AHEAD // 4 + 3):
+        session.add(turn(10_000 + number, 4))
+
+    assert rows_of(memory, session) == 12
+    assert rows_of(memory, session) == 0
+
+
+@pytest.mark.parametrize("given", ["caf\u00e9 \U0001f600", "half of one \ud83d", "</context>", "NUL \0"])
+def test_what_was_added_here_is_shown_as_it_is_read(tmp_path: Path, given: str) -> None:
+    """Whatever its text is: by the memory that added it, and by one that has to read it."""
+    with Memory.open(tmp_path / "log.db") as one, Memory.open(tmp_path / "log.db") as other:
+        session = small(one, "s")
+        session.add([{"role": "user", "content": given}, {"role": "assistant", "name": "ann", "content": given}])
+
+        shown = session.context()
+
+        assert shown.request() == other.session("s", max_tokens=8_000, counter=quarters).context().request()
+
+
+def test_what_others_added_is_read(tmp_path: Path) -> None:
+    """Before, between and behind what was added here."""
+    with Memory.open(tmp_path / "log.db") as one, Memory.open(tmp_path / "log.db") as other:
+        session, theirs = small(one, "s"), other.session("s")
+        for number, who in enumerate([theirs, session, theirs, session, theirs]):
+            who.add([{"role": "user", "content": f"number {number}"}])
+
+        with watched(one) as reads:
+            context = session.context()
+
+    assert [message["content"] for message in context.messages[-5:]] == [f"number {n}" for n in range(5)]
+    assert reads.rows >= 3
 
 
 def test_a_context_of_nothing_new_reads_no_entry(memory: Memory) -> None:
@@ -110,7 +168,7 @@ def test_what_a_new_cut_shows_is_not_read_again(memory: Memory) -> None:
     session = grown(memory, 8_000)
     session.add(turn(10_000, 4_000))
     assert session.context().report.new_cut
-    session.add(turn(10_001))
+    session.add(turn(10_001), metadata=GIVEN)
     session.count()
 
     with watched(memory) as reads:
@@ -208,7 +266,7 @@ def test_contexts_look_at_no_whole_table(tmp_path: Path) -> None:
         memory.delete_session("other")  # nothing is remembered then
         for number, (what, size) in enumerate(EVENTS.items()):
             if size:
-                session.add(turn(10_000 + number, size))
+                session.add(turn(10_000 + number, size), metadata=GIVEN)
                 session.count()
 
             with traced(memory) as statements[what]:

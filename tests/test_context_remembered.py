@@ -484,7 +484,7 @@ def test_to_store_counts_no_entry_is_looked_for(tmp_path: Path, monkeypatch: pyt
     with Memory.open(tmp_path / "log.db") as memory:
         session = memory.session("s", max_tokens=4_000, counter=quarters)
         for number in range(8):
-            session.add_user_message(f"message {number}")
+            session.add_user_message(f"message {number}", metadata={"by": "somebody"})  # it is read
             seen = list[str]()
             connection(memory).set_trace_callback(seen.append)
             session.context()

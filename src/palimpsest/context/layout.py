@@ -155,6 +155,7 @@ class LayoutReader:
     ) -> None:
         self._terms, self._now, self._long = terms, now, terms.is_long
         self._fixed: dict[bool, Fixed] = {}
+        self._goes_on = stored is not None
         self.meter = Meter(terms.counter, terms.format, terms.model, stored)
         self.reader = reader(self.meter, masks=terms.masks)
 
@@ -190,16 +191,16 @@ class LayoutReader:
         return msgspec.structs.replace(layout, budget=budget, fixed=fixed, before=before, window=window)
 
     def remembered(self, layout: Layout, before: View | None) -> View:
-        """What is to be remembered of a layout that fits; what is made once is made when it goes on with one before."""
-        ready = (
-            before.ready.extended(layout.window.groups[: layout.window.end.groups], layout.format) if before else None
-        )
+        """What is to be remembered of a layout that fits; what is made once is made where others have come before."""
+        ready = before.ready if before is not None else Ready()
+        if self._goes_on:
+            ready = ready.extended(layout.window.groups[: layout.window.end.groups], layout.format)
         guessed = 0 if self.meter.exact else self.meter.guessed
         memo = before.memo if before is not None else self.meter.memo
         terms = self._terms
         if terms.lead is not None or terms.tail:
             terms = msgspec.structs.replace(terms, lead=None, tail=())
-        return View(terms, layout, waiting_in(layout.head), guessed, ready or Ready(), memo)
+        return View(terms, layout, waiting_in(layout.head), guessed, ready, memo)
 
     def view(
         self,

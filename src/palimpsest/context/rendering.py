@@ -51,7 +51,11 @@ def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) ->
 def copied(value: Any) -> Any:
     """The same message, of which nothing is a part of this one that can change."""
     if type(value) is dict:
-        return {key: inner if type(inner) is str else copied(inner) for key, inner in value.items()}
+        found = value.copy()
+        for key, inner in value.items():
+            if type(inner) is dict or type(inner) is list:
+                found[key] = copied(inner)
+        return found
     return [copied(inner) for inner in value] if type(value) is list else value
 
 

@@ -30,6 +30,10 @@ EACH = 1024
 """Bytes that an entry takes beside its text, with how it is shown and sent."""
 
 
+AHEAD = 64
+"""Entries that are remembered at most of those that were appended since a context: beyond that they are read."""
+
+
 class Stretch(msgspec.Struct, frozen=True):
     """Entries that were read: all between two places, both exclusive, in order; and about how many bytes they take."""
 
@@ -56,6 +60,21 @@ class Stretch(msgspec.Struct, frozen=True):
 _seq = attrgetter("seq")
 
 
+def _is_fixed(entry: Entry) -> bool:
+    """Whether an entry is read as it was given, and nothing of it is an object that its giver may change."""
+    content, native = entry.content, entry.native
+    bare = type(content) is str and entry.metadata is entry.expires_at is entry.tokens is None
+    return bare and (native is None or native.keep is native.call is None) and _is_unicode(content)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which are marked where they are stored."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def weight_of(entries: Sequence[Entry]) -> int:
     """About how many bytes entries take in memory, with how they are shown and sent."""
     texts = sum([len(e.content) if type(e.content) is str and e.native is None else len(pack(e)) for e in entries])
@@ -74,6 +93,8 @@ class Remembered(msgspec.Struct, frozen=True):
     recollection: Recollection
     unstored: Mapping[int, int] = {}
     """Counts by `seq` that are still to be stored, by this counter."""
+    ahead: int = 0
+    """How many of the entries were appended since, and not read."""
 
     @property
     def weight(self) -> int:
@@ -130,9 +151,24 @@ class Views:
             self._drop(key)
             if new.weight <= self._most and era == self._era:
                 self._kept[key] = new
-                self._weight += new.weight
-            while self._weight > self._most:
-                self._drop(next(iter(self._kept)))
+                self._weigh(new.weight)
+
+    def appended(self, store: Store, key: SessionKey, entries: Sequence[Entry]) -> None:
+        """Remember what was appended to a session right behind what is remembered of it: what anybody has seen there
+        since has its place. An entry that its giver could change, or that is not read as it was given, is left to be
+        read."""
+        if key not in self._kept or not all(map(_is_fixed, entries)) or (seen := store.seen(key)) is None:
+            return
+        first, count, weight = entries[0].seq, len(entries), weight_of(entries)
+        new = Stretch(first - 1, first + count, list(entries), weight)
+        with self._lock:
+            old = self._kept.get(key)
+            if old is None or old.mark != seen.mark or old.ahead + count > AHEAD:
+                return
+            if any(one.high == first for one in old.stretches):
+                stretches = tuple(one.joined(new) or one for one in old.stretches)
+                self._kept[key] = msgspec.structs.replace(old, stretches=stretches, ahead=old.ahead + count)
+                self._weigh(weight)
 
     def unstored(self) -> list[Unstored]:
         """What is remembered with counts that are still to be stored."""
@@ -144,6 +180,12 @@ class Views:
         with self._lock:
             self._kept.clear()
             self._weight, self._era = 0, self._era + 1
+
+    def _weigh(self, more: int) -> None:
+        """Let go of what was asked for longest ago, if this is too much."""
+        self._weight += more
+        while self._weight > self._most:
+            self._drop(next(iter(self._kept)))
 
     def _drop(self, key: SessionKey) -> None:
         old = self._kept.pop(key, None)

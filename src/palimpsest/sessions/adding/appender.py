@@ -80,7 +80,10 @@ class Appender:
         if self._options.definition is not None:
             await self.declare()
         if self._gate.redactor is None and self.turn.buffer is None:
-            done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+            store = scope.store
+            done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+            if store is scope.memory.opened and done.added == len(done.entries) and not self._options.long_term:
+                scope.memory.views.appended(store, scope.key, done.entries)  # a strategy may have stored counts of them
             if self._options.long_term or scope.observers.handled or self._options.definition is not None:
                 await self.follow_up(done)
             else:  # as a rule there is nothing to be done: a coroutine less
