@@ -133,6 +133,7 @@ class _Ladder:
         self.pins = [group for group in shown if group.pinned]
         self.moved = {group.seq for group in sight.head}
         self.groups = [group for group in shown if not group.pinned or group.seq not in self.moved]
+        self.interactions = by_interaction(self.groups)
         self.tokens = sum(group.cost for group in self.pins)
         self.messages = self.count(self.pins)
         self.kept: dict[int, Group] = {}
@@ -178,9 +179,8 @@ class _Ladder:
         given = self.given
         if not given.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
-        interactions = by_interaction(self.groups)
         over = False
-        for age, interaction in enumerate(reversed(interactions)):
+        for age, interaction in enumerate(reversed(self.interactions)):
             whole = not given.partial or not _is_first(interaction, given.groups)
             if whole and self.fits(interaction, given.target):
                 self.take_from(interaction)
@@ -315,7 +315,7 @@ class _Ladder:
     def open_humans(self) -> list[Group]:
         """Human messages of the trailing interactions without a final answer, newest first."""
         found: list[Group] = []
-        for interaction in reversed(by_interaction(self.groups)):
+        for interaction in reversed(self.interactions):
             items = interaction[-1].items
             final = items[-1].entry if items else None
             if final is not None and final.kind == "message" and final.role == "assistant":

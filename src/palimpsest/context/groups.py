@@ -235,22 +235,21 @@ def fill(
     calls = {entry.seq for entry in members if entry.kind == "tool_call"}
     answered = {entry.answers for entry in members if entry.kind == "tool_result" and not entry.late}
     for entry in members:
-        native = entry.kind == "tool_result" and entry.answers in calls and not entry.late
-        if entry.kind == "tool_result" and entry.answers and not entry.late and not native:
+        kind, seq = entry.kind, entry.seq
+        native = kind == "tool_result" and entry.answers in calls and not entry.late
+        if kind == "tool_result" and entry.answers and not entry.late and not native:
             _leave(left_out, entry, "its call was erased")
-        elif entry.seq in clamps:
-            items.append(_clamped(entry, clamps[entry.seq], native, meter))
+        elif seq in clamps:
+            items.append(_clamped(entry, clamps[seq], native, meter))
         elif native:
-            if entry.seq < mask and not group.pinned and is_maskable(entry):
+            if seq < mask and not group.pinned and is_maskable(entry):
                 note = mask_note(entry)
-                items.append(
-                    CostedEntry(entry, note, cost=meter.note(entry, note, mask_tokens(entry.seq)), form="masked")
-                )
+                items.append(CostedEntry(entry, note, cost=meter.note(entry, note, mask_tokens(seq)), form="masked"))
             else:
                 items.append(CostedEntry(entry, cost=meter.cost(entry)))
-        elif entry.kind in ("tool_result", "context", "summary"):
+        elif kind in ("tool_result", "context", "summary"):
             items.append(CostedEntry(entry, data=True, cost=meter.cost(entry), form="data"))
-        elif entry.kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
+        elif kind == "message" and is_empty(entry) and not (len(members) > 1 and any(map(_continues, members))):
             _leave(left_out, entry, "empty")
         else:
             items.append(CostedEntry(entry, cost=meter.cost(entry)))

@@ -48,15 +48,10 @@ def rendered(group: Group, fmt: Format, adapted: list[Adapted] | None = None) ->
     return [copied(message) for message in messages] if lends else messages
 
 
-def copied(value: Any) -> Any:
-    """The same message, of which nothing is a part of this one that can change."""
-    if type(value) is dict:
-        found = value.copy()
-        for key, inner in value.items():
-            if type(inner) is dict or type(inner) is list:
-                found[key] = copied(inner)
-        return found
-    return [copied(inner) for inner in value] if type(value) is list else value
+def copied(message: Message) -> Message:
+    """The same message, of which nothing is a part of this one that can change: it holds what JSON does."""
+    same: Message = msgspec.to_builtins(message)
+    return same
 
 
 def _scrubbed(value: Any) -> Any:
@@ -65,6 +60,9 @@ def _scrubbed(value: Any) -> Any:
     if isinstance(value, dict):
         return {sendable(key): _scrubbed(inner) for key, inner in value.items()}
     return [_scrubbed(inner) for inner in value] if isinstance(value, list) else value
+
+
+_HOLDING = frozenset((dict, list))
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -92,4 +90,4 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 def _is_deep(message: Message) -> bool:
-    return any(type(value) is dict or type(value) is list for value in message.values())
+    return not _HOLDING.isdisjoint(map(type, message.values()))

@@ -148,14 +148,14 @@ class OpenAIChat:
 
     def overhead(self, entry: Entry) -> int:
         """Tokens that the provider adds to this entry beside its texts."""
-        name = entry.name
-        if name is None and type(entry.content) is str and entry.kind != "tool_call":  # as most are
+        name, kind = entry.name, entry.kind
+        if type(entry.content) is str and (kind == "tool_result" or (name is None and kind != "tool_call")):  # as most
             return MESSAGE_OVERHEAD + ROLE_TOKENS
-        if entry.kind == "tool_call":
+        if kind == "tool_call":
             renamed = 0 if name and FUNCTION_NAME.fullmatch(name) else renamed_tokens(name, NAME_LENGTH)
             return renamed + (PER_CALL if entry.continues else MESSAGE_OVERHEAD + ROLE_TOKENS + PER_CALL)
         named = 0
-        if name and entry.kind == "message":
+        if name and kind == "message":
             named = NAME_OVERHEAD + (0 if re.fullmatch(SPEAKER_NAME, name) else renamed_tokens(name, NAME_LENGTH))
         if type(entry.content) is not str:
             named += stand_in_overhead(entry, NAME)

@@ -63,8 +63,11 @@ _seq = attrgetter("seq")
 def _is_fixed(entry: Entry) -> bool:
     """Whether an entry is read as it was given, and nothing of it is an object that its giver may change."""
     content, native = entry.content, entry.native
-    bare = type(content) is str and entry.metadata is entry.expires_at is entry.tokens is None
-    return bare and (native is None or native.keep is native.call is None) and _is_unicode(content)
+    if entry.metadata is not None or entry.expires_at is not None or entry.tokens is not None:
+        return False
+    if native is not None and (native.keep is not None or native.call is not None):
+        return False
+    return type(content) is str and _is_unicode(content)
 
 
 def _is_unicode(text: str) -> bool:
