@@ -10,7 +10,7 @@ import pytest
 
 from backend_reads import watched
 from palimpsest import Memory, Session
-from palimpsest.sessions.remembered import AHEAD
+from palimpsest.sessions.remembered import AHEAD, SHORT
 from sqlitestore import connection, scans, traced
 from writer import quarters
 
@@ -123,6 +123,18 @@ def test_of_what_was_added_here_so_much_is_remembered(memory: Memory) -> None:
 
     assert rows_of(memory, session) == 12
     assert rows_of(memory, session) == 0
+
+
+@pytest.mark.parametrize(("messages", "size"), [(1, SHORT + 1), (AHEAD + 1, 1)], ids=["long", "many"])
+def test_much_that_was_added_here_is_read(memory: Memory, messages: int, size: int) -> None:
+    """To look whether all of it is as it will be read would take as long as to read it."""
+    session = memory.session("s", max_tokens=1_000_000, counter=quarters)
+    session.add_user_message("first")
+    session.context()
+
+    session.add([{"role": "user", "content": "x" * size}] * messages)
+
+    assert rows_of(memory, session) == messages
 
 
 @pytest.mark.parametrize("given", ["caf\u00e9 \U0001f600", "half of one \ud83d", "</context>", "NUL \0"])

@@ -30,8 +30,9 @@ EACH = 1024
 """Bytes that an entry takes beside its text, with how it is shown and sent."""
 
 
-AHEAD = 64
-"""Entries that are remembered at most of those that were appended since a context: beyond that they are read."""
+AHEAD, SHORT = 64, 100_000
+"""Entries that are remembered at most of those that were appended since a context, and characters of one of them: what
+is beyond that is read. To look at it all would hold up an event loop."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ def _is_fixed(entry: Entry) -> bool:
         return False
     if native is not None and (native.keep is not None or native.call is not None):
         return False
-    return type(content) is str and _is_unicode(content)
+    return type(content) is str and len(content) <= SHORT and _is_unicode(content)
 
 
 def _is_unicode(text: str) -> bool:
@@ -160,13 +161,14 @@ class Views:
         """Remember what was appended to a session right behind what is remembered of it: what anybody has seen there
         since has its place. An entry that its giver could change, or that is not read as it was given, is left to be
         read."""
-        if key not in self._kept or not all(map(_is_fixed, entries)) or (seen := store.seen(key)) is None:
+        if key not in self._kept or len(entries) > AHEAD or not all(map(_is_fixed, entries)):
             return
         first, count, weight = entries[0].seq, len(entries), weight_of(entries)
         new = Stretch(first - 1, first + count, list(entries), weight)
+        seen = store.seen(key)
         with self._lock:
             old = self._kept.get(key)
-            if old is None or old.mark != seen.mark or old.ahead + count > AHEAD:
+            if old is None or seen is None or old.mark != seen.mark or old.ahead + count > AHEAD:
                 return
             if any(one.high == first for one in old.stretches):
                 stretches = tuple(one.joined(new) or one for one in old.stretches)
