@@ -174,7 +174,7 @@ class Ranking:
         kept = [(score, entry) for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
         return [
             Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, 0) & _PART)
-            for score, entry in nlargest(limit, kept)
+            for score, entry in sorted(kept, reverse=True)[:limit]
         ]
 
     def _scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:

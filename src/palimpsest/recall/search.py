@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from palimpsest.recall.analysis import UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
@@ -22,7 +24,7 @@ Apart = Callable[..., Awaitable[Any]]
 """Returns what a function returns of these arguments, without holding up an event loop: `Store.apart`."""
 
 
-class Hit(NamedTuple):
+class Hit(msgspec.Struct, frozen=True, gc=False):
     """An entry that answers, by its session's number and its `seq`; its best part; and how well: 1 for the best."""
 
     number: int
