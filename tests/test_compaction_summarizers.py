@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, Memory
+from palimpsest import AsyncMemory, ConfigError, Memory
 from palimpsest.strategies import SourceSummarizer, SummarySource
 from palimpsest.summaries.models.callables import CallableSummarizer
 from palimpsest.testing import FakeClock
+from palimpsest.types import CompactionResult
 from talks import Listener, Scripted, filler, talk, words
+
+PATIENCE = 300.0
 
 EVERY = {
     "strategy": "summarizer",
@@ -153,6 +157,61 @@ def test_coroutines_summarise_in_either_memory(memory: Memory) -> None:
     done = chat.compact({"strategy": "summarizer", "interaction_keep": 0, "cod_max_loops": 0})
     assert done.summary is not None
     assert done.summary.text == "said later"
+
+
+async def abandoned(given: object) -> str:
+    """Waits for a task of its own that somebody cancels."""
+    task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+    task.cancel()
+    await task
+    return "never"
+
+
+def raised(given: object) -> str:
+    """An ordinary function that lets the cancellation of something of its own through."""
+    raise asyncio.CancelledError("of its own")
+
+
+@pytest.mark.parametrize("auto", ["inline", "background"])
+@pytest.mark.parametrize("asked", [abandoned, raised, SourceSummarizer(abandoned), SourceSummarizer(raised)])
+def test_a_summarizer_that_was_cancelled_cancels_nobody(memory: Memory, asked: Any, auto: Any) -> None:
+    """Only who is cancelled himself hears of it: an add succeeds, and an event says why nothing was summarised."""
+    heard = Listener().to(memory, "compaction:failed")
+    chat = memory.session("one", counter=words, summarizer=asked, long_term=EVERY, auto_compact=auto)
+    talk(chat, *[20] * 6)
+    by_hand = memory.session("two", counter=words, summarizer=asked)
+    talk(by_hand, *[20] * 6)
+
+    result = by_hand.compact(EVERY)
+    memory.close()
+
+    assert result.reason == "failed"
+    assert heard.heard
+    assert all("CancelledError" in facts["why"] for _, facts in heard.heard)
+
+
+@pytest.mark.parametrize("auto", ["inline", "background"])
+@pytest.mark.parametrize("asked", [abandoned, raised, SourceSummarizer(abandoned), SourceSummarizer(raised)])
+def test_a_summarizer_that_was_cancelled_cancels_no_task(asked: Any, auto: Any) -> None:
+    """The same under an event loop, where what was let through would end the task that adds."""
+    heard = Listener()
+
+    async def work() -> CompactionResult:
+        async with AsyncMemory.open("memory://") as memory:
+            heard.to(memory, "compaction:failed")
+            chat = memory.session("one", counter=words, summarizer=asked, long_term=EVERY, auto_compact=auto)
+            by_hand = memory.session("two", counter=words, summarizer=asked)
+            for i in range(6):
+                for session in (chat, by_hand):
+                    await session.add_user_message(f"{i} {filler(20)}")
+                    await session.add_assistant_message(f"{i} {filler(20)}")
+            return await by_hand.compact(EVERY)
+
+    result = asyncio.run(work())
+
+    assert result.reason == "failed"
+    assert heard.heard
+    assert all("CancelledError" in facts["why"] for _, facts in heard.heard)
 
 
 def test_a_function_of_the_source_may_write_anything(memory: Memory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import signal
 import threading
@@ -65,6 +66,27 @@ def test_a_function_outside_returns_and_raises(complete: Complete) -> None:
             await runner.outside({}.__getitem__, "lost", timeout=PATIENCE)
 
     here = threading.get_ident()
+    complete(work)
+
+
+def test_what_was_cancelled_by_itself_cancels_nobody(complete: Complete) -> None:
+    """A function, or what is awaited, that lets a cancellation of something of its own through raises an Exception."""
+
+    def raises() -> None:
+        raise asyncio.CancelledError("of its own")
+
+    async def awaits() -> None:
+        task = asyncio.ensure_future(Endless()())
+        task.cancel()
+        await task
+
+    async def work(runner: Runner) -> None:
+        with pytest.raises(RuntimeError, match="CancelledError"):
+            await runner.outside(raises)
+        for timeout in (None, PATIENCE):
+            with pytest.raises((RuntimeError, concurrent.futures.CancelledError)):
+                await runner.wait(awaits(), timeout)
+
     complete(work)
 
 

@@ -85,12 +85,16 @@ class Runner(Protocol):
         """Return what a user's function returns; neither the store nor an event loop waits for it meanwhile.
 
         Raises TimeoutError after `timeout` seconds. A function cannot be stopped: it goes on in its thread, which no
-        process waits for at its end, and what it returns is dropped.
+        process waits for at its end, and what it returns is dropped. Where it raises asyncio's CancelledError, that is
+        an Exception here: only who is cancelled himself hears of a cancellation.
         """
         ...
 
     async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
-        """Await what a user's callable or a driver returned. After `timeout` seconds it is cancelled: TimeoutError."""
+        """Await what a user's callable or a driver returned. After `timeout` seconds it is cancelled: TimeoutError.
+
+        Where it was cancelled, and the caller was not, that is an Exception.
+        """
         ...
 
     async def sleep(self, seconds: float) -> None:

@@ -129,9 +129,9 @@ class Threaded:
 
     async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
         if timeout is None:
-            return await awaitable
+            return await awaited(awaitable)
         async with asyncio.timeout(timeout):
-            return await awaitable
+            return await awaited(awaitable)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -173,6 +173,20 @@ class Threaded:
             return
         warn(STILL_USED, patience)
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def awaited(awaitable: Awaitable[T]) -> T:
+    """Await something of somebody else. Raises RuntimeError where it was cancelled, and whoever awaits it was not.
+
+    It awaits a task of its own that was cancelled, for instance. Let through, that would end the task of the caller.
+    """
+    try:
+        return await awaitable
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(f"what was awaited raised {error!r}") from error
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:

@@ -53,14 +53,21 @@ def promised(function: Callable[..., T], *arguments: Any) -> tuple[Future[T], Ca
     def work() -> None:
         try:
             result = context.run(function, *arguments)
-        except StopIteration as end:  # no future holds one
-            future.set_exception(RuntimeError(f"the function raised {end!r}"))
         except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
-            future.set_exception(error)
+            future.set_exception(RuntimeError(f"the function raised {error!r}") if _speaks(error) else error)
         else:
             future.set_result(result)
 
     return future, work
+
+
+def _speaks(error: BaseException) -> bool:
+    """Whether an error would say something of whoever waits for it, instead of what was waited for."""
+    if isinstance(error, Exception):
+        return isinstance(error, StopIteration)
+    from asyncio import CancelledError  # 20 milliseconds, where something strange has come
+
+    return isinstance(error, CancelledError)
 
 
 def outcome(future: Future[T], timeout: float | None = None) -> T:
