@@ -23,6 +23,7 @@ DEEPEST = 100
 BITS = 13_000
 """Bits that a whole number may have: Python reads back few more in digits."""
 
+LARGEST = f"whole numbers of at most {BITS:,} bits; a larger one may be given as text"
 ALLOWED = (
     "None, True or False, text, finite numbers, bytes, date, datetime, Decimal, UUID, and lists, tuples, sets and "
     "mappings of them, with keys that are text or whole numbers"
@@ -92,7 +93,8 @@ def _is_plain(value: object) -> bool:
 def _mapping(value: dict[Any, Any], where: str, depth: int) -> Any:
     for key in value:
         if type(key) not in (str, int) or not _is_plain(key):
-            raise ConfigError(f"{where}, a key", type(key).__name__, "keys that are text or whole numbers")
+            allowed = "keys that are text or whole numbers" if type(key) is not int else LARGEST
+            raise ConfigError(f"{where}, a key", type(key).__name__, allowed)
     plain = [(key, _plain(one, f"{where}[{key!r}]", depth + 1)) for key, one in value.items()]
     if all(type(key) is str and not key.startswith("$") for key, _ in plain):
         return dict(plain)
@@ -102,6 +104,8 @@ def _mapping(value: dict[Any, Any], where: str, depth: int) -> Any:
 def _allowed(kind: type, depth: int) -> str:
     if depth >= DEEPEST:
         return f"values in each other no deeper than {DEEPEST} times"
+    if kind is int:
+        return LARGEST
     dumped = " (what `model_dump()` or `asdict()` makes of an object is one)" if kind.__module__ != "builtins" else ""
     return ALLOWED + dumped
 
