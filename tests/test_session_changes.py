@@ -312,6 +312,23 @@ def test_a_handler_can_be_taken_back(memory: Memory, session: Session) -> None:
     assert heard == ["first", "second", "second"]
 
 
+def test_a_handler_that_is_there_twice_is_taken_back_once(memory: Memory, session: Session) -> None:
+    """Each call of `on` has an end of its own: one that is called twice ends no other."""
+    heard: list[str] = []
+
+    def hear(name: str, facts: object) -> None:
+        heard.append(name)
+
+    stop = memory.on("entry:added", hear)
+    memory.on("entry:added", hear)
+
+    stop()
+    stop()
+    session.add_user_message("one")
+
+    assert len(heard) == 1
+
+
 def test_a_handler_that_raises_is_logged_and_breaks_nothing(
     memory: Memory, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:

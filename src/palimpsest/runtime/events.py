@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
@@ -36,6 +36,8 @@ EventName = Literal[
 """What handlers may be told of."""
 EVENTS: tuple[str, ...] = get_args(EventName)
 
+T = TypeVar("T")
+
 Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]
 """Gets the session's id and the event's facts. It may be a coroutine function."""
 
@@ -60,11 +62,7 @@ class Observers:
         handlers = self._handlers.setdefault(event, [])
         handlers.append(handler)
 
-        def unsubscribe() -> None:
-            if handler in handlers:
-                handlers.remove(handler)
-
-        return unsubscribe
+        return left_once(handlers, handler)
 
     def first_failure(self, session: str, condition: str) -> bool:
         """Whether this condition fails for the first time in this session: its event is sent once."""
@@ -90,6 +88,18 @@ class Observers:
                     await run(outcome)
             except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
                 log_failure(self._redact, fault, "a handler of %s failed (session %s)", event, session)
+
+
+def left_once(handlers: list[T], handler: T) -> Callable[[], None]:
+    """A function that takes a handler out of those of an event, and out again that comes twice does nothing: the same
+    handler may be among them once more."""
+    there = [handler]
+
+    def leave() -> None:
+        while there:
+            handlers.remove(there.pop())
+
+    return leave
 
 
 RunAwaitable = Callable[[Awaitable[None]], Awaitable[None]]

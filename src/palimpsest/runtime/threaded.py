@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from palimpsest.errors import Closed
 from palimpsest.runtime.logs import Redact, log_failure, warn
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
-from palimpsest.runtime.threads import apart, outcome, promised
+from palimpsest.runtime.threads import apart, awaited, outcome, promised
 from palimpsest.runtime.workers import Call, Workers
 
 T = TypeVar("T")
@@ -173,20 +173,6 @@ class Threaded:
             return
         warn(STILL_USED, patience)
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-async def awaited(awaitable: Awaitable[T]) -> T:
-    """Await something of somebody else. Raises RuntimeError where it was cancelled, and whoever awaits it was not.
-
-    It awaits a task of its own that was cancelled, for instance. Let through, that would end the task of the caller.
-    """
-    try:
-        return await awaitable
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise RuntimeError(f"what was awaited raised {error!r}") from error
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:

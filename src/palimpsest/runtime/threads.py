@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from _thread import allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,20 +55,34 @@ def promised(function: Callable[..., T], *arguments: Any) -> tuple[Future[T], Ca
         try:
             result = context.run(function, *arguments)
         except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
-            future.set_exception(RuntimeError(f"the function raised {error!r}") if _speaks(error) else error)
+            speaks = isinstance(error, StopIteration) or _is_cancellation(error)  # of who waits, and not of what for
+            future.set_exception(RuntimeError(f"the function raised {error!r}") if speaks else error)
         else:
             future.set_result(result)
 
     return future, work
 
 
-def _speaks(error: BaseException) -> bool:
-    """Whether an error would say something of whoever waits for it, instead of what was waited for."""
-    if isinstance(error, Exception):
-        return isinstance(error, StopIteration)
-    from asyncio import CancelledError  # 20 milliseconds, where something strange has come
+async def awaited(awaitable: Awaitable[T]) -> T:
+    """Await something of somebody else. Raises RuntimeError where it was cancelled, and whoever awaits it was not.
 
-    return isinstance(error, CancelledError)
+    It awaits a task of its own that was cancelled, for instance. Let through, that would end the task of the caller.
+    """
+    try:
+        return await awaitable
+    except BaseException as error:
+        if not _is_cancellation(error):
+            raise
+        task = sys.modules["asyncio"].current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(f"what was awaited raised {error!r}") from error
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether it is asyncio's: whoever raises that has loaded asyncio, which is not loaded here."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def outcome(future: Future[T], timeout: float | None = None) -> T:

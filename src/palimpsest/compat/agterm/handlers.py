@@ -10,7 +10,9 @@ from typing import Any
 from palimpsest import Entry
 from palimpsest.compat.agterm.records import CompressionResult, MemoryEntry
 from palimpsest.errors import ConfigError
+from palimpsest.runtime.events import left_once
 from palimpsest.runtime.logs import Redact, log_failure
+from palimpsest.runtime.threads import awaited
 
 CONFIG_CHANGED = "config:changed"
 """The event of a changed configuration, which is the manager's own."""
@@ -30,12 +32,7 @@ class Handlers:
         """Take one more, and return a function that lets it go."""
         handlers = self._handlers.setdefault(event, [])
         handlers.append(handler)
-
-        def leave() -> None:
-            if handler in handlers:
-                handlers.remove(handler)
-
-        return leave
+        return left_once(handlers, handler)
 
     def of(self, event: str) -> tuple[Callable[..., Any], ...]:
         """Those of an event, in the order in which they came."""
@@ -53,7 +50,7 @@ class Handlers:
 async def completed(outcome: object) -> None:
     """Wait for what a handler returned, where that can be waited for."""
     if isawaitable(outcome):
-        await outcome
+        await awaited(outcome)
 
 
 def ended(outcome: object) -> None:

@@ -16,6 +16,7 @@ from palimpsest.compat.firefly.transfer import exported
 from palimpsest.compat.firefly.turns import ConversationTurn, Kept
 from palimpsest.compat.firefly.weighing import Scale, counter_of
 from palimpsest.log import values
+from palimpsest.runtime.events import left_once
 from palimpsest.runtime.logs import log_failure
 
 OVER_BUDGET = "context:over_budget"
@@ -266,11 +267,11 @@ class ConversationMemory:
         if event != OVER_BUDGET:
             return leave
         self._handlers.append(handler)
+        leave_here = left_once(self._handlers, handler)
 
         def gone() -> None:
             leave()
-            if handler in self._handlers:
-                self._handlers.remove(handler)
+            leave_here()
 
         return gone
 
