@@ -678,6 +678,43 @@ def test_a_change_that_cannot_be_changes_nothing(manager: Any, changes: dict[str
         MemoryManager(changes)
 
 
+@pytest.mark.parametrize("key", ["maxTokens", "maxEntries", "recentWindow", "recentWindowTokens"])
+def test_a_configuration_that_was_taken_can_be_used(manager: Any, key: str) -> None:
+    """What no session can have is refused where it is set, not by each entry that is added afterwards."""
+    with pytest.raises(ConfigError, match=r"2\*\*53|9007199254740992"):
+        manager.update_config({key: 2**53 + 1})
+    manager.update_config({key: 2**53})
+
+    manager.add_user_message("s", "hello")
+
+    assert manager.get_context_for_llm("s") == "=== Recent Conversation ===\nUser: hello"
+
+
+@pytest.mark.parametrize("odd", [["s"], {}, 7, None, ""])
+def test_what_is_no_session_s_id_is_told(manager: Any, odd: Any) -> None:
+    """Whatever it is: a list has no other error than a number has."""
+    for verb in (manager.get_stats, manager.get_context_for_llm, manager.clear_session, manager.compress):
+        with pytest.raises(ConfigError, match=r"session: .*1 to 256 characters"):
+            verb(odd)
+
+
+def test_a_handler_that_is_there_twice_leaves_once(manager: Any) -> None:
+    """What `on` returns ends one of them, however often it is called."""
+    heard: list[Any] = []
+
+    def hear(*args: Any) -> None:
+        heard.append(args)
+
+    leave = manager.on("config:changed", hear)
+    manager.on("config:changed", hear)
+
+    leave()
+    leave()
+    manager.update_config(max_entries=7)
+
+    assert len(heard) == 1
+
+
 def test_what_is_no_configuration_or_store_is_refused_by_name() -> None:
     """A key in both spellings, what is no mapping, and what is no store are errors that say what is taken."""
     for given, why in (({"maxEntries": 7, "max_entries": 8}, "'maxEntries'.*both"), ([1], "a mapping")):
@@ -779,6 +816,23 @@ def test_the_asynchronous_manager_awaits_handlers() -> None:
         manager.add_user_message("s", "hello")
         manager.update_config(max_entries=7)
     assert heard == ["s", ""]
+
+
+@pytest.mark.parametrize("event", ["entry:added", "config:changed"])
+def test_a_handler_that_was_cancelled_by_itself_breaks_nothing(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever adds was not cancelled: what happened to a task of the handler's own is in the log."""
+
+    async def handler(*_: object) -> None:
+        task = asyncio.ensure_future(asyncio.sleep(300))
+        task.cancel()
+        await task
+
+    with managed("awaited") as manager:
+        manager.on(event, handler)
+        manager.add_user_message("s", "hello")
+        manager.update_config(max_entries=7)
+        assert manager.get_stats("s").total_entries == 1
+    assert f"a handler of {event} failed" in caplog.text
 
 
 def test_a_coroutine_for_the_configuration_is_told_where_nothing_waits(

@@ -192,6 +192,27 @@ def test_what_is_no_turn_is_refused() -> None:
     assert conversations.get_turns("c") == []
 
 
+@pytest.mark.parametrize("odd", [["c"], {}, 7, None, "", "a\0b", "x" * 257])
+def test_what_is_no_conversation_s_id_is_told(odd: Any) -> None:
+    """Every method names it, over either kind of store, and nothing is kept."""
+    for store in (InMemoryStore(), fireflies.FiveMethods()):
+        conversations = memory(store=store)
+        for call in (
+            lambda cid, of=conversations: of.add_turn(cid, "a", "b", []),
+            conversations.get_turns,
+            conversations.get_summary,
+            conversations.get_message_history,
+            conversations.export_conversation,
+            conversations.clear,
+        ):
+            with pytest.raises(ConfigError, match=r"conversation_id: .*1 to 256 characters"):
+                call(odd)
+        if odd is not None:
+            with pytest.raises(ConfigError, match="conversation_id"):
+                conversations.import_conversation({}, conversation_id=odd)
+        assert conversations.conversation_ids == []
+
+
 def test_options_are_checked() -> None:
     """What no conversation can have is refused, and named."""
     for given in (

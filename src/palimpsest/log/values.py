@@ -27,10 +27,11 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole(name: str, value: object, least: int | None = 0, *, none: bool = False) -> None:
-    """Check for a whole number of at least `least` (None: of any size)."""
-    if not is_whole(value, least) and not (none and value is None):
+def whole(name: str, value: object, least: int | None = 0, most: int | None = None, *, none: bool = False) -> None:
+    """Check for a whole number of at least `least` and at most `most` (None: however small, however large)."""
+    if not is_whole(value, least, most) and not (none and value is None):
         bound = "" if least is None else f" of at least {least}"
+        bound += "" if most is None else f" (and at most {most})"
         raise ConfigError(name, value, f"a whole number{bound}{', or None' * none}")
 
 

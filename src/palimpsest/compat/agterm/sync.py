@@ -92,7 +92,7 @@ class MemoryManager:
 
     def _session(self, session_id: str) -> Session:
         kept = self._open  # a change of the configuration puts another one in its place
-        found = kept.get(session_id)
+        found = kept.get(session_id) if isinstance(session_id, str) else None
         if found is None:
             if len(kept) >= KEPT:
                 kept.clear()

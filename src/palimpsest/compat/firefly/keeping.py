@@ -23,6 +23,7 @@ from palimpsest.compat.firefly.transfer import Given
 from palimpsest.compat.firefly.turns import ConversationTurn, Kept, entries_of, kept_of
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.compat.firefly.working import checked
+from palimpsest.log.checks import ID_RULE, is_id
 from palimpsest.runtime.logs import log_failure
 from palimpsest.strategies import SourceSummarizer, SummarySource
 from palimpsest.types import CompactionResult
@@ -87,8 +88,9 @@ class Keeper:
 
     def conversation(self, conversation_id: str) -> Conversation:
         """A conversation, as this process knows it."""
-        found = self._open.get(conversation_id)
+        found = self._open.get(conversation_id) if isinstance(conversation_id, str) else None
         if found is None:
+            _check_id(conversation_id)
             memory = self.memory
             if self._mirror is not None:
                 self._mirror.prepare(conversation_id, self.scale)
@@ -225,6 +227,7 @@ class Keeper:
     def clear(self, conversation_id: str) -> None:
         """Destroy a conversation."""
         memory = self.memory
+        _check_id(conversation_id)
         self._begun.pop(conversation_id, None)
         with nullcontext() if self._mirror is None else self._mirror.turn:
             if self._mirror is not None:
@@ -237,7 +240,8 @@ class Keeper:
     def take_in(self, data: Mapping[str, Any], conversation_id: str | None, *, replaces: bool) -> str:
         """Keep a conversation that was exported, and return its id."""
         given = Given(data)
-        found = conversation_id or given.conversation_id or self.new()
+        found = given.conversation_id or self.new() if conversation_id is None else conversation_id
+        _check_id(found)
         natively = given.natively(self.memory.session(found).id, self.scale, time_ns() // 1000)
         if given.turns or given.summary:
             with nullcontext() if self._mirror is None else self._mirror.turn:
@@ -250,3 +254,8 @@ class Keeper:
             self._begun[found] = None
         self._forget(found)
         return found
+
+
+def _check_id(conversation_id: object) -> None:
+    if not isinstance(conversation_id, str) or not is_id(conversation_id):
+        raise ConfigError("conversation_id", conversation_id, ID_RULE)
