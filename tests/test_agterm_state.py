@@ -22,6 +22,7 @@ from palimpsest.errors import ImportFailed
 from terminals import STARTS, Heard, managed, says
 
 DAY = "2024-01-01T10:00:00.000Z"
+BACKWARDS = {"start": "2024-01-02T10:00:00Z", "end": DAY}
 
 
 @pytest.fixture(params=STARTS)
@@ -140,6 +141,17 @@ def test_the_documented_four_keys_are_taken(manager: Any) -> None:
         (state(entry("a"), entries="all"), "not a list"),
         (state(entry("a"), erased=[7]), "erased"),
         (state(entry("a"), sessionId=None), "session_id"),
+        (state(entry("a"), sessionId="s" * 257), "session_id"),
+        (state(entry("a"), session_id="s"), "state.sessionId: is there in both"),
+        (state(entry("a"), entries=None), "state.entries"),
+        ({"sessionId": "restored-session"}, "state.entries"),
+        (state(entry("a"), erased=[[-1, "b"]]), "erased"),
+        (state(entry("a", compressed="yes")), "compressed"),
+        (state(entry("a", summaryId=["x"])), "summary_id"),
+        (state(entry("a", timestamp="0001-01-01T00:00:00+14:00")), r"timestamp: .*ISO"),
+        (state(entry("a"), summaries=(summary("x", originalEntryIds=[["a"]]),)), "original_entry_ids"),
+        (state(entry("a"), summaries=(summary("x", "a", method="magic"),)), r"summaries\[0\].method"),
+        (state(entry("a"), summaries=(summary("x", "a", timeRange=BACKWARDS),)), "ends before it begins"),
         ([], "mapping"),
     ],
 )

@@ -6,7 +6,7 @@ is ever there without the other.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ ITEM_KINDS: tuple[ItemKind, ...] = ("goal", "fact", "decision", "done", "artifac
 
 Method = Literal["heuristic", "plain", "density"]
 """How a summary came about: without a model, in one pass of one, or by Chain of Density."""
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 class SummaryItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

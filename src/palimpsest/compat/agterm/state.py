@@ -20,9 +20,12 @@ from palimpsest.compat.agterm.records import (
     SCHEMA_VERSION,
     MemorySummary,
     SessionState,
+    TimeRange,
 )
 from palimpsest.compat.agterm.spelling import snake_case
 from palimpsest.errors import ConfigError, ImportFailed, shorten
+from palimpsest.log.checks import is_id
+from palimpsest.log.summary import METHODS
 
 SEAL = "agterm"
 """What the records of an import say that they are from."""
@@ -43,7 +46,7 @@ def exported_natively(
     """
     raw = _mapping(state.to_dict() if isinstance(state, SessionState) else state, "state", _TOP)
     session = raw.get("session_id")
-    if not isinstance(session, str) or not session:
+    if not isinstance(session, str) or not is_id(session):
         raise ImportFailed("state.session_id", f"{shorten(session)} is no session's id")
     _check_version(raw.get("schema_version", SCHEMA_VERSION))
     _check_config(raw.get("config"))
@@ -97,11 +100,15 @@ def _mapping(raw: object, where: str, known: Sequence[str]) -> dict[str, Any]:
     for name in raw:
         if next(iter(snake_case({name: 0}))) not in known:
             raise ImportFailed(f"{where}.{name}", f"is no known key (known are {', '.join(known)})")
-    return snake_case(raw)
+    given = snake_case(raw)
+    if len(given) < len(raw):
+        twice = next(name for name in raw if name not in given and next(iter(snake_case({name: 0}))) in raw)
+        raise ImportFailed(f"{where}.{twice}", "is there in both spellings")
+    return given
 
 
 def _list(raw: Mapping[str, Any], name: str) -> Sequence[Any]:
-    value = raw.get(name) or ()
+    value = raw.get(name, None if name == "entries" else ())  # a state without them is none, and replaces nothing
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise ImportFailed(f"state.{name}", f"{shorten(value)} is not a list")
     return value
@@ -131,11 +138,11 @@ def _time(value: object, where: str) -> str:
     """A time as ISO text, UTC. Raises ImportFailed for one without a time zone."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    except ValueError as fault:
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC).isoformat()
+    except (ValueError, OverflowError) as fault:
         raise ImportFailed(where, f"{shorten(value)} is no time in ISO 8601") from fault
-    if moment.tzinfo is None:
-        raise ImportFailed(where, f"{shorten(value)} has no time zone: add one, such as Z")
-    return moment.astimezone(UTC).isoformat()
+    raise ImportFailed(where, f"{shorten(value)} has no time zone: add one, such as Z")
 
 
 def _entry(raw: object, where: str) -> dict[str, Any]:
@@ -158,7 +165,9 @@ def _entry(raw: object, where: str) -> dict[str, Any]:
     given["status"] = given.get("status") or ("unknown" if kind == "tool_result" else None)
     kept = ("metadata", "call_id", "status", *NATIVE)
     made |= {name: value for name in kept if (value := given.get(name)) is not None}
-    made["compressed"], made["summary_id"] = given.get("compressed") is True, given.get("summary_id")
+    made["compressed"], made["summary_id"] = given.get("compressed", False), given.get("summary_id")
+    if not isinstance(made["compressed"], bool):
+        raise ImportFailed(f"{where}.compressed", f"{shorten(made['compressed'])} is neither true nor false")
     return made
 
 
@@ -175,13 +184,17 @@ def _summary(raw: object, where: str) -> dict[str, Any]:
         raw = raw.to_dict()
     given = _mapping(raw, where, MemorySummary.__struct_fields__)
     ids = given.get("original_entry_ids")
-    if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids:
+    if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids or not all(isinstance(id, str) for id in ids):
         raise ImportFailed(f"{where}.original_entry_ids", f"{shorten(ids)} is no list of entries' ids")
     level, method = given.get("level", 0), given.get("method", "heuristic")
     if isinstance(level, bool) or not isinstance(level, int) or level < 0:
         raise ImportFailed(f"{where}.level", f"{shorten(level)} is no whole number of at least 0")
+    if method not in METHODS:
+        raise ImportFailed(f"{where}.method", f"{shorten(method)} is none of {', '.join(METHODS)}")
     span = _mapping(given.get("time_range") or {}, f"{where}.time_range", ("start", "end"))
     times = {name: _time(value, f"{where}.time_range.{name}") for name, value in span.items()}
+    if len(times) == len(TimeRange.__struct_fields__) and _moment(times["end"]) < _moment(times["start"]):
+        raise ImportFailed(f"{where}.time_range", "ends before it begins")
     return {
         "id": _text(given, "id", where),
         "content": _text(given, "content", where),
@@ -215,7 +228,7 @@ def _check_links(entries: Iterable[Mapping[str, Any]], summaries: Sequence[Mappi
         meant = entry["summary_id"]
         if meant is None:
             continue
-        if meant not in named:
+        if not isinstance(meant, str) or meant not in named:
             raise ImportFailed(f"{entry['place']}.summary_id", f"{shorten(meant)} is no summary of this state")
         if entry["id"] not in named[meant]:
             raise ImportFailed(
@@ -229,7 +242,7 @@ def _with_graves(entries: list[dict[str, Any]], erased: Sequence[Any]) -> list[d
     for i, one in enumerate(erased):
         pair = (0, one) if isinstance(one, str) else one
         fits = isinstance(pair, list | tuple) and [type(part) for part in pair] == [int, str]
-        if not fits:
+        if not fits or pair[0] < 0:
             raise ImportFailed(
                 f"state.erased[{i}]", f"{shorten(one)} is no id, or how many entries come before it and an id"
             )
