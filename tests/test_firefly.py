@@ -866,6 +866,9 @@ def test_an_import_is_checked() -> None:
         ({"turns": [3]}, r"turns\[0\]"),
         ({"turns": [{"user_prompt": 3}]}, r"turns\[0\].user_prompt"),
         ({"turns": [{**turn, "timestamp": "soon"}]}, "timestamp"),
+        ({"turns": [{**turn, "timestamp": "1969-12-31"}]}, r"turns\[0\].timestamp"),
+        ({"turns": [{**turn, "timestamp": "0001-01-01T00:00:00+14:00"}]}, r"turns\[0\].timestamp"),
+        ({"turns": [{**turn, "timestamp": "9999-12-31T23:59:59-14:00"}]}, r"turns\[0\].timestamp"),
         ({"turns": [{**turn, "metadata": 3}]}, "metadata"),
         ({"turns": [{**turn, "metadata": {"x": object()}}]}, "metadata"),
         ({"turns": [{**turn, "raw_messages": 3}]}, "raw_messages"),
@@ -878,6 +881,9 @@ def test_an_import_is_checked() -> None:
     assert ids(conversations) == [0]
     conversations.import_conversation({"turns": [{**turn, "turn_id": 7}, {**turn, "turn_id": 7}]}, conversation_id="c")
     assert ids(conversations) == [0, 1]
+    last = datetime.max.replace(tzinfo=UTC)
+    conversations.import_conversation({"turns": [{**turn, "timestamp": last}]}, conversation_id="c")
+    assert conversations.get_turns("c")[0].timestamp == last
     odd = {**turn, "metadata": {"pair": (1, 2)}, "raw_messages": [{"at": (1, 2)}]}
     conversations.import_conversation({"turns": [odd]}, conversation_id="c")
     (kept,) = conversations.get_turns("c")

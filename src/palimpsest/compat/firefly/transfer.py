@@ -14,7 +14,7 @@ from palimpsest.compat.firefly.turns import MARK, Kept, declared_of, entries_of
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.errors import shorten
 from palimpsest.log import spans, values
-from palimpsest.log.entry import microseconds_of, new_ids
+from palimpsest.log.entry import LAST_MOMENT, microseconds_of, moment, new_ids
 
 EARLIER = "Turns that came before, of which the summary alone is here."
 """The entry that an imported summary stands for whose turns are not there."""
@@ -227,8 +227,11 @@ def _moment(value: object, where: str) -> int:
         time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError as fault:
         raise ImportFailed(where, f"{shorten(value)} is no time in ISO 8601") from fault
-    return microseconds_of(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+    at = microseconds_of(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+    if not 0 <= at <= LAST_MOMENT:
+        raise ImportFailed(where, f"{shorten(value)} is not between 1970 and the end of 9999, UTC")
+    return at
 
 
 def _iso(at: int) -> str:
-    return datetime.fromtimestamp(at / 1_000_000, UTC).isoformat()
+    return moment(at).isoformat()
