@@ -375,7 +375,7 @@ def test_any_text_may_be_asked_for(query: str) -> None:
 
 
 def test_filters_take_what_they_say(clock: FakeClock) -> None:
-    """By kind, role, name, and time; `since` counts in, `until` does not."""
+    """By kind, role, name, and time; `since` counts in, `until` does not. An empty list takes nothing."""
     with Memory.open("memory://", clock=clock) as memory:
         session = memory.session("one")
         first = session.add_user_message("pelican by ann", name="ann")
@@ -394,6 +394,9 @@ def test_filters_take_what_they_say(clock: FakeClock) -> None:
             ({"until": at + timedelta(seconds=60)}, ["pelican by ann"]),
             ({"since": at + timedelta(seconds=60), "until": at + timedelta(seconds=61)}, ["pelican indeed"]),
             ({"since": at + timedelta(days=1)}, []),
+            ({"kinds": []}, []),
+            ({"roles": ()}, []),
+            ({"names": set()}, []),
         ]:
             for one in (memory, session):
                 assert sorted(texts(one, "pelican", **options)) == sorted(found)

@@ -472,9 +472,9 @@ class Session:
             query: what is looked for, at most 10,000 characters.
             max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
             limit: the most entries that answer; 20 by default.
-            kinds: kinds of entries that may answer, such as "message"; None: all.
-            roles: roles that may have said it, such as "user"; None: all.
-            names: who may have said it, or which tools; None: anybody.
+            kinds: kinds of entries that may answer, such as "message"; None: all. Of an empty list nothing is.
+            roles: roles that may have said it, such as "user"; None: all. Of an empty list nobody has.
+            names: who may have said it, or which tools; None: anybody. Of an empty list nobody has.
             since: a datetime with a time zone: written then or later. None: at any time.
             until: a datetime with a time zone: written before it. None: at any time.
             neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
@@ -1358,9 +1358,9 @@ class Memory:
             user: an id: only sessions that are theirs. None: anybody's.
             max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
             limit: the most entries that answer; 20 by default.
-            kinds: kinds of entries that may answer, such as "message"; None: all.
-            roles: roles that may have said it, such as "user"; None: all.
-            names: who may have said it, or which tools; None: anybody.
+            kinds: kinds of entries that may answer, such as "message"; None: all. Of an empty list nothing is.
+            roles: roles that may have said it, such as "user"; None: all. Of an empty list nobody has.
+            names: who may have said it, or which tools; None: anybody. Of an empty list nobody has.
             since: a datetime with a time zone: written then or later. None: at any time.
             until: a datetime with a time zone: written before it. None: at any time.
             neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room

@@ -29,12 +29,12 @@ BESIDE = 10
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A query with the entries that may answer it: of these `kinds` and `roles`, from these `names` (who said it, or
-    which tool), written `since` a time and `until` another (microseconds). Empty, or None, is any."""
+    which tool), written `since` a time and `until` another (microseconds). None is any, and no kind at all is none."""
 
     query: str
-    kinds: frozenset[str] = frozenset()
-    roles: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
+    kinds: frozenset[str] | None = None
+    roles: frozenset[str] | None = None
+    names: frozenset[str] | None = None
     since: int | None = None
     until: int | None = None
     limit: int = LIMIT
@@ -80,7 +80,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_narrow(self) -> bool:
         """Whether not every entry may answer."""
-        return bool(self.kinds or self.roles or self.names or self.since is not None or self.until is not None)
+        return any(one is not None for one in (self.kinds, self.roles, self.names, self.since, self.until))
 
     def takes(self, facts: Facts) -> bool:
         """Whether an entry may answer.
@@ -89,19 +89,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             facts: what the index knows of it.
         """
         return (
-            (not self.kinds or facts.kind in self.kinds)
-            and (not self.roles or facts.role in self.roles)
-            and (not self.names or facts.name in self.names)
+            (self.kinds is None or facts.kind in self.kinds)
+            and (self.roles is None or facts.role in self.roles)
+            and (self.names is None or facts.name in self.names)
             and (self.since is None or facts.at >= self.since)
             and (self.until is None or facts.at < self.until)
         )
 
 
-def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str]:
-    """A text, or texts, that an option was given; none for None. Raises ConfigError for what is neither, or not one of
+def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str] | None:
+    """A text, or texts, that an option was given; None for None. Raises ConfigError for what is neither, or not one of
     those that are `allowed` (None: all are)."""
     if given is None:
-        return frozenset()
+        return None
     found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [None]
     if not all(isinstance(one, str) for one in found):
         raise ConfigError(name, given, "a text, a list of texts, or None")

@@ -168,11 +168,10 @@ class Recalling:
 
 async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user: str | None) -> list[str] | None:
     """The sessions that a search goes through; None: all."""
-    given: list[str] | None = None
-    if sessions is not None:
-        given = sorted(some_of("sessions", sessions, None))
-        for one in given:
-            check_id(one, "sessions")
+    named = some_of("sessions", sessions, None)
+    given = None if named is None else sorted(named)
+    for one in given or ():
+        check_id(one, "sessions")
     if user is None:
         return given
     check_id(user, "user")
