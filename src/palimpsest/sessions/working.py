@@ -124,6 +124,7 @@ class AsyncWorkingMemory:
             ttl: how long it is seen: a timedelta, seconds, or text such as "30m"; None: for ever.
             version: the version that it must have, 0 where there must be none; None: any.
         """
+        check_id(key, "key")
         return (await self._set({key: value}, importance, ttl, version))[0]
 
     async def set_many(
@@ -137,7 +138,8 @@ class AsyncWorkingMemory:
             ttl: how long they are seen, as in `set`; None: for ever.
         """
         if not isinstance(facts, Mapping) or len(facts) > TOGETHER:
-            raise ConfigError("facts", type(facts).__name__, f"a mapping of at most {TOGETHER} keys to values")
+            found = f"{len(facts):,} keys" if isinstance(facts, Mapping) else type(facts).__name__
+            raise ConfigError("facts", found, f"a mapping of at most {TOGETHER} keys to values")
         return await self._set(facts, importance, ttl, None)
 
     async def _set(
@@ -279,6 +281,7 @@ class AsyncWorkingMemory:
         values.whole("limit", limit, 1)
         if after:
             check_id(after, "after")
+        _check_prefix(prefix)
         store, tenant = self._home.store, self._home.tenant
         items, more = await store.page_items(tenant, self._namespace, prefix=prefix, after=after, limit=limit)
         return FactPage(facts=tuple(self._fact(item) for item in items), next=more)
@@ -331,8 +334,7 @@ class AsyncWorkingMemory:
         return await self._home.store.get_item(self._home.tenant, self._namespace, key)
 
     async def _items(self, prefix: str) -> list[Item]:
-        if not isinstance(prefix, str):
-            raise ConfigError("prefix", type(prefix).__name__, "text that keys begin with")
+        _check_prefix(prefix)
         return await self._home.store.list_items(self._home.tenant, self._namespace, prefix=prefix)
 
     def _stored(self, item: Item) -> Stored:
@@ -352,6 +354,11 @@ class AsyncWorkingMemory:
 
     def _corrupt(self, item: Item, cause: Exception) -> StoreCorrupt:
         return _corrupt(self._home.store, self._name, item, cause)
+
+
+def _check_prefix(prefix: object) -> None:
+    if not isinstance(prefix, str):
+        raise ConfigError("prefix", type(prefix).__name__, "text that keys begin with")
 
 
 def read_fact(store: Store, scope: str, item: Item) -> Fact:
