@@ -5,7 +5,6 @@ Written once for both kinds of clients: with a synchronous one nothing suspends,
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 import warnings
@@ -20,6 +19,7 @@ from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
 from palimpsest.integrations.asking import Asked, Dialect, Kind
 from palimpsest.integrations.streams import AsyncEvents, AsyncHelper, Events, Helper, OpenAnswer, entered, ready
 from palimpsest.runtime.runner import drive
+from palimpsest.runtime.task_lock import TaskLock
 from palimpsest.tokens.models import find_model
 from palimpsest.types import CutOff
 
@@ -171,7 +171,7 @@ class _Line:
     """Who asks through one session object: one after the other. `open` is the answer that is being streamed."""
 
     def __init__(self, *, asynchronous: bool) -> None:
-        self.lock = asyncio.Lock() if asynchronous else threading.Lock()
+        self.lock = TaskLock() if asynchronous else threading.Lock()
         self.open: OpenAnswer | None = None
 
 

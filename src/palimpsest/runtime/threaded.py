@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from palimpsest.errors import Closed
 from palimpsest.runtime.logs import Redact, log_failure, warn
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
+from palimpsest.runtime.task_lock import TaskLock
 from palimpsest.runtime.threads import apart, awaited, outcome, promised
 from palimpsest.runtime.workers import Call, Workers
 
@@ -27,7 +28,7 @@ class OneAtATime:
     """Awaits the same for everybody who asks, one after the other."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._work, self._turn = work, asyncio.Lock()
+        self._work, self._turn = work, TaskLock()
 
     async def __call__(self) -> None:
         async with self._turn:

@@ -22,7 +22,7 @@ from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.values import Appended
 
 if TYPE_CHECKING:
-    import asyncio
+    from palimpsest.runtime.task_lock import TaskLock
 
 GROUP = 32
 """Appends written together at most, so that nobody waits long for others. Where a thousand sessions add at once, and
@@ -42,7 +42,7 @@ class Queue:
     def __init__(self) -> None:
         self.turn, self.lock = allocate_lock(), allocate_lock()
         self.waiting: deque[Append] = deque()
-        self.tasks: asyncio.Lock | None = None
+        self.tasks: TaskLock | None = None
         self.users = 0
 
 
@@ -56,9 +56,9 @@ class Queues:
         self._queue = Queue()
         self._queues: dict[SessionKey, Queue] = {}
         if not backend.blocking:
-            import asyncio  # only under an event loop
+            from palimpsest.runtime.task_lock import TaskLock  # asyncio: only under an event loop
 
-            self._lock = asyncio.Lock
+            self._lock = TaskLock
 
     async def run(self, append: Append) -> Appended:
         """Have the append written; a caller that is cancelled or interrupted before that began takes it back."""
