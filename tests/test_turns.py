@@ -27,6 +27,7 @@ from writer import turn
 WORLDS = ("memory", "sqlite", "file", "sealed sqlite", "sealed file")
 AGENT = Path(__file__).with_name("agent_process.py")
 KINDS = ("at once", "when it is done", "again and again")
+PATIENCE = 300.0
 FEW = 60
 """More suspensions than a turn has."""
 
@@ -373,6 +374,123 @@ def test_nobody_waits_for_himself() -> None:
     said = asyncio.run(tasks())
     assert sorted(said) == ["begin one", "begin two", "end one", "end two"]
     assert [one.split()[0] for one in said] == ["begin", "end", "begin", "end"]
+
+
+def runs(texts: list[str]) -> bool:
+    """Whether each run's end stands right behind its beginning."""
+    return [one.removeprefix("begin ") for one in texts[::2]] == [one.removeprefix("end ") for one in texts[1::2]]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_threads_that_share_a_session_take_turns(place: tuple[str, dict[str, Any]], atomic: bool) -> None:
+    """The object that a program made once is used by all its threads: each waits for the other's turn to end."""
+    where, options = place
+    with Memory.open(where, **options) as memory:
+        chat, start = memory.session("s"), threading.Barrier(4)
+
+        def work(name: int) -> None:
+            start.wait(PATIENCE)
+            for i in range(5):
+                with chat.turn(atomic=atomic):
+                    chat.add_user_message(f"begin {name} {i}")
+                    chat.add_assistant_message(f"end {name} {i}")
+
+        for done in [apart(work, name) for name in range(4)]:
+            done.result(PATIENCE)
+
+        texts = [entry.text for entry in chat.entries()]
+        assert len(texts) == 40
+        assert runs(texts)
+        with chat.turn(wait=0):  # nothing is held any more
+            assert memory.session("s").entries() != []
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_tasks_that_share_a_session_take_turns(place: tuple[str, dict[str, Any]], atomic: bool) -> None:
+    """So do tasks, those that begin at once and open the store with that included."""
+    where, options = place
+
+    async def work() -> list[str]:
+        memory = AsyncMemory.open(where, **options)
+        chat = memory.session("s")
+
+        async def one(name: int) -> None:
+            for i in range(5):
+                async with chat.turn(atomic=atomic):
+                    await chat.add_user_message(f"begin {name} {i}")
+                    await asyncio.sleep(0)
+                    await chat.add_assistant_message(f"end {name} {i}")
+
+        await asyncio.wait_for(asyncio.gather(*map(one, range(4))), PATIENCE)
+        async with chat.turn(wait=0):
+            texts = [entry.text for entry in await memory.session("s").entries()]
+        await memory.close()
+        return texts
+
+    texts = asyncio.run(work())
+
+    assert len(texts) == 40
+    assert runs(texts)
+
+
+def test_who_waits_for_a_shared_session_leaves_the_other_s_turn_alone() -> None:
+    """He waits no longer than he says, and neither that nor his cancellation ends what the other has begun."""
+
+    async def work() -> tuple[int, bool]:
+        async with AsyncMemory.open("memory://") as memory:
+            chat, waits = memory.session("s"), asyncio.Event()
+
+            async def impatient() -> None:
+                with pytest.raises(LockTimeout, match="the turn of session 's'"):
+                    async with chat.turn(wait=0):
+                        raise AssertionError("it is another's")
+                waits.set()
+                async with chat.turn(atomic=True):
+                    raise AssertionError("it is another's")
+
+            began, goes_on = asyncio.Event(), asyncio.Event()
+
+            async def first() -> bool:
+                async with chat.turn(atomic=True):
+                    await chat.add_user_message("one")
+                    began.set()
+                    await goes_on.wait()
+                    await chat.add_assistant_message("two")
+                    return chat.in_atomic_turn
+
+            doing = asyncio.create_task(first())
+            await began.wait()
+            other = asyncio.create_task(impatient())
+            await waits.wait()
+            await asyncio.sleep(0)
+            other.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await other
+            goes_on.set()
+            kept = await doing
+            return len(await chat.entries()), kept
+
+    assert asyncio.run(work()) == (2, True)
+
+
+def test_a_task_that_a_turn_waits_for_is_in_that_turn() -> None:
+    """A turn that it began would wait for ever: it is refused, as one inside a turn by the same task is."""
+
+    async def work() -> None:
+        async with AsyncMemory.open("memory://") as memory:
+            chat = memory.session("s")
+
+            async def inner() -> None:
+                with pytest.raises(ConfigError, match="turn inside a turn"):
+                    async with chat.turn():
+                        raise AssertionError("it would wait for ever")
+
+            async with chat.turn():
+                await asyncio.gather(inner(), inner())
+            async with chat.turn():  # over is over
+                pass
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("wait", [-1, "5", True, float("nan")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import Closed, ConfigError, Conflict, LockTimeout, PalimpsestError
@@ -85,7 +85,8 @@ class Lease:
         self._renewals, self._caller = renewals, self._runner.caller()
         if not await self.try_to_take():
             renewals.check(self)
-            await self._wait(wait)
+            told = f"the {self._what} of session {self._key.session!r}"
+            await waited_for(self.try_to_take, self._runner, told, wait)
         renewals.keep(self)
 
     async def take_at_once(self, renewals: Renewals) -> bool:
@@ -95,19 +96,6 @@ class Lease:
         self._renewals, self._caller = renewals, self._runner.caller()
         renewals.keep(self)
         return True
-
-    async def _wait(self, wait: float | None) -> None:
-        """Try again and again until the lease is ours."""
-        waited, pause = 0.0, PAUSES[0]
-        while True:
-            if wait is not None and waited >= wait:
-                raise LockTimeout(f"the {self._what} of session {self._key.session!r}", wait)
-            step = pause * (0.5 + os.urandom(1)[0] / 512)  # so that those who wait do not all come at once
-            step = step if wait is None else min(step, wait - waited)
-            await self._runner.sleep(step)
-            waited, pause = waited + step, min(pause * 2, PAUSES[1])
-            if await self.try_to_take():
-                return
 
     def waits_for(self, other: Lease) -> bool:
         """Whether this is wanted by the caller who holds it as `other`."""
@@ -220,3 +208,17 @@ class Renewals:
             if self._end is not None:
                 self._end.set()
                 self._end = None
+
+
+async def waited_for(attempt: Callable[[], Awaitable[bool]], runner: Runner, what: str, wait: float | None) -> float:
+    """Try again and again until this succeeds, and return how many seconds that took. Raises LockTimeout, which names
+    `what` is waited for, after `wait` seconds (None: never)."""
+    waited, pause = 0.0, PAUSES[0]
+    while not await attempt():
+        if wait is not None and waited >= wait:
+            raise LockTimeout(what, wait)
+        step = pause * (0.5 + os.urandom(1)[0] / 512)  # so that those who wait do not all come at once
+        step = step if wait is None else min(step, wait - waited)
+        await runner.sleep(step)
+        waited, pause = waited + step, min(pause * 2, PAUSES[1])
+    return waited

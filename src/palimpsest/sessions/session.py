@@ -732,7 +732,7 @@ class AsyncSession:
         after the other: it waits as long as the other run lives, or for `wait` seconds (0: not at all), and raises
         LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
         the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
-        for nobody.
+        for nobody but who has a turn of this very object. What others add by this object meanwhile is of the turn, too.
 
         Args:
             atomic: whether adds are committed together when the block ends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -11,13 +12,17 @@ import msgspec
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
-from palimpsest.sessions.adding.appender import Appender, TurnBuffer
+from palimpsest.sessions.adding.appender import Appender, Block, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.sessions.compacting.result import CompactionResult
+
+
+WITHIN: ContextVar[tuple[Block, ...]] = ContextVar("palimpsest_turns", default=())
+"""The turns that the thread or task is in, or was begun in, which one more would wait for."""
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -68,30 +73,32 @@ class Turns:
 
     @asynccontextmanager
     async def _block(self, session: E, atomic: bool, wait: float | None) -> AsyncIterator[E]:
-        turn = self._turn
-        if turn.is_open:
+        turn, block = self._turn, Block()
+        if turn.block in WITHIN.get():
             raise ConfigError("turn", "a turn inside a turn", NESTED)
         await self._scope.gate.opened()
         try:
-            turn.added, turn.is_open = 0, True
+            left = await turn.open(block, wait)
             if atomic:
                 turn.buffer = TurnBuffer()
             else:
                 try:
-                    await turn.take_lease(wait)
+                    await turn.take_lease(block, left)
                 except OSError as fault:
                     check_descriptors(fault)
                     raise
+            WITHIN.set((*WITHIN.get(), block))
             yield session
             await session.end_turn()
         except BaseException:
-            self._forget()
+            if turn.block is block:
+                self._forget()
             raise
         finally:
             try:
-                await self._left()
+                await self._left(block)
             finally:
-                await self._left()  # an interrupt may have cut the first one short
+                await self._left(block)  # an interrupt may have cut the first one short
 
     async def end(self) -> TurnEnd:
         """Commit what was gathered, compact where a trigger says so, and persist as the session has it."""
@@ -118,6 +125,6 @@ class Turns:
             self._scope.begin_anew()
             self._auto.begin_anew()
 
-    async def _left(self) -> None:
-        self._turn.buffer, self._turn.is_open = None, False
-        await self._turn.release()
+    async def _left(self, block: Block) -> None:
+        await self._turn.close(block)
+        WITHIN.set(tuple([one for one in WITHIN.get() if one is not block]))

@@ -12,12 +12,15 @@ from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
-from palimpsest.sessions.lease import Lease
+from palimpsest.sessions.lease import Lease, waited_for
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
+
+
+OPEN = "open"
 
 
 class TurnBuffer:
@@ -28,21 +31,59 @@ class TurnBuffer:
         self.given_ids = False
 
 
+class Block:
+    """A turn as the block that it is, and its `lease`."""
+
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+
+
 class OpenTurn:
-    """One session object's turn: whether it `is_open`, how many entries were `added` since it began, the `lease` that
-    it holds, the `buffer` of an atomic one."""
+    """One session object's turn: how many entries were `added` since it began, the `lease` that it holds, the `buffer`
+    of an atomic one. Of threads and tasks that share the object one has a turn at a time."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
-        self.is_open, self.added = False, 0
+        self._blocks: dict[str, Block] = {}
+        self.added = 0
         self.buffer: TurnBuffer | None = None
         self.lease: Lease | None = None
 
-    async def take_lease(self, wait: float | None) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether there is one."""
+        return bool(self._blocks)
+
+    @property
+    def block(self) -> Block | None:
+        """The one that is open."""
+        return self._blocks.get(OPEN)
+
+    async def open(self, block: Block, wait: float | None) -> float | None:
+        """Wait until no other block of this object is open, for `wait` seconds at most; return what is left of them."""
+
+        async def is_next() -> bool:
+            return self._blocks.setdefault(OPEN, block) is block
+
+        waited = await waited_for(is_next, self._scope.runner, f"the turn of session {self._scope.key.session!r}", wait)
+        self.added = 0
+        return None if wait is None else max(wait - waited, 0)
+
+    async def take_lease(self, block: Block, wait: float | None) -> None:
         """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next."""
         scope, renewals = self._scope, self._scope.memory.renewals
-        self.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
+        block.lease = self.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
         await self.lease.take(renewals, wait)
+
+    async def close(self, block: Block) -> None:
+        """Let the next one in, where this block was. It may be cut short, and is whole then when it is repeated."""
+        try:
+            if block.lease is not None:
+                await block.lease.give_back()
+        finally:
+            if self.block is block:
+                self.buffer = self.lease = None
+                self._blocks.clear()
 
     async def release(self) -> None:
         """Let the next one in."""
