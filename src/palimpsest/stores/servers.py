@@ -105,12 +105,15 @@ class ServerBackend(Backend, Generic[C]):
         """The driver's event loop. Raises ForkedProcess in another process, and StoreUnavailable on another loop."""
         if os.getpid() != self._process:
             raise ForkedProcess(self._process, os.getpid())
+        self._loop = loop = self._here()
+        return loop
+
+    def _here(self) -> asyncio.AbstractEventLoop:
+        """The event loop that runs. Raises StoreUnavailable where the driver belongs to another."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None:
-                told = "it was opened on another event loop: open a memory in each `asyncio.run`, and close it there"
-                raise StoreUnavailable(self.url, told)
-            self._loop = loop
+        if self._loop is not loop and self._loop is not None:
+            told = "it was opened on another event loop: open a memory in each `asyncio.run`, and close it there"
+            raise StoreUnavailable(self.url, told)
         return loop
 
     async def _connected(self) -> C:
@@ -121,7 +124,12 @@ class ServerBackend(Backend, Generic[C]):
             return self._client
 
     def release(self) -> C | None:
-        """Take the client, which somebody is about to close; the next verb would make another."""
+        """Take the client, which somebody is about to close; the next verb would make another.
+
+        Raises StoreUnavailable on another event loop, where it cannot be closed.
+        """
+        if self._client is not None:
+            self._here()
         client, self._client = self._client, None
         self._deadlines.rest()
         return client

@@ -71,7 +71,11 @@ class Opened:
             self._closed = True
             if os.getpid() == self._pid:
                 self.backend.give_up()
-                await self.backend.together(self.backend.close)
+                try:
+                    await self.backend.together(self.backend.close)
+                except StoreUnavailable:  # as on another event loop: who comes back on its own closes it
+                    self._closed = False
+                    raise
 
 
 class ItemsAndLeases(Opened):
