@@ -14,6 +14,7 @@ import pytest
 
 from palimpsest import AsyncMemory
 from palimpsest.runtime.task_lock import TaskLock
+from palimpsest.strategies import CallableSummarizer, Summarize, Triggers
 
 PATIENCE = 300.0
 LOOPS = 4
@@ -81,6 +82,47 @@ def test_loops_that_begin_at_once_share_a_memory(tmp_path: Path, where: str) -> 
         await memory.close()
 
     asyncio.run(end())
+
+
+def test_closing_waits_for_what_another_loop_does_in_the_background(
+    loops: tuple[Loop, Loop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compaction that one loop has begun is done, and not given up, when the memory is closed on another."""
+    memory = AsyncMemory.open("memory://")
+    memory.runner.patience = 2 * PATIENCE  # who is not woken waits for longer than the test does
+    begun, heard = threading.Event(), list[str]()
+    memory.on("compressed", lambda session, facts: heard.append(session))
+
+    async def summary(prompt: str) -> str:
+        begun.set()
+        await going.wait()
+        return "They spoke."
+
+    chat = memory.session(
+        "s",
+        summarizer=CallableSummarizer(summary, checked=False),
+        long_term=Summarize(min_entries=2, recent_entries=2, triggers=Triggers(max_entries=4)),
+        auto_compact="background",
+    )
+
+    async def talk() -> None:
+        for i in range(6):
+            await chat.add_user_message(f"{i} " + "hello and good morning " * 20)
+
+    async def close() -> None:
+        closing = asyncio.create_task(memory.close())
+        await asyncio.sleep(0)
+        loops[0].loop.call_soon_threadsafe(going.set)
+        await closing
+
+    going = asyncio.Event()
+    loops[0].begin(talk()).result(PATIENCE)
+    assert begun.wait(PATIENCE)
+
+    loops[1].begin(close()).result(PATIENCE)
+
+    assert heard == ["s"]
+    assert caplog.text == ""
 
 
 class Line:

@@ -50,7 +50,7 @@ class TaskLock:
                 if not turn.done():  # it may have been cancelled
                     turn.set_result(None)
                     return
-            elif _asks(loop, self._hand, turn):
+            elif calls(loop, self._hand, turn):
                 return
 
     def _hand(self, turn: asyncio.Future[None]) -> None:
@@ -61,8 +61,8 @@ class TaskLock:
             turn.set_result(None)
 
 
-def _asks(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> bool:
-    """Have another loop call something, and return whether it will: one that was closed does not."""
+def calls(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> bool:
+    """Have a loop call something, from whatever thread, and return whether it will: one that was closed does not."""
     try:
         loop.call_soon_threadsafe(function, *arguments)
     except RuntimeError:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from palimpsest.errors import Closed
 from palimpsest.runtime.logs import Redact, log_failure, warn
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
-from palimpsest.runtime.task_lock import TaskLock
+from palimpsest.runtime.task_lock import TaskLock, calls
 from palimpsest.runtime.threads import apart, awaited, outcome, promised
 from palimpsest.runtime.workers import Call, Workers
 
@@ -145,11 +145,16 @@ class Threaded:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self, timeout: float | None = None) -> bool:
-        loop, own = asyncio.get_running_loop(), {asyncio.current_task()}
+        loop = asyncio.get_running_loop()
         until = loop.time() + (self.patience if timeout is None else timeout)
-        while (others := self._tasks - own) and loop.time() < until:  # a job may begin another
-            await asyncio.wait(others, timeout=until - loop.time())
+        while (others := self._under_way()) and loop.time() < until:  # a job may begin another
+            await asyncio.wait([_end_of(task, loop) for task in others], timeout=until - loop.time())
         return not others
+
+    def _under_way(self) -> set[asyncio.Task[None]]:
+        """What others still do: nothing goes on in a loop that was closed."""
+        own = asyncio.current_task()
+        return {task for task in tuple(self._tasks) if task is not own and not task.get_loop().is_closed()}
 
     async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
         patience = self.patience if timeout is None else timeout
@@ -157,8 +162,8 @@ class Threaded:
         self._closed = True
         if not settled:
             warn(GIVEN_UP, patience)
-            for task in self._tasks:
-                task.cancel()
+            for task in tuple(self._tasks):
+                calls(task.get_loop(), task.cancel)
             await self.settle(min(patience, GRACE))
         try:
             if last is not None:
@@ -185,6 +190,25 @@ async def _settled(future: asyncio.Future[Any]) -> None:
             continue
     if not future.cancelled():
         future.exception()  # seen: whoever was cancelled is told of that alone
+
+
+def _end_of(task: asyncio.Task[None], here: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+    """A future of this loop that is done when a task is, whichever loop that is of."""
+    loop = task.get_loop()
+    if loop is here:
+        return task
+    told: asyncio.Future[None] = here.create_future()
+
+    def tell() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    def ended(_: object) -> None:
+        calls(here, tell)
+
+    if not calls(loop, task.add_done_callback, ended):
+        tell()
+    return told
 
 
 async def _logged(start: Job, redact: Redact | None) -> None:
