@@ -537,3 +537,27 @@ def apart_held(memory: Memory) -> Iterator[Callable[[], None]]:
         yield over
     finally:
         over()
+
+
+def test_who_adds_beside_a_turn_that_waits_is_in_none(clock: FakeClock) -> None:
+    """A plain add by a session that waits for another's turn never waits, and never fails, however long that is."""
+    with Memory.open("memory://", clock=clock) as memory:
+        chat = memory.session("s")
+        core: Any = memory._core
+        sleep = core.runner.sleep
+
+        async def adds_meanwhile(seconds: float) -> None:
+            core.runner.sleep = sleep
+            clock.advance(3600)  # the other's lease is over by then, and so is whatever was asked for at first
+            chat.add_user_message("beside it")
+
+        core.runner.sleep = adds_meanwhile
+        with memory.session("s").turn():
+            apart(_turn_of, chat).result(PATIENCE)
+
+        assert [entry.text for entry in chat.entries()] == ["beside it", "in its turn"]
+
+
+def _turn_of(chat: Session) -> None:
+    with chat.turn():
+        chat.add_user_message("in its turn")

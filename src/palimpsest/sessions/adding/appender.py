@@ -72,8 +72,9 @@ class OpenTurn:
     async def take_lease(self, block: Block, wait: float | None) -> None:
         """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next."""
         scope, renewals = self._scope, self._scope.memory.renewals
-        block.lease = self.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
-        await self.lease.take(renewals, wait)
+        block.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
+        await block.lease.take(renewals, wait)
+        self.lease = block.lease  # from now on: who adds beside a turn that still waits is in none
 
     async def close(self, block: Block) -> None:
         """Let the next one in, where this block was. It may be cut short, and is whole then when it is repeated."""
