@@ -107,6 +107,63 @@ def test_what_is_not_there_is_not_there_for_two_at_once() -> None:
     asyncio.run(work(address_of("absent")))
 
 
+def test_who_loses_a_deadlock_beside_the_store_s_tables_tries_again() -> None:
+    """What the search index does in a transaction is begun anew, where the server has ended it for another's sake."""
+
+    async def work(address: str, schema: str) -> None:
+        backend: Any = open_postgres(address, Threaded())
+        other = await asyncpg.connect(address.partition("?")[0])
+        number, tries = f"UPDATE {schema}.crossed SET number = number + 1 WHERE id = $1", list[str]()
+
+        async def second_first() -> None:
+            async with other.transaction():
+                await other.execute("SET LOCAL deadlock_timeout = '1h'")  # so that it is never the one who looks
+                await other.execute(number, 2)
+                held.set()
+                await begun.wait()
+                await other.execute(number, 1)
+
+        async def first_first(db: Any) -> None:
+            await db.execute("BEGIN")
+            await db.execute(number, 1)
+            if not tries:
+                begun.set()
+                await somebody_waits()
+            tries.append("tried")
+            await db.execute(number, 2)
+            await db.execute("COMMIT")
+
+        async def somebody_waits() -> None:
+            watching = await asyncpg.connect(address.partition("?")[0])
+            pid = other.get_server_pid()
+            while not await watching.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = $1", pid):
+                pass
+            await watching.close()
+
+        held, begun = asyncio.Event(), asyncio.Event()
+        await other.execute(f"DROP TABLE IF EXISTS {schema}.crossed; CREATE TABLE {schema}.crossed(id int, number int)")
+        await other.execute(f"INSERT INTO {schema}.crossed VALUES (1, 0), (2, 0)")
+        crossing = asyncio.create_task(second_first())
+        await held.wait()
+
+        await backend.do(first_first, writes=True)
+        await crossing
+
+        assert tries == ["tried", "tried"]
+        assert [tuple(row) for row in await other.fetch(f"SELECT id, number FROM {schema}.crossed ORDER BY id")] == [
+            (1, 2),
+            (2, 2),
+        ]
+        await other.execute(f"DROP TABLE {schema}.crossed")
+        await other.close()
+        await backend.close()
+
+    address = address_of("crossed")
+    with Memory.open(address) as memory:
+        memory.session("s").add_user_message("makes the schema")
+    asyncio.run(work(address, schema_of("crossed")))
+
+
 # --- killed
 
 

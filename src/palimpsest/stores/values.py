@@ -130,6 +130,7 @@ class Tables(Protocol):
         """Return what this does with a connection of the driver's, in the time that a call may take.
 
         It begins and ends its transactions by itself; one that it leaves is rolled back. Without `writes` it is done
-        once more where the connection was lost. Raises what verbs of the store raise.
+        once more where the connection was lost; where others were in its way at the same time, as in a deadlock, it is
+        done again in either case. Raises what verbs of the store raise.
         """
         ...

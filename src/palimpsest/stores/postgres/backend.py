@@ -76,14 +76,28 @@ class PostgresBackend(ServerBackend[Pool]):
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         return told(self.url, fault, writes)
 
-    async def do(self, work: Do[T], *, writes: bool = False) -> T:
-        """As `Tables.do` says: what all verbs do, too."""
+    async def _with(self, work: Do[T], *, writes: bool = False) -> T:
+        """Return what this does with a connection; once more with another where that was lost and nothing written."""
         return await self.asked(lambda pool: pool.using(work, writes=writes), writes=writes)
+
+    async def do(self, work: Do[T], *, writes: bool = False) -> T:
+        """As `Tables.do` says."""
+
+        async def tried(db: Connection) -> T:
+            for _ in range(TRIES - 1):
+                try:
+                    return await work(db)
+                except CROSSED:
+                    if db.is_in_transaction():
+                        await db.execute("ROLLBACK")
+            return await work(db)
+
+        return await self._with(tried, writes=writes)
 
     # --- the verbs
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        return await self.do(lambda db: looked(db, self._sql, asks))
+        return await self._with(lambda db: looked(db, self._sql, asks))
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
@@ -114,22 +128,22 @@ class PostgresBackend(ServerBackend[Pool]):
                     if not left:
                         raise
 
-        return await self.do(do, writes=True)
+        return await self._with(do, writes=True)
 
     async def places(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.do(lambda db: self._listings(db).places(*which, **page))
+        return await self._with(lambda db: self._listings(db).places(*which, **page))
 
     async def recent(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.do(lambda db: self._listings(db).recent(*which, **page))
+        return await self._with(lambda db: self._listings(db).recent(*which, **page))
 
     async def newest(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.do(lambda db: self._listings(db).newest(*which, **page))
+        return await self._with(lambda db: self._listings(db).newest(*which, **page))
 
     async def expired(self, *which: Any, **page: Any) -> list[Due]:
-        return await self.do(lambda db: self._listings(db).expired(*which, **page))
+        return await self._with(lambda db: self._listings(db).expired(*which, **page))
 
     async def tenants(self, **page: Any) -> list[str]:
-        return await self.do(lambda db: self._listings(db).tenants(**page))
+        return await self._with(lambda db: self._listings(db).tenants(**page))
 
     def _listings(self, db: Connection) -> Listings:
         return Listings(db, self._sql, self.url)
@@ -142,7 +156,7 @@ class PostgresBackend(ServerBackend[Pool]):
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         if not self.writable:
             return Scrubbed()
-        foreign = await self.do(self._is_foreign)
+        foreign = await self._with(self._is_foreign)
         if foreign or not whole:
             return Scrubbed((KEPT_APART if foreign else KEPT,))
 
@@ -152,14 +166,14 @@ class PostgresBackend(ServerBackend[Pool]):
             return before - int(await db.fetchval(self._sql.size))
 
         try:
-            return Scrubbed((KEPT,), 0, await self.do(vacuum))
+            return Scrubbed((KEPT,), 0, await self._with(vacuum))
         except StoreUnavailable as fault:
             return Scrubbed((KEPT, f"VACUUM of its tables was not over ({fault.reason}); the server does it later"))
 
     async def durability(self) -> str:
-        if await self.do(self._is_foreign):
+        if await self._with(self._is_foreign):
             return "what a crash can lose depends on the servers that the tables are on; ask each of them by itself"
-        commit, synced = await self.do(lambda db: db.fetchrow(SETTINGS))
+        commit, synced = await self._with(lambda db: db.fetchrow(SETTINGS))
         if synced != "on":
             return f"a crash of the server's machine can damage the whole database (fsync={synced})"
         if commit == "off":
