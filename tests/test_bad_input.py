@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from palimpsest import (
+    AsyncMemory,
     BudgetImpossible,
     ConfigError,
     Conflict,
@@ -434,3 +435,11 @@ def test_a_value_too_deep_to_show_is_no_choice() -> None:
             memory.sessions(order=deep)
         with pytest.raises(ConfigError, match="auto_compact"):
             memory.session("a", auto_compact=deep)
+
+
+@pytest.mark.parametrize("given", [(), ("agent.db",), (Path("agent.db"),), (None,)])
+@pytest.mark.parametrize("kind", [Memory, AsyncMemory])
+def test_a_memory_is_made_by_open(kind: Any, given: tuple[Any, ...]) -> None:
+    """Who calls the class is told how it is opened, and not what it is made of."""
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}\.open\(address\)"):
+        kind(*given)

@@ -116,7 +116,9 @@ MEMBERS = {
         return f"<Session {self.id!r}>"
 """,
     "Memory": '''\
-    def __init__(self, core: AsyncMemory) -> None:
+    def __init__(self, core: AsyncMemory | None = None) -> None:
+        if not isinstance(core, AsyncMemory):
+            raise ConfigError("Memory", core, "what Memory.open(address) gives, such as Memory.open('agent.db')")
         self._core = core
 
     def __enter__(self) -> Self:

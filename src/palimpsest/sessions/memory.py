@@ -100,20 +100,22 @@ class AsyncMemory:
 
     def __init__(
         self,
-        where: str | Path,
-        runner: Runner,
-        tenant: str,
-        clock: Callable[[], int],
-        encryption: Encryption | None,
-        privacy: Gate,
-        view_bytes: int,
-        options: dict[str, Any],
+        where: str | Path | None = None,
+        runner: Runner | None = None,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], int] = now_us,
+        encryption: Encryption | None = None,
+        privacy: Gate | None = None,
+        view_bytes: int = 0,
+        options: dict[str, Any] | None = None,
         sweep_every: timedelta | float | str | None = None,
         turn_lease: timedelta | float | str = TURN_SECONDS,
         compaction_lease: timedelta | float | str = COMPACTION_SECONDS,
         embedder: object = None,
         recall_index: str | Path | None = None,
     ) -> None:
+        if where is None or runner is None or privacy is None or options is None:  # somebody else than `open`
+            raise ConfigError("AsyncMemory", where, "what AsyncMemory.open(address) gives, such as for 'agent.db'")
         check_id(tenant, "tenant")
         self._sweep_every: float | None = None
         if sweep_every is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
+from palimpsest.errors import ConfigError
 from palimpsest.formats import FormatName, Message
 from palimpsest.log.change import BY_REQUEST, Record
 from palimpsest.log.entry import Entry, Kind, Role, Status, now_us
@@ -913,7 +914,9 @@ class Memory:
     the background, and, while a `turn()` is open, one that renews its lease.
     """
 
-    def __init__(self, core: AsyncMemory) -> None:
+    def __init__(self, core: AsyncMemory | None = None) -> None:
+        if not isinstance(core, AsyncMemory):
+            raise ConfigError("Memory", core, "what Memory.open(address) gives, such as Memory.open('agent.db')")
         self._core = core
 
     def __enter__(self) -> Self:
