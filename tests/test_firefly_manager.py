@@ -326,6 +326,25 @@ def test_a_variable_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch) -
     set_all(monkeypatch, MAX_CONVERSATION_TOKEN=5)
     with pytest.warns(PalimpsestWarning, match="did you mean FIREFLY_AGENTIC_MEMORY_MAX_CONVERSATION_TOKENS"):
         MemoryManager.from_config().close()
+    monkeypatch.delenv(f"{MEMORY}MAX_CONVERSATION_TOKEN")
+    set_all(monkeypatch, COLOUR="red")
+    with pytest.warns(PalimpsestWarning, match=r"COLOUR is no setting of a memory$"):
+        MemoryManager.from_config().close()
+
+
+@pytest.mark.parametrize("file", ["missing", ".", "binary", 5, b".env"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, file: Any) -> None:
+    """One that is not there, a folder, no text, or what is no path at all: never a descriptor of the program's."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="env_file"):
+        MemoryManager.from_config(env_file=tmp_path / file if isinstance(file, str) else file)
+
+
+def test_a_file_may_begin_with_the_mark_of_an_editor(tmp_path: Path) -> None:
+    """Some write one before text in UTF-8: it is no part of the first name."""
+    (tmp_path / ".env").write_bytes(b"\xef\xbb\xbf" + f"{MEMORY}MAX_CONVERSATION_TOKENS=77\r\n".encode())
+    with MemoryManager.from_config(env_file=tmp_path / ".env") as manager:
+        assert manager.conversation.max_tokens == 77
 
 
 def test_a_line_of_another_kind_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,8 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = _whole(MEMORY + name.upper(), text, least) if kind is int else text
         for variable in sorted(environ):
             if variable.startswith(MEMORY) and variable.removeprefix(MEMORY).lower() not in _FIELDS:
-                near = nearest(variable, [MEMORY + name.upper() for name in _FIELDS])
-                warn_caller(f"{variable} is no setting of a memory{f'; did you mean {near}?' if near else ''}")
+                near = nearest(variable.removeprefix(MEMORY), [name.upper() for name in _FIELDS])
+                warn_caller(f"{variable} is no setting of a memory{f'; did you mean {MEMORY}{near}?' if near else ''}")
         values.choice(f"{MEMORY}BACKEND", found.get("backend", "in_memory"), tuple(STORES))
         return cls(**found, given=frozenset(found))
 
@@ -80,17 +81,28 @@ def environment(env_file: str | os.PathLike[str] | None) -> dict[str, str]:
     """The variables of this process, and beneath them those of a file. Raises ConfigError for a line that is none."""
     if env_file is None:
         return dict(os.environ)
+    if not isinstance(env_file, str | os.PathLike):
+        raise ConfigError("env_file", env_file, "the path of a file, or None")
     found: dict[str, str] = {}
-    with open(env_file, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            text = line.strip().removeprefix("export ").strip()
-            if not text or text.startswith("#"):
-                continue
-            name, sign, value = text.partition("=")
-            if not sign or not name.strip().isidentifier():
-                raise ConfigError(f"{os.fspath(env_file)}, line {number}", "a line of another kind", "NAME=value")
-            found[name.strip()] = _value(value.strip())
+    for number, line in enumerate(_lines(env_file), 1):
+        text = line.strip().removeprefix("export ").strip()
+        if not text or text.startswith("#"):
+            continue
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip().isidentifier():
+            raise ConfigError(f"{os.fspath(env_file)}, line {number}", "a line of another kind", "NAME=value")
+        found[name.strip()] = _value(value.strip())
     return {**found, **os.environ}
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a file, which some editors begin with a mark of their own."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as fault:
+        raise ConfigError("env_file", os.fspath(path), "a file of text in UTF-8") from fault
+    except OSError as fault:
+        raise ConfigError("env_file", os.fspath(path), f"a file that can be read ({fault.strerror})") from fault
 
 
 def _value(text: str) -> str:
