@@ -388,6 +388,8 @@ def test_a_call_that_cannot_be_done_is_told_to_the_model(memory: Memory, name: A
 
     assert told in text
     assert len(text) < 500
+    assert text.endswith((".", "?"))
+    assert not text.endswith(("..", "?."))
     assert not memory.scopes()
 
 

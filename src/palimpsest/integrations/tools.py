@@ -127,7 +127,8 @@ class _Tools:
             verb: Callable[..., Any] = getattr(self, f"_{tool.name}")
             return ToolResult(text=await verb(**checked(tool, arguments)))
         except Refused as refused:
-            return ToolResult(text=f"Error: {refused}.", is_error=True)
+            text = f"Error: {refused}"
+            return ToolResult(text=text if text.endswith((".", "?")) else f"{text}.", is_error=True)
 
     def _named(self, name: object) -> Tool:
         tool = self._tools.get(name) if isinstance(name, str) else None
