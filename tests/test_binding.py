@@ -180,6 +180,8 @@ def test_a_fork_has_a_scope_of_its_own(scope: Any) -> None:
         memory.fork(scope)
     with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
         memory.fork("child").fork("child")
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="scope"):
+        memory.fork("child").fork("default")
 
 
 def test_the_working_memory_of_an_ephemeral_session_is_written_nowhere() -> None:

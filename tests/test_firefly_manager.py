@@ -233,9 +233,10 @@ def test_a_fork_destroys_nothing_that_is_shared(manager: MemoryManager) -> None:
 
 
 def test_a_fork_has_another_scope(manager: MemoryManager) -> None:
-    """The scope of the one that is forked is refused, and named."""
+    """The scope of the one that is forked is refused, and named, and so is that of one further up, whose facts a fork
+    of a fork would clear as its own."""
     child = manager.fork(working_scope_id="x")
-    for of, scope in ((manager, "default"), (child, "x")):
+    for of, scope in ((manager, "default"), (child, "x"), (child, "default")):
         with pytest.raises(ConfigError, match="working_scope_id"):
             of.fork(working_scope_id=scope)
     assert child.fork(working_scope_id="y").working.scope_id == "y"

@@ -135,6 +135,7 @@ class AsyncMemory:
         self._keys = keys_of(encryption)
         self._opener: AsyncMemory | None = None
         self._own_scope, self._is_fork = DEFAULT_SCOPE, False
+        self._above: tuple[str, ...] = ()
         self._defaults: SessionOptions = {}
         if embedder is not None:
             self._scope.embed(embedder)
@@ -312,7 +313,7 @@ class AsyncMemory:
         other = object.__new__(type(self))
         other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
         other._defaults = self._defaults
-        other._sweeper, other._own_scope, other._is_fork = None, DEFAULT_SCOPE, False
+        other._sweeper, other._own_scope, other._is_fork, other._above = None, DEFAULT_SCOPE, False, ()
         other._scope = self._scope.sharing(tenant)
         return other
 
@@ -415,16 +416,17 @@ class AsyncMemory:
         Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
         given. It destroys nothing that it shares: `delete_session` and `forget` raise ConfigError there, and closing it
         leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
-        that is this memory's own, or none.
+        that is this memory's own, or that of one which this was forked from, or none.
 
         Args:
             scope: what `working()` of the fork is, an id or a path of ids, such as "agent/billing".
         """
         check_scope(scope)
-        if scope == self._own_scope:
+        above = (*self._above, self._own_scope)
+        if scope in above:
             raise ConfigError("scope", scope, "another one than that of the memory that is forked")
         other = self.for_tenant(self.tenant)
-        other._own_scope, other._is_fork = scope, True  # noqa: SLF001 (one of its own class)
+        other._own_scope, other._is_fork, other._above = scope, True, above  # noqa: SLF001 (one of its own class)
         return other
 
     def bind(self, session: AsyncSession | str | None = None) -> AbstractContextManager[AsyncMemory]:

@@ -1133,7 +1133,7 @@ class Memory:
         Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
         given. It destroys nothing that it shares: `delete_session` and `forget` raise ConfigError there, and closing it
         leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
-        that is this memory's own, or none.
+        that is this memory's own, or that of one which this was forked from, or none.
 
         Args:
             scope: what `working()` of the fork is, an id or a path of ids, such as "agent/billing".

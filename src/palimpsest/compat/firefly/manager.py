@@ -62,6 +62,7 @@ class MemoryManager:
             message_form=message_form,
         )
         self._is_fork = False
+        self._above: tuple[str, ...] = ()
 
     @classmethod
     def from_config(
@@ -262,16 +263,17 @@ class MemoryManager:
         """Return a manager with the same conversations and a working memory of its own: for a sub-agent.
 
         It destroys none of the conversations, and closing it closes nothing. Raises ConfigError for the scope of this
-        manager.
+        manager, or of one that this was forked from.
 
         Args:
             working_scope_id: whose its working memory is.
         """
-        if working_scope_id == self._working.scope_id:
+        above = (*self._above, self._working.scope_id)
+        if working_scope_id in above:
             raise ConfigError("working_scope_id", working_scope_id, "another scope than that of the manager it is of")
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._owned, other._is_fork = None, True
+        other._owned, other._is_fork, other._above = None, True, above
         other._working = WorkingMemory(store=self._store, scope_id=working_scope_id)
         other._conversation = self._conversation.fork()
         return other
