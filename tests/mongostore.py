@@ -24,6 +24,11 @@ def name_of(name: str) -> str:
 def address_of(name: str = "one", **more: object) -> str:
     """The address of an empty store in such a database; skips where there is no server."""
     documents(name).delete_many({})
+    return named(name, **more)
+
+
+def named(name: str, **more: object) -> str:
+    """The same address, of what is there."""
     bare, _, query = servers.address("mongodb").partition("?")
     host = bare.partition("://")[2].partition("/")[0]
     own = f"{bare.partition('://')[0]}://{host}/{name_of(name)}" + (f"?{query}" if query else "")

@@ -15,7 +15,7 @@ import pytest
 import mongostore
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Due, Named, Place, Range, Row, Step
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.mongodb import open_mongodb
 from palimpsest.stores.mongodb.writing import Changing
@@ -138,10 +138,19 @@ def test_a_call_that_waits_too_long_ends_and_says_what_it_does_not_know() -> Non
 @pytest.mark.wide
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))])
 def test_any_batches_do_what_they_do_in_memory(seed: int) -> None:
-    """Rows and heads after many random batches are those of dictionaries, be they in tails or buckets."""
+    """Rows and heads after many random batches of two are those of dictionaries, be they in tails or buckets."""
     dice = random.Random(seed)
     places = [Place("t", "h", "s", name) for name in "abc"]
     keys = [*range(6), 31, 32, 33, 2**32 - 1, 2**32, 7 << 32, 7 << 32 | 40, LAST_KEY]
+
+    async def in_pages(backend: Any, now: int) -> list[Due]:
+        found = list[Due]()
+        while page := await backend.expired("t", now, after=found[-1] if found else None, limit=3):
+            found += page
+        return found
+
+    def heads_after(model: MemoryBackend, place: Place) -> bool:
+        return drive(model.look([Ask(place)]))[0].head is not None
 
     def step(place: Place, heads: dict[Place, bytes | None]) -> Step:
         hot = heads[place] if dice.random() < 0.9 else b"wrong"
@@ -165,32 +174,51 @@ def test_any_batches_do_what_they_do_in_memory(seed: int) -> None:
         return (
             Step(place, rows_only=True, put=rows_of, drop=drop)
             if alone
-            else Step(place, hot, after, dice.choice([None, b"cold"]), put=rows_of, drop=drop)
+            else Step(
+                place, hot, after, dice.choice([None, b"cold"]), dice.choice([None, 5, 40]), put=rows_of, drop=drop
+            )
         )
 
     async def work(address: str) -> None:
-        ours: Any = open_mongodb(address, Inline())
+        both = [open_mongodb(address, Inline()) for _ in range(2)]
         model = MemoryBackend(Inline())
         asks = [
-            Ask(place, [Range(table, [(0, LAST_KEY)], limit, newest), Range(table, [(1, 40), (2**32, 2**33)], limit)])
+            Ask(
+                place,
+                [
+                    Range(table, [(0, LAST_KEY)], limit, newest),
+                    Range(table, [(1, 40), (2**32, 2**33)], limit),
+                    *([Named(table, ["x"]), Named(table, ["y", "x", "z"])] if limit else []),
+                ],
+            )
             for place in places
             for table in ("t", "u")
             for limit in (None, 3)
             for newest in (False, True)
         ]
         for number in range(60):
-            heads = {
-                place: seen.head and seen.head.hot
+            heads: dict[Place, bytes | None] = {
+                place: seen.head.hot if seen.head is not None else None
                 for place, seen in zip(places, drive(model.look([Ask(p) for p in places])), strict=True)
             }
             batch = [step(place, heads) for place in dice.sample(places, dice.choice([1, 1, 1, 2, 3]))]
+            ours = dice.choice(both)
             assert await ours.write([batch], number) == drive(model.write([batch], number)), batch
+            ours = dice.choice(both)
+            asked = dice.choice(asks)
+            ((seen_now,), (wanted_now,)) = await ours.look([asked]), drive(model.look([asked]))
+            assert [[Row(*row) for row in rows] for rows in seen_now.rows] == [list(rows) for rows in wanted_now.rows]
             if number % 6 == 5:
                 seen, wanted = await ours.look(asks), drive(model.look(asks))
                 assert [(one.head, [[Row(*row) for row in rows] for rows in one.rows]) for one in seen] == [
                     (one.head, [list(rows) for rows in one.rows]) for one in wanted
                 ]
                 assert await ours.expired("t", 2**62) == drive(model.expired("t", 2**62))
-        await ours.close()
+                assert await in_pages(ours, 2**62) == drive(model.expired("t", 2**62))
+                assert [one.place for one in await ours.places("t", "s")] == [
+                    p for p in places if heads_after(model, p)
+                ]
+        for backend in both:
+            await backend.close()
 
     asyncio.run(work(mongostore.address_of("model")))

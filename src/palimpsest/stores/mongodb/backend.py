@@ -11,11 +11,14 @@ from pymongo.errors import ConfigurationError, InvalidURI
 from pymongo.uri_parser import parse_uri
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, Refusal, Scrubbed, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults, versions
 from palimpsest.stores.mongodb.connected import Connected
+from palimpsest.stores.mongodb.layout import NUMBER, Known, head_key
+from palimpsest.stores.mongodb.reading import Reader
+from palimpsest.stores.mongodb.rows import Apart
 from palimpsest.stores.mongodb.scrubbing import LATE, REMAINS, compacted
-from palimpsest.stores.mongodb.updating import Update, update_of
+from palimpsest.stores.mongodb.updating import Plan, plan_of
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.rules import asked_again
 from palimpsest.stores.servers import ServerBackend, ServerOptions
@@ -170,15 +173,15 @@ class _Call:
     async def _one(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
         refusal: Refusal | None = None
         for _ in range(TRIES):
-            update = update_of(batch)
-            if update is None:
+            plan = plan_of(batch)
+            if plan is None:
                 break
-            there = await self._updated(connected, batch, update)
-            if there is None:
+            done, there = await self._updated(connected, plan)
+            if done:
                 return None
-            if there == ():
+            if there is None:
                 break
-            refusal = there
+            refusal = tuple(there.head if step is plan.step else None for step in batch)
             if self._again is None:
                 return refusal
             try:
@@ -190,43 +193,75 @@ class _Call:
             batch = other
         else:
             return refusal
-        return await connected.transaction(
-            lambda session: self._taken(connected, number, batch, session), self._commits
-        )
+        return await self._transacted(connected, number, batch)
+
+    async def _updated(self, connected: Connected, plan: Plan) -> tuple[bool, Seen | None]:
+        """Do a batch by one update: whether it is done, or what is there; None where it takes more."""
+        step, reader = plan.step, connected.reader
+        key, known = head_key(step.place), reader.known(step.place)
+        there: tuple[Known, PlaceHead] | None = None
+        for _ in range(TRIES):
+            if known is None or known.value != step.expect:
+                there = there or await reader.found(step.place)
+                if there is None or there[1].hot != step.expect:
+                    return False, await self._refusing(reader, step, there)
+                known = there[0]
+            if not plan.fits(known):
+                return False, None
+            update = plan.update(known)
+            reader.remember(key, None)
+            self.sent = True
+            done = await connected.written.update_one(update.where, update.change)
+            if done.matched_count:
+                reader.remember(key, update.after)
+                return True, None
+            known, there = None, await reader.found(step.place)
+            if there is not None and there[0].hot[-NUMBER:] == update.number:
+                return True, None  # the driver has sent it twice, because an answer was lost
+            self.sent = self.done
+        return False, None
+
+    async def _refusing(self, reader: Reader, step: Step, there: tuple[Known, PlaceHead] | None) -> Seen | None:
+        """What is there instead of what a step expects; None where that is there after all."""
+        seen = Seen(there[1] if there is not None else None, ())
+        if seen.head is not None and any(isinstance(one, Apart) for one in (seen.head.hot, seen.head.cold)):
+            (seen,) = await reader.look([Ask(step.place)]) or (Seen(None, ()),)
+        return None if seen.head is not None and seen.head.hot == step.expect else seen
+
+    async def _transacted(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
+        """Do a batch in a transaction."""
+        done: Changing | None = None
+
+        async def taken(session: Any) -> Refusal | None:
+            nonlocal done
+            refusal, done = await self._taken(connected, number, batch, session)
+            return refusal
+
+        refusal = await connected.transaction(taken, self._commits)
+        if refusal is None and done is not None:
+            connected.reader.learn(*done.said())
+        return refusal
 
     def _commits(self, begun: bool) -> None:
         self.sent = begun or self.done
 
-    async def _updated(self, connected: Connected, batch: Batch, update: Update) -> Refusal | None:
-        """Do a batch by one update: None for done, the heads that are there, or nothing where it takes more."""
-        self.sent = True
-        done = await connected.written.update_one(update.where, update.change)
-        if done.matched_count:
-            return None
-        place = update.step.place
-        docs = await connected.reader.docs([update.home], [update.key])
-        if docs and docs[0].get("by") == update.number:
-            return None  # the driver has sent it twice, because an answer was lost
-        self.sent = self.done
-        (seen,) = await connected.reader.look([Ask(place)]) or (Seen(None, ()),)
-        if seen.head is not None and seen.head.hot == update.step.expect:
-            return ()
-        return tuple(seen.head if step is update.step else None for step in batch)
-
-    async def _taken(self, connected: Connected, number: int, batch: Batch, session: Any) -> Refusal | None:
-        """Do a batch in a transaction."""
+    async def _taken(
+        self, connected: Connected, number: int, batch: Batch, session: Any
+    ) -> tuple[Refusal | None, Changing]:
+        """Do a batch, or the one in its place, with what a transaction sees; return what has done it, too."""
         place = batch[0].place
 
-        def changing() -> Changing:
-            return Changing(connected.within, session, place.tenant, place.home)
+        async def take(batch: Batch) -> tuple[Refusal | None, Changing]:
+            changing = Changing(connected.within, session, place.tenant, place.home)
+            return await changing.take(batch), changing
 
-        refusal = await changing().take(batch)
+        refusal, changing = await take(batch)
         if refusal is None or self._again is None:
-            return refusal
+            return refusal, changing
         other = await asked_again(
             self._again, number, refusal, lambda asks: connected.within.look_within(asks, session)
         )
-        return refusal if other is None else await changing().take(other)
+        return (refusal, changing) if other is None else await take(other)
 
 
 class _Looks(Exception):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from palimpsest.stores.backend import Cells, Place, Range
-from palimpsest.stores.mongodb.layout import BUCKET, SUM, Cell, Doc, bucket_key, bucket_of, part_key, place_sum
+from palimpsest.stores.mongodb.layout import BUCKET, bucket_key, bucket_of, home_of, kind_of, part_key
+from palimpsest.stores.mongodb.rows import Cell, Doc, in_tail
 
 PARTS = 4
 """Parts of a span that are looked into one by one."""
@@ -26,7 +26,7 @@ class Part(NamedTuple):
         """What a document says; without one there is no tail."""
         if doc is None:
             return NO_PART
-        return cls(doc.get("owner"), {bytes(table): top for table, top in doc["tops"]})
+        return cls(doc.get("owner"), dict(doc["tops"]))
 
 
 NO_PART = Part(None, {})
@@ -45,13 +45,13 @@ class Documents:
 
     def __init__(self, docs: Iterable[Doc] = ()) -> None:
         self.by: dict[bytes, Doc] = {}
-        self._buckets: dict[bytes, list[int]] | None = None
+        self._buckets: dict[bytes, dict[int, Doc]] | None = None
         self._tails: dict[bytes, dict[int, bytes]] | None = None
         self.add(docs)
 
     def add(self, docs: Iterable[Doc]) -> None:
         """Take in more of the same moment."""
-        self.by.update((bytes(doc["k"]), doc) for doc in docs)
+        self.by.update((doc["_id"], doc) for doc in docs)
         self._buckets = self._tails = None
 
     def put(self, key: bytes, doc: Doc | None) -> None:
@@ -67,31 +67,31 @@ class Documents:
         return Part.of(self.by.get(key))
 
     def tails(self) -> dict[bytes, dict[int, bytes]]:
-        """Rows in the tails of heads, by table and key, the newest of each."""
+        """Rows in the tails of heads, by table and key, the newest of each. Raises ValueError for what is none."""
         if self._tails is None:
             self._tails = {}
             for key, doc in self.by.items():
-                if key[:1] == b"h":
-                    for one in doc.get("tail", ()):
-                        self._tails.setdefault(one[:SUM], {})[int.from_bytes(one[SUM : SUM + 8])] = one[SUM:]
+                if kind_of(key) == b"h":
+                    for table, cell in in_tail(doc):
+                        self._tails.setdefault(table, {})[int.from_bytes(cell[:8])] = cell
         return self._tails
 
-    def buckets(self, table: bytes) -> list[int]:
-        """The numbers of a table's buckets that were read, in order."""
+    def buckets(self, table: bytes) -> dict[int, Doc]:
+        """A table's buckets that were read, in order of their numbers."""
         if self._buckets is None:
             self._buckets = {}
-            for key in sorted(one for one in self.by if one[:1] == b"r"):
+            for key in sorted(one for one in self.by if kind_of(one) == b"r"):
                 name, number = bucket_of(key)
-                self._buckets.setdefault(name, []).append(number)
-        return self._buckets.get(table, [])
+                self._buckets.setdefault(name, {})[number] = self.by[key]
+        return self._buckets.get(table, {})
 
     def cells(self, table: bytes, low: int, high: int) -> list[bytes]:
         """The rows of a table from key to key, in order."""
-        numbers, found = self.buckets(table), list[bytes]()
+        found = list[bytes]()
         first, last = low.to_bytes(8), high.to_bytes(8)
-        for number in numbers[bisect_left(numbers, low >> BUCKET) : bisect_right(numbers, high >> BUCKET)]:
-            cells = self.by[bucket_key(table, number)]["r"]
-            found += [cell for cell in cells if first <= cell[:8] <= last]
+        for number, doc in self.buckets(table).items():
+            if low >> BUCKET <= number <= high >> BUCKET:
+                found += [cell for cell in doc["r"] if first <= cell[:8] <= last]
         tail = self.tails().get(table)
         if tail:
             by_key = {int.from_bytes(cell[:8]): cell for cell in found}
@@ -117,11 +117,11 @@ class Documents:
 
 def parts_of(place: Place, ask: Range) -> list[bytes] | None:
     """The keys of the parts that a range is in; None where these are many."""
-    whose, found = place_sum(place), dict[bytes, None]()
+    found = dict[bytes, None]()
     for low, high in ask.spans:
         if (high >> 32) - (low >> 32) >= PARTS:
             return None
-        found.update((part_key(whose, part), None) for part in range(low >> 32, (high >> 32) + 1))
+        found.update((part_key(place, part), None) for part in range(low >> 32, (high >> 32) + 1))
     return list(found)
 
 
@@ -133,12 +133,12 @@ def buckets_of(
     By a limit it is `grow` times as many as there would be without gaps.
     """
     left = MOST if ask.limit is None else grow * (1 + -(-ask.limit >> BUCKET))
-    whose, keys, regions = place_sum(place), list[bytes](), list[Region]()
+    home, keys, regions = home_of(place.tenant, place.home), list[bytes](), list[Region]()
     for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
         runs = list[tuple[int, int]]()
         for number in range(low >> 32, (high >> 32) + 1):
             first, last = max(low, number << 32) >> BUCKET, min(high, number << 32 | 0xFFFFFFFF) >> BUCKET
-            part = parts.part(part_key(whose, number))
+            part = parts.part(part_key(place, number))
             if part is not NO_PART:
                 last = min(last, part.tops.get(table, -1))
             if first <= last:
@@ -148,13 +148,13 @@ def buckets_of(
                 return None
             if ask.newest_first:
                 begin = max(first, last - left + 1)
-                keys += [bucket_key(table, one) for one in range(begin, last + 1)]
+                keys += [bucket_key(home, table, one) for one in range(begin, last + 1)]
                 left -= last - begin + 1
                 if begin > first:
                     return keys, [*regions, Region(max(low, begin << BUCKET), high, whole=False)]
             else:
                 end = min(last, first + left - 1)
-                keys += [bucket_key(table, one) for one in range(first, end + 1)]
+                keys += [bucket_key(home, table, one) for one in range(first, end + 1)]
                 left -= end - first + 1
                 if end < last:
                     return keys, [*regions, Region(low, min(high, (end + 1 << BUCKET) - 1), whole=False)]

@@ -1,38 +1,40 @@
-"""How places are kept in one collection of MongoDB: the documents, their keys, and the form of a row.
+"""How places are kept in one collection of MongoDB: the documents, and their keys.
 
-Every document has `home`, a digest of tenant and home, and `k`, its key in there; the two are unique together. Keys of
-one kind have one length, so they are in the order of their bytes. PLACE and TABLE stand for digests of names:
+The key of a document, its `_id`, is a digest of tenant and home, `home`, and what it is in there. Keys of one kind have
+one length, so they are in the order of their bytes. PLACE, TABLE and ID stand for digests of names:
 
     l                   the lock of the home: whoever changes more than one document changes this one, too
-    h PLACE             a head, with its names, and with the `tail`: rows that were put since they were last moved on
-    t PLACE             the names of the tables of a place
+    h PLACE             a head, with the `tail`: rows that were put since they were last moved on, a value each batch
+    n PLACE             the names of a place that has a head
+    t PLACE             the names of the tables of a place, and the heads that may have rows of it in their tails
     o PLACE PART        which head has the tail of a part of a place, and the last bucket of each table there
     r TABLE BUCKET      the rows of 32 neighbouring keys
+    i ID                in which buckets of a table there are rows of an id
     v NUMBER PIECE      a piece of a value that is too large for the document it belongs to
 
+Heads and names have a `list`, by which one index finds them: the heads of a space in order of their last write, its
+names in their own. What has something that expires has `due`: the first of these times.
+
 A part is what has the upper half of its keys in common. What is put to a part whose tail this head has goes there,
-together with the change of the head: one update of one document, which finds it only if the head is as expected. All
-else is a transaction, and empties first the tail of each part that it changes. So what is in a tail is newer than what
-is in buckets, and no two tails have rows of one part.
+together with the change of the head: one update of one document, which finds it only if it is as it was seen. So that
+this can be told by one value, `hot` ends in a number of the last write, which no other has. All else is a transaction,
+and empties first the tail of each part that it changes. So what is in a tail is newer than what is in buckets, and no
+two tails have rows of one part.
 """
 
 from __future__ import annotations
 
-import struct
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import NamedTuple
 
-from bson import Binary
-
-from palimpsest.stores.backend import Cells, Place
-
-Doc = dict[str, Any]
+from palimpsest.stores.backend import Place
+from palimpsest.stores.mongodb.rows import SUM, Cell, Doc
 
 COLLECTION, META = "palimpsest", "palimpsest_meta"
 
-LOCK = b"l"
 BUCKET = 5
 """Bits of a key that rows of one bucket differ in."""
 
@@ -40,10 +42,10 @@ INLINE = 256 * 1024
 """Bytes of a row from which on its value is kept in pieces: the 32 of a bucket have to fit into a document of 16 MB."""
 HEAD_INLINE = 1024 * 1024
 """The same of each value of a head."""
-PIECE = 4 * 1024 * 1024
-"""Bytes of a piece."""
-
-SUM = 12
+HOME = 16
+"""Bytes of the digest of a home."""
+NUMBER = 8
+"""Bytes of the number of a write, behind the hot value of a head."""
 
 
 def _sum(size: int, names: Sequence[str]) -> bytes:
@@ -55,16 +57,48 @@ def _sum(size: int, names: Sequence[str]) -> bytes:
     return hashed.digest()
 
 
+# --- keys
+
+
+def kind_of(key: bytes) -> bytes:
+    """What a key is of: its letter."""
+    return key[HOME : HOME + 1]
+
+
 @lru_cache(8192)
-def home_of(tenant: str, home: str) -> Binary:
+def home_of(tenant: str, home: str) -> bytes:
     """What all documents of a home have in common, and the shard key."""
-    return Binary(_sum(16, (tenant, home)))
+    return _sum(HOME, (tenant, home))
+
+
+def lock_key(home: bytes) -> bytes:
+    """The key of the lock of a home."""
+    return home + b"l"
 
 
 @lru_cache(8192)
-def place_sum(place: Place) -> bytes:
-    """The digest of a place's names."""
-    return _sum(SUM, place)
+def head_key(place: Place) -> bytes:
+    """The key of a head."""
+    return home_of(place.tenant, place.home) + b"h" + _sum(SUM, place)
+
+
+def names_key(place: Place) -> bytes:
+    """The key of the names of a place."""
+    return _beside(head_key(place), b"n")
+
+
+def tables_key(place: Place) -> bytes:
+    """The key of the names of a place's tables."""
+    return _beside(head_key(place), b"t")
+
+
+def part_key(place: Place, part: int) -> bytes:
+    """The key of what says who has the tail of a part."""
+    return _beside(head_key(place), b"o") + part.to_bytes(4)
+
+
+def _beside(head: bytes, kind: bytes) -> bytes:
+    return head[:HOME] + kind + head[HOME + 1 :]
 
 
 @lru_cache(8192)
@@ -73,148 +107,125 @@ def table_sum(place: Place, table: str) -> bytes:
     return _sum(SUM, (*place, table))
 
 
-def id_sum(table: bytes, id: str) -> Binary:
-    """What a row of a table is found by that has this id."""
-    return Binary(blake2b(table + id.encode("utf-8"), digest_size=SUM).digest())
-
-
-def head_key(place: Place) -> bytes:
-    """The key of a head."""
-    return b"h" + place_sum(place)
-
-
-def names_key(place: Place) -> bytes:
-    """The key of the names of a place's tables."""
-    return b"t" + place_sum(place)
-
-
-def part_key(place: bytes, part: int) -> bytes:
-    """The key of what says who has the tail of a part."""
-    return b"o" + place + part.to_bytes(4)
-
-
-def bucket_key(table: bytes, bucket: int) -> bytes:
+def bucket_key(home: bytes, table: bytes, bucket: int) -> bytes:
     """The key of a bucket."""
-    return b"r" + table + bucket.to_bytes(8)
+    return b"".join((home, b"r", table, bucket.to_bytes(8)))
 
 
 def bucket_of(key: bytes) -> tuple[bytes, int]:
     """The table and the number of the bucket that has this key."""
-    return key[1 : 1 + SUM], int.from_bytes(key[1 + SUM :])
+    return key[HOME + 1 : HOME + 1 + SUM], int.from_bytes(key[HOME + 1 + SUM :])
 
 
-def claim(table: bytes, part: int) -> Binary:
+def id_key(home: bytes, table: bytes, id: str) -> bytes:
+    """The key of what says where rows of a table are that have this id."""
+    return home + b"i" + blake2b(table + id.encode("utf-8"), digest_size=SUM).digest()
+
+
+def claim(table: bytes, part: int) -> bytes:
     """What a head has in its `own` that has the tail of a part of a table."""
-    return Binary(table + part.to_bytes(4))
+    return table + part.to_bytes(4)
 
 
-# --- rows
-
-_FORM = struct.Struct(">QqBH")
-_NEVER = -1
-_PLAIN = _FORM.pack(0, _NEVER, 0, 0)[8:]
-"""What stands behind the key of a row that has neither a time nor an id, and its value with it."""
+# --- lists
 
 
-class Apart(bytes):
-    """What refers to a value in pieces, in the place of the value."""
-
-    __slots__ = ()
-
-
-class Cell:
-    """The stored form of a row: its key, when it expires, whether its value is apart, its id, its value."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def made(row: Cells, apart: bytes | None = None) -> bytes:
-        """The form of a row; `apart` is the reference to its value, where that is in pieces."""
-        key, value, id, expires = row
-        name = id.encode("utf-8") if id else b""
-        form = _FORM.pack(key, _NEVER if expires is None else expires, apart is not None, len(name))
-        return b"".join((form, name, value if apart is None else apart))
-
-    @staticmethod
-    def key(cell: bytes) -> int:
-        """The key of a row."""
-        return int.from_bytes(cell[:8])
-
-    @staticmethod
-    def expires(cell: bytes) -> int | None:
-        """When it does."""
-        at = int.from_bytes(cell[8:16], signed=True)
-        return None if at == _NEVER else at
-
-    @staticmethod
-    def id(cell: bytes) -> str:
-        """Its id, also where somebody has damaged it: then it is that of no row."""
-        size = int.from_bytes(cell[17:19])
-        return cell[19 : 19 + size].decode("utf-8", "backslashreplace") if size else ""
-
-    @staticmethod
-    def apart(cell: bytes) -> bytes | None:
-        """The reference to its value, if that is in pieces."""
-        return cell[19 + int.from_bytes(cell[17:19]) :] if cell[16] == 1 else None
-
-    @classmethod
-    def rows(cls, cells: Iterable[bytes]) -> list[Cells]:
-        """The rows. Raises ValueError for what is none."""
-        found, plain = list[Cells](), _PLAIN
-        for cell in cells:
-            if cell[8:19] == plain and len(cell) > _FORM.size:  # as most are
-                found.append((int.from_bytes(cell[:8]), cell[19:], "", None))
-            else:
-                found.append(cls.row(cell))
-        return found
-
-    @staticmethod
-    def row(cell: bytes) -> Cells:
-        """The row; one whose value is apart has the reference in its place. Raises ValueError for what is none."""
-        if len(cell) < _FORM.size:
-            raise ValueError("a row is cut off")
-        key, expires, apart, size = _FORM.unpack_from(cell)
-        value, id = cell[19 + size :], ""
-        if size:
-            id = cell[19 : 19 + size].decode("utf-8", "backslashreplace")
-        return key, Apart(value) if apart else value, id, None if expires == _NEVER else expires
+def _ended(*names: str) -> str:
+    """Names, one after the other, as a text that sorts as they do: with what is less than all that may follow."""
+    return "".join(f"{_open(name)}\0\0" for name in names)
 
 
-# --- values in pieces
+def _open(name: str) -> str:
+    return name.replace("\0", "\0\1")
 
 
-def reference(number: bytes, size: int) -> bytes:
-    """What stands for a value in pieces."""
-    return number + size.to_bytes(8)
+def of_names(tenant: str, *more: str, beneath: str | None = None) -> str:
+    """What begins the `list` of the names of places, by space, name and home; `beneath` is the beginning of a space."""
+    return f"n{_ended(tenant, *more)}" + ("" if beneath is None else _open(beneath))
 
 
-def piece_keys(reference: bytes) -> list[bytes]:
-    """The keys of its pieces, in order."""
-    count = -(-int.from_bytes(reference[SUM:]) // PIECE)
-    return [b"v" + reference[:SUM] + number.to_bytes(4) for number in range(count)]
+def of_marks(tenant: str, space: str) -> str:
+    """The `list` of the heads of a space, which `mark` and `at` put in order."""
+    return f"m{_ended(tenant, space)}"
 
 
-def in_pieces(home: Binary, reference: bytes, value: bytes) -> list[Doc]:
-    """The documents that keep a value."""
-    keys = enumerate(piece_keys(reference))
-    return [{"home": home, "k": Binary(k), "v": Binary(value[i * PIECE : (i + 1) * PIECE])} for i, k in keys]
+def at_of(name: str, home: str) -> str:
+    """The `at` of a head: name and home."""
+    return _ended(name, home)
 
 
-def bucket(home: Binary, key: bytes, place: Place, table: str, cells: Iterable[bytes]) -> Doc:
+def place_at(tenant: str, space: str, at: str) -> Place:
+    """The place that has this `at`. Raises ValueError for what is none."""
+    name, home, _ = (one.replace("\0\1", "\0") for one in at.split("\0\0"))
+    return Place(tenant, home, space, name)
+
+
+# --- documents
+
+
+def bucket(key: bytes, place: Place, table: str, cells: Iterable[bytes]) -> Doc:
     """The document of a bucket that has these rows."""
     rows = sorted(cells)
-    made: Doc = {"home": home, "k": Binary(key), "r": [Binary(cell) for cell in rows]}
-    ids = sorted({id_sum(key[1 : 1 + SUM], id) for cell in rows if (id := Cell.id(cell))})
+    made: Doc = {"_id": key, "home": key[:HOME], "r": rows}
     due = [at for cell in rows if (at := Cell.expires(cell)) is not None]
-    if ids:
-        made["i"] = ids
     if due:
-        made |= {"due": min(due), "tenant": place.tenant, "at": [*place[1:], table]}
+        made |= {"due": due_of(place.tenant, min(due), rows=True), "of": [place.home, place.space, place.name, table]}
     return made
 
 
 def new_head(place: Place) -> Doc:
     """The document of a head, without its values."""
-    where = {"home": home_of(place.tenant, place.home), "k": Binary(head_key(place))}
-    names = {"tenant": place.tenant, "hn": place.home, "space": place.space, "name": place.name}
-    return {**where, **names, "own": [], "of": [], "tail": [], "size": 0}
+    key = head_key(place)
+    listed = {"list": of_marks(place.tenant, place.space), "at": at_of(place.name, place.home)}
+    found = {"_id": key, "home": key[:HOME], **listed, "tenant": place.tenant, "space": place.space}
+    return {**found, "own": [], "of": "[]", "tail": []}
+
+
+def names_of(place: Place) -> Doc:
+    """The document of the names of a place that has a head."""
+    key = names_key(place)
+    names = {"tenant": place.tenant, "space": place.space, "name": place.name, "hn": place.home}
+    return {"_id": key, "home": key[:HOME], "list": of_names(*names.values()), **names}
+
+
+def tables_of(doc: Doc) -> dict[bytes, tuple[Place, str]]:
+    """The tables that a head has rows of in its tail, or may have: their places and names, by their digests."""
+    own = place_at(doc["tenant"], doc["space"], doc["at"])
+    tables = [(Place(own.tenant, own.home, space, name), table) for space, name, table in json.loads(doc["of"])]
+    return {table_sum(place, table): (place, table) for place, table in tables}
+
+
+def with_tables(doc: Doc, tables: Iterable[tuple[Place, str]]) -> Doc:
+    """The head with these."""
+    return {**doc, "of": json.dumps([[place.space, place.name, table] for place, table in tables])}
+
+
+class Known(NamedTuple):
+    """What is known of a head's document as the number behind `hot` tells it: another number, and it may be otherwise.
+
+    `own` are its claims, `size` is of its tail in bytes, `exp` when the head expires, `first` when the first row of its
+    tail does, `apart` the fields with a value in pieces.
+    """
+
+    hot: bytes
+    own: frozenset[bytes]
+    size: int
+    exp: int | None
+    first: int | None
+    apart: frozenset[str]
+
+    @classmethod
+    def of(cls, doc: Doc) -> Known:
+        """The same of a document."""
+        size, apart = sum(map(len, doc["tail"])), frozenset(name for name in ("hotv", "coldv") if name in doc)
+        return cls(doc["hot"], frozenset(doc["own"]), size, doc.get("exp"), doc.get("first"), apart)
+
+    @property
+    def value(self) -> bytes:
+        """The hot value."""
+        return self.hot[:-NUMBER]
+
+
+def due_of(tenant: str, at: int, rows: bool) -> Doc:
+    """What finds a document by when the first of what it has expires; `rows`: of rows there may be more than that."""
+    return {"of": tenant, "rows": rows, "at": at}

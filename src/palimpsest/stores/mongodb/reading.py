@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bson import Binary
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from palimpsest.errors import StoreCorrupt
@@ -13,22 +12,24 @@ from palimpsest.stores.backend import Ask, Cells, Named, Place, PlaceHead, Range
 from palimpsest.stores.mongodb.documents import PARTS, Documents, Region, buckets_of, parts_of
 from palimpsest.stores.mongodb.layout import (
     BUCKET,
-    SUM,
-    Apart,
-    Cell,
-    Doc,
+    HOME,
+    NUMBER,
+    Known,
     bucket_key,
+    bucket_of,
     head_key,
     home_of,
-    id_sum,
+    id_key,
+    kind_of,
     part_key,
-    piece_keys,
-    place_sum,
     table_sum,
+    tables_key,
 )
+from palimpsest.stores.mongodb.pieces import apart_in, filled, piece_keys
+from palimpsest.stores.mongodb.rows import SUM, Apart, Cell, Doc
 
 REMEMBERED = 8192
-"""Parts of which it is remembered who has their tails, and how far they go."""
+"""Parts of which it is remembered who has their tails, and how far they go; and heads of which it is how they are."""
 
 ROUNDS = 4
 """Queries after which a look becomes a transaction: beside somebody who never pauses, or where rows are far apart."""
@@ -43,40 +44,60 @@ class Reader:
     def __init__(self, url: str, collection: Any) -> None:
         self.url, self.collection = url, collection
         self._parts = Documents()
+        self._vouched: dict[bytes, tuple[Doc, bytes]] = {}
+        self._heads: dict[bytes, Known] = {}
 
     # --- queries
 
-    async def docs(self, homes: Iterable[Binary], keys: Iterable[bytes], session: Any = None) -> list[Doc]:
+    async def docs(self, keys: Iterable[bytes], session: Any = None) -> list[Doc]:
         """The documents of these keys."""
-        wanted = [Binary(key) for key in keys]
-        there = list(dict.fromkeys(homes))
+        wanted = list(keys)
         if not wanted:
             return []
-        where = there[0] if len(there) == 1 else {"$in": there}
-        return await self._found({"home": where, "k": {"$in": wanted}}, session)
+        homes = list(dict.fromkeys(key[:HOME] for key in wanted))
+        # The key comes first: SecantusDB goes by the first field that it has an index for.
+        where = {"_id": {"$in": wanted}, "home": homes[0] if len(homes) == 1 else {"$in": homes}}
+        found: list[Doc] = await self.collection.find(where, session=session, batch_size=BATCH).to_list()
+        return found
 
     async def between(
-        self, home: Binary, low: bytes, high: bytes, session: Any, *, limit: int = 0, last_first: bool = False
+        self, low: bytes, high: bytes, session: Any, *, limit: int = 0, last_first: bool = False
     ) -> list[Doc]:
-        """The documents between two keys, both included, in order or the other way round."""
-        where = {"home": home, "k": {"$gte": Binary(low), "$lte": Binary(high)}}
+        """The documents between two keys of one home and kind, both included, in order or the other way round."""
+        where = {"_id": {"$gte": low, "$lte": high}, "home": low[:HOME]}
         cursor = self.collection.find(where, session=session, batch_size=BATCH)
-        found: list[Doc] = await cursor.sort([("home", 1), ("k", -1 if last_first else 1)]).limit(limit).to_list()
-        return _without_ids(found)
+        found: list[Doc] = await cursor.sort([("_id", -1 if last_first else 1)]).limit(limit).to_list()
+        return found
 
-    async def by_ids(self, home: Binary, sums: Sequence[Binary], session: Any) -> list[Doc]:
-        """The documents that have rows of these ids."""
-        return await self._found({"home": home, "i": {"$in": list(sums)}}, session)
+    # --- what is remembered of heads
 
-    async def _found(self, where: Doc, session: Any) -> list[Doc]:
-        found: list[Doc] = await self.collection.find(where, session=session, batch_size=BATCH).to_list()
-        return _without_ids(found)
+    def known(self, place: Place) -> Known | None:
+        """What is remembered of a head."""
+        return self._heads.get(head_key(place))
+
+    async def found(self, place: Place) -> tuple[Known, PlaceHead] | None:
+        """How a head is now; values in pieces are as what refers to them."""
+        docs = await self.docs([head_key(place)])
+        head = self.head_in(Documents(docs), place)
+        if head is None:
+            return None
+        if (known := _known(docs[0])) is None:
+            raise self._damaged(place)
+        return known, head
+
+    def remember(self, key: bytes, known: Known | None) -> None:
+        """Remember how a head is; None: forget it."""
+        if known is None:
+            self._heads.pop(key, None)
+            return
+        if len(self._heads) >= REMEMBERED:
+            self._heads.clear()
+        self._heads[key] = known
 
     # --- looks
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen] | None:
         """What is asked for, if a few queries can tell, each of which sees one state."""
-        homes = [home_of(ask.place.tenant, ask.place.home) for ask in asks]
         known, truth, had, grow = self._parts, False, set[bytes](), 1
         docs = Documents()
         for _ in range(ROUNDS):
@@ -84,8 +105,11 @@ class Reader:
             if needed is None or (truth and needed[0] <= had):
                 return None
             had = needed[0]
-            docs = Documents(await self.docs(homes, had))
-            if self._learn(had, docs) or not needed[2]:
+            vouched = {key: self._vouched[key] for key in had if key in self._vouched} if not truth else {}
+            docs = Documents(await self.docs(had - vouched.keys()))
+            if not self._vouch(docs, vouched):
+                continue
+            if self.learn(had, docs) or not needed[2]:
                 needed = self._needed(asks, docs, grow)
             if needed is None:
                 return None
@@ -93,23 +117,45 @@ class Reader:
             if needed[0] <= had:
                 seen, short = self._seen(asks, docs, needed[1])
                 if not short:
-                    return await self._with_values(homes, seen)
+                    return await self._with_values(asks, seen)
                 grow, truth = grow * 4, False
         return None
 
-    def _learn(self, had: Iterable[bytes], docs: Documents) -> bool:
-        """Remember of the parts that were asked for how they are; return whether one is otherwise than remembered."""
+    def _vouch(self, docs: Documents, vouched: dict[bytes, tuple[Doc, bytes]]) -> bool:
+        """Add to documents what is remembered of parts and was not asked for: whether it is still so.
+
+        Whoever changes what is said of a part writes the head that has its tail, too, and a transaction gives each head
+        that it writes another `made`.
+        """
+        stands = True
+        for key, (part, made) in vouched.items():
+            if docs.by.get(part["owner"], {}).get("made") == made:
+                docs.put(key, part)
+            else:
+                self._vouched.pop(key, None)
+                stands = False
+        return stands
+
+    def learn(self, had: Iterable[bytes], docs: Documents) -> bool:
+        """Remember how these parts and heads are; return whether a part is otherwise than remembered."""
         parts, news = self._parts, False
         if len(parts.by) > REMEMBERED:
             parts.by.clear()
+            self._vouched.clear()
         for key in had:
-            if key[:1] == b"o":
-                doc = docs.by.get(key)
+            kind, doc = kind_of(key), docs.by.get(key)
+            if kind == b"h":
+                self.remember(key, _known(doc))
+            elif kind == b"o":
                 news = news or doc is None or parts.by.get(key) != doc
+                self._vouched.pop(key, None)
                 if doc is None:
                     parts.by.pop(key, None)
-                else:
-                    parts.by[key] = doc
+                    continue
+                parts.by[key] = doc
+                owner = docs.by.get(doc.get("owner") or b"")
+                if owner is not None and "made" in owner:
+                    self._vouched[key] = doc, owner["made"]
         return news
 
     def _needed(
@@ -179,35 +225,34 @@ class Reader:
         if doc is None:
             return None
         try:
-            hot, cold = doc.get("hot"), doc.get("cold", b"")
             return PlaceHead(
-                Apart(doc["hotv"]) if hot is None else bytes(hot),
-                Apart(doc["coldv"]) if "coldv" in doc else bytes(cold),
+                Apart(doc["hotv"]) if "hotv" in doc else doc["hot"][:-NUMBER],
+                Apart(doc["coldv"]) if "coldv" in doc else bytes(doc.get("cold", b"")),
             )
         except (KeyError, TypeError) as cause:
-            told = f"the head of {place.space}/{place.name} in {place.home!r} is damaged"
-            raise StoreCorrupt(self.url, told) from cause
+            raise self._damaged(place) from cause
+
+    def _damaged(self, place: Place) -> StoreCorrupt:
+        return StoreCorrupt(self.url, f"the head of {place.space}/{place.name} in {place.home!r} is damaged")
 
     # --- values in pieces
 
-    async def _with_values(self, homes: Sequence[Binary], seen: list[Seen]) -> list[Seen] | None:
+    async def _with_values(self, asks: Sequence[Ask], seen: list[Seen]) -> list[Seen] | None:
         """What was seen, with the values that are apart: None where one has gone meanwhile."""
-        wanted = _apart_in(seen)
+        wanted = apart_in(asks, seen)
         if not wanted:
             return seen
-        values = await self.values(homes, wanted)
-        return _filled(seen, values) if len(values) == len(wanted) else None
+        values = await self.values(wanted)
+        return filled(seen, values) if len(values) == len(wanted) else None
 
-    async def values(
-        self, homes: Iterable[Binary], references: Iterable[bytes], session: Any = None
-    ) -> dict[bytes, bytes]:
-        """The values that these references are to, of which all pieces are there."""
+    async def values(self, references: Iterable[tuple[bytes, bytes]], session: Any = None) -> dict[bytes, bytes]:
+        """The values that these references, with their homes, are to: of which all pieces are there."""
         found: dict[bytes, bytes] = {}
-        for one in references:  # each may be larger than an answer
-            keys = piece_keys(one)
+        for home, one in references:  # each may be larger than an answer
             pieces: dict[bytes, bytes] = {}
+            keys = piece_keys(home, one)
             for key in keys:
-                pieces |= {bytes(doc["k"]): doc["v"] for doc in await self.docs(homes, [key], session)}
+                pieces |= {doc["_id"]: doc["v"] for doc in await self.docs([key], session)}
             value = b"".join(pieces.get(key, b"") for key in keys)
             if len(value) == int.from_bytes(one[SUM:]):
                 found[one] = value
@@ -217,52 +262,50 @@ class Reader:
 
     async def look_within(self, asks: Sequence[Ask], session: AsyncClientSession) -> list[Seen]:
         """What is asked for, in a transaction that sees one state."""
-        seen, homes = list[Seen](), [home_of(ask.place.tenant, ask.place.home) for ask in asks]
-        heads = Documents(await self.docs(homes, {head_key(ask.place) for ask in asks if ask.head}, session))
-        for ask, home in zip(asks, homes, strict=True):
+        seen = list[Seen]()
+        heads = Documents(await self.docs({head_key(ask.place) for ask in asks if ask.head}, session))
+        for ask in asks:
             head = self.head_in(heads, ask.place) if ask.head else None
             rows = [
                 await (
-                    self._named(home, ask.place, one, session)
+                    self._named(ask.place, one, session)
                     if isinstance(one, Named)
-                    else self._ranged(home, ask.place, one, session)
+                    else self._ranged(ask.place, one, session)
                 )
                 for one in ask.rows
             ]
             seen.append(Seen(head, rows))
-        wanted = _apart_in(seen)
+        wanted = apart_in(asks, seen)
         if not wanted:
             return seen
-        values = await self.values(homes, wanted, session)
+        values = await self.values(wanted, session)
         if len(values) < len(wanted):
             raise StoreCorrupt(self.url, "pieces of a large value are missing: it is damaged")
-        return _filled(seen, values)
+        return filled(seen, values)
 
-    async def parts(self, home: Binary, place: Place, spans: Iterable[tuple[int, int]], session: Any) -> list[Doc]:
+    async def parts(self, place: Place, spans: Iterable[tuple[int, int]], session: Any) -> list[Doc]:
         """What says who has the tails of the parts of these spans."""
-        whose, keys, found = place_sum(place), dict[bytes, None](), list[Doc]()
+        keys, found = dict[bytes, None](), list[Doc]()
         for low, high in spans:
             if (high >> 32) - (low >> 32) < PARTS:
-                keys.update((part_key(whose, one), None) for one in range(low >> 32, (high >> 32) + 1))
+                keys.update((part_key(place, one), None) for one in range(low >> 32, (high >> 32) + 1))
             else:
-                found += await self.between(home, part_key(whose, low >> 32), part_key(whose, high >> 32), session)
-        return found + await self.docs([home], keys, session)
+                found += await self.between(part_key(place, low >> 32), part_key(place, high >> 32), session)
+        return found + await self.docs(keys, session)
 
-    async def owners(self, home: Binary, parts: Iterable[Doc], session: Any) -> list[Doc]:
+    async def owners(self, parts: Iterable[Doc], session: Any) -> list[Doc]:
         """The heads that have the tails of these parts."""
-        keys = dict.fromkeys(bytes(doc["owner"]) for doc in parts if doc.get("owner") is not None)
-        return await self.docs([home], keys, session)
+        return await self.docs({doc["owner"] for doc in parts if doc.get("owner") is not None}, session)
 
-    async def _ranged(self, home: Binary, place: Place, ask: Range, session: Any) -> list[Cells]:
-        parts = await self.parts(home, place, ask.spans, session)
-        docs = Documents(await self.owners(home, parts, session))
-        table, regions = table_sum(place, ask.table), list[Region]()
+    async def _ranged(self, place: Place, ask: Range, session: Any) -> list[Cells]:
+        docs = Documents(await self.owners(await self.parts(place, ask.spans, session), session))
+        home, table, regions = home_of(place.tenant, place.home), table_sum(place, ask.table), list[Region]()
         limit = 0 if ask.limit is None else ask.limit + 2  # at both ends of a span a bucket may have other rows
         for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
-            ends = bucket_key(table, low >> BUCKET), bucket_key(table, high >> BUCKET)
-            found = await self.between(home, *ends, session, limit=limit, last_first=ask.newest_first)
+            ends = bucket_key(home, table, low >> BUCKET), bucket_key(home, table, high >> BUCKET)
+            found = await self.between(*ends, session, limit=limit, last_first=ask.newest_first)
             docs.add(found)
-            end = int.from_bytes(found[-1]["k"][-8:]) if limit and len(found) == limit else None
+            end = bucket_of(found[-1]["_id"])[1] if limit and len(found) == limit else None
             if end is None:
                 regions.append(Region(low, high, whole=True))
             elif ask.newest_first:
@@ -271,55 +314,35 @@ class Reader:
                 regions.append(Region(low, min(high, (end + 1 << BUCKET) - 1), whole=True))
         return self._rows(docs, place, ask, regions)[0]
 
-    async def _named(self, home: Binary, place: Place, ask: Named, session: Any) -> list[Cells]:
-        table = table_sum(place, ask.table)
-        docs = Documents(await self.by_ids(home, [id_sum(table, id) for id in ask.ids], session) if ask.ids else ())
-        meant, ids = set[int](), set(ask.ids)
-        for number in docs.buckets(table):
-            meant.update(Cell.key(one) for one in docs.by[bucket_key(table, number)]["r"] if Cell.id(one) in ids)
-        parts = await self.parts(home, place, {(key >> 32 << 32,) * 2 for key in meant}, session)
-        docs.add(await self.owners(home, parts, session))
-        meant.update(docs.tails().get(table, ()))
-        cells = (one for key in sorted(meant) for one in docs.cells(table, key, key))
-        return [Cell.row(one) for one in cells if Cell.id(one) in ids]
+    async def _named(self, place: Place, ask: Named, session: Any) -> list[Cells]:
+        """The rows of these ids: those in buckets, and in the tails of heads that may have rows of the place."""
+        if not ask.ids:
+            return []
+        home, table, ids = home_of(place.tenant, place.home), table_sum(place, ask.table), set(ask.ids)
+        where = await self.docs({tables_key(place), *(id_key(home, table, id) for id in ids)}, session)
+        keys = {bucket_key(home, table, number) for doc in where for number in doc.get("in", ())}
+        keys.update(owner for doc in where for owner in doc.get("owners", ()))
+        docs = Documents(await self.docs(keys, session))
+        try:
+            meant = {Cell.key(one) for doc in docs.buckets(table).values() for one in doc["r"] if Cell.id(one) in ids}
+            meant.update(docs.tails().get(table, ()))
+            cells = [one for key in sorted(meant) for one in docs.cells(table, key, key)]
+            return [Cell.row(one) for one in cells if Cell.id(one) in ids]
+        except ValueError as cause:
+            raise self.corrupt(place, ask.table) from cause
 
 
-# --- values that are apart
+# --- rules
 
 
-def _without_ids(docs: list[Doc]) -> list[Doc]:
-    """Documents without the ids that the server gave them, which cost it more to leave out than to send."""
-    for doc in docs:
-        doc.pop("_id", None)
-    return docs
+def _known(doc: Doc | None) -> Known | None:
+    """How a head is by its document; None for none, and for one that is damaged, which is told where it is read."""
+    try:
+        return Known.of(doc) if doc is not None else None
+    except (KeyError, TypeError):
+        return None
 
 
 def _is_narrow(ask: Range) -> bool:
     """Whether it is asked for so few buckets that they need not be known of."""
     return sum((high >> BUCKET) - (low >> BUCKET) + 1 for low, high in ask.spans) <= 8
-
-
-def _apart_in(seen: Iterable[Seen]) -> list[bytes]:
-    """References to values, in what was seen."""
-    found = dict[bytes, None]()
-    for one in seen:
-        if one.head is not None:
-            found.update((bytes(value), None) for value in (one.head.hot, one.head.cold) if isinstance(value, Apart))
-        for rows in one.rows:
-            found.update((bytes(value), None) for _, value, *_ in rows if isinstance(value, Apart))
-    return list(found)
-
-
-def _filled(seen: Iterable[Seen], values: dict[bytes, bytes]) -> list[Seen]:
-    """The same with the values in the places of references."""
-
-    def full(value: bytes) -> bytes:
-        return values[bytes(value)] if isinstance(value, Apart) else value
-
-    return [
-        Seen(
-            None if one.head is None else PlaceHead(full(one.head.hot), full(one.head.cold)),
-            [[(key, full(value), id, expires) for key, value, id, expires in rows] for rows in one.rows],
-        )
-        for one in seen
-    ]

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from bson import Binary
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from palimpsest.stores.backend import Batch, Step
-from palimpsest.stores.mongodb.layout import HEAD_INLINE, SUM, Cell, Doc, claim, head_key, home_of, id_sum, table_sum
+from palimpsest.stores.mongodb.layout import (
+    HEAD_INLINE,
+    HOME,
+    NUMBER,
+    Known,
+    claim,
+    due_of,
+    head_key,
+    kind_of,
+    table_sum,
+)
+from palimpsest.stores.mongodb.rows import Cell, Doc, packed
 
 TAIL = 56 * 1024
 """Bytes of a tail from which on its rows are moved on to buckets."""
@@ -20,40 +31,65 @@ SMALL = 32 * 1024
 """...bytes of rows, that are put to a tail at once."""
 
 
-class Update:
-    """What does a batch in one update of one head, if that is as expected and has the tails of these rows."""
+class Update(NamedTuple):
+    """One update of one head, which finds it only as it is known: `number` is its own, `after` what is known then."""
 
-    def __init__(self, head: Step, cells: list[bytes], claims: list[Binary], ids: list[Binary]) -> None:
-        self.step, self.number = head, Binary(os.urandom(8))
-        self.home, self.key = home_of(head.place.tenant, head.place.home), Binary(head_key(head.place))
-        self.where: Doc = {"home": self.home, "k": self.key, "hot": Binary(head.expect or b"")}
-        assigned: Doc = {"by": self.number}
-        self.change: Doc = {"$set": assigned}
-        if cells:
-            self.where |= {"own": {"$all": claims} if len(claims) > 1 else claims[0], "size": {"$lt": TAIL}}
-            self.change["$push"] = {"tail": {"$each": [Binary(cell) for cell in cells]}}
-            self.change["$inc"] = {"size": sum(map(len, cells))}
-            due = [at for cell in cells if (at := Cell.expires(cell[SUM:])) is not None]
-            if due:
-                self.change["$min"] = {"due": min(due)}
-            if ids:
-                self.change["$push"]["i"] = {"$each": ids}
-        if head.moves:
-            assigned["hot"] = Binary(head.hot or b"")
-            self.change["$currentDate"] = {"mark": {"$type": "timestamp"}}
-            if head.expires is not None:
-                assigned["exp"] = head.expires
-            else:
-                self.change["$unset"] = {"exp": ""}
-            if head.cold is not None:
-                self.where["coldv"] = None  # whose pieces have to go
-                assigned["cold"] = Binary(head.cold)
+    where: Doc
+    change: Doc
+    number: bytes
+    after: Known
 
 
-def update_of(batch: Batch) -> Update | None:
-    """What does a batch in one update; None for one that takes more."""
+class Plan(NamedTuple):
+    """A batch that can be one update: the head that it is of, the rows with their tables, and what they have to have.
+
+    `first` is when the first of the rows expires.
+    """
+
+    step: Step
+    cells: list[tuple[bytes, bytes]]
+    claims: set[bytes]
+    first: int | None
+
+    def fits(self, known: Known) -> bool:
+        """Whether this is a head whose tail has room for these rows, and may have them."""
+        step = self.step
+        if "hotv" in known.apart or (step.cold is not None and "coldv" in known.apart):
+            return False  # whose pieces have to go
+        return not self.cells or (known.size < TAIL and known.own >= self.claims)
+
+    def update(self, known: Known) -> Update:
+        """The update of a head that it fits."""
+        step, number = self.step, os.urandom(NUMBER)
+        key = head_key(step.place)
+        times = [at for at in (known.first, self.first) if at is not None]
+        exp, first = step.expires if step.moves else known.exp, min(times, default=None)
+        hot = (step.hot or b"") + number
+        assigned: Doc = {"hot": hot}
+        change: Doc = {"$set": assigned}
+        if step.cold is not None:
+            assigned["cold"] = step.cold
+        if (exp, first) != (known.exp, known.first):
+            expires = expiring(step.place.tenant, exp, first)
+            assigned.update(expires)
+            if gone := {name: "" for name in EXPIRING if name not in expires}:
+                change["$unset"] = gone
+        size = known.size
+        if self.cells:
+            batch = packed(self.cells)
+            change["$push"] = {"tail": batch}
+            size += len(batch)
+        if step.moves:
+            change["$currentDate"] = {"mark": {"$type": "timestamp"}}
+        # The key comes first: SecantusDB goes by the first field that it has an index for.
+        where = {"_id": key, "home": key[:HOME], "hot": known.hot}
+        return Update(where, change, number, known._replace(hot=hot, size=size, exp=exp, first=first))
+
+
+def plan_of(batch: Batch) -> Plan | None:
+    """What does a batch in one update, of a head that it fits; None for one that takes more."""
     head: Step | None = None
-    cells, claims, ids, size = list[bytes](), dict[Binary, None](), list[Binary](), 0
+    cells, claims, times, size = list[tuple[bytes, bytes]](), set[bytes](), list[int](), 0
     for step in batch:
         if not step.rows_only:
             if head is not None or step.expect is None or step.hot is None:
@@ -67,29 +103,41 @@ def update_of(batch: Batch) -> Update | None:
                 size += len(row[1])
                 if size > SMALL or len(cells) == FEW:
                     return None
-                cells.append(table + Cell.made(row))
-                claims[claim(table, row[0] >> 32)] = None
-                if row[2]:
-                    ids.append(id_sum(table, row[2]))
+                cells.append((table, Cell.made(row)))
+                claims.add(claim(table, row[0] >> 32))
+                if row[3] is not None:
+                    times.append(row[3])
     if head is None or len(head.hot or b"") > HEAD_INLINE or len(head.cold or b"") > HEAD_INLINE:
         return None
-    return Update(head, cells, list(claims), ids) if cells or head.moves else None
+    return Plan(head, cells, claims, min(times, default=None)) if cells or head.moves else None
+
+
+# --- of heads
+
+EXPIRING = ("exp", "first", "due")
+"""What the document of a head has of when it expires, and when the first row in its tail does."""
+
+
+def expiring(tenant: str, exp: int | None, first: int | None) -> Doc:
+    """The same of one that expires then."""
+    own = {name: at for name, at in (("exp", exp), ("first", first)) if at is not None}
+    return own | {"due": due_of(tenant, min(own.values()), rows=first is not None)} if own else {}
 
 
 # --- of a transaction
 
-OPTIONAL = ("hot", "hotv", "cold", "coldv", "exp", "by", "i", "due")
+OPTIONAL = ("hotv", "cold", "coldv", *EXPIRING)
 """What the document of a head may be without."""
 
 
-def operations(home: Binary, changed: Mapping[bytes, Doc | None]) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
-    """What makes documents of a home so, by their keys; those that are None go."""
+def operations(changed: Mapping[bytes, Doc | None]) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
+    """What makes documents so, by their keys; those that are None go."""
     found: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
     for key, doc in changed.items():
-        where = {"home": home, "k": Binary(key)}
+        where = {"_id": key, "home": key[:HOME]}
         if doc is None:
             found.append(DeleteOne(where))
-        elif key[:1] == b"h":
+        elif kind_of(key) == b"h":
             found.append(UpdateOne(where, _change_of(doc), upsert=True))
         else:
             found.append(ReplaceOne(where, doc, upsert=True))
@@ -98,6 +146,6 @@ def operations(home: Binary, changed: Mapping[bytes, Doc | None]) -> list[Replac
 
 def _change_of(doc: Doc) -> Doc:
     """The update that makes a head so, with a mark of the server's if it has moved."""
-    assigned = {name: value for name, value in doc.items() if name not in {"home", "k", "mark", "moved"}}
+    assigned = {name: value for name, value in doc.items() if name not in {"_id", "home", "mark", "moved"}}
     change: Doc = {"$set": assigned, "$unset": {name: "" for name in OPTIONAL if name not in doc}}
     return change | {"$currentDate": {"mark": {"$type": "timestamp"}}} if doc.get("moved") else change
