@@ -13,7 +13,7 @@ from pymongo.uri_parser import parse_uri
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults, versions
-from palimpsest.stores.mongodb.connected import Connected
+from palimpsest.stores.mongodb.connected import Connected, is_router
 from palimpsest.stores.mongodb.layout import NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
 from palimpsest.stores.mongodb.rows import Apart
@@ -64,8 +64,9 @@ class MongoBackend(ServerBackend[Connected]):
     async def connect(self) -> Connected:
         client = self._made()
         try:
-            connected = Connected(self.url, client, self._name)
-            self._has_transactions(await client.admin.command("hello"))
+            hello = await client.admin.command("hello")
+            self._has_transactions(hello)
+            connected = Connected(self.url, client, self._name, is_router(hello))
             await versions.prepared(self.url, connected, writable=self.writable)
             return connected
         except BaseException:
@@ -74,7 +75,7 @@ class MongoBackend(ServerBackend[Connected]):
 
     def _has_transactions(self, hello: dict[str, Any]) -> None:
         """Raise StoreUnavailable for a server that has none."""
-        if "setName" not in hello and hello.get("msg") != "isdbgrid":
+        if "setName" not in hello and not is_router(hello):
             why = (
                 "it is a server by itself, which has no transactions: start it with --replSet and call "
                 "rs.initiate() once; a replica set of one server is enough"
@@ -208,7 +209,7 @@ class _Call:
                 known = there[0]
             if not plan.fits(known):
                 return False, None
-            update = plan.update(known)
+            update = plan.update(known, reader.spread)
             reader.remember(key, None)
             self.sent = True
             done = await connected.written.update_one(update.where, update.change)

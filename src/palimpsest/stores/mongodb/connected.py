@@ -23,20 +23,25 @@ FIRST, LONGEST = 0.005, 0.25
 """Seconds that a transaction waits at most when others were in its way, the first time and ever."""
 
 
-class Connected:
-    """A client, and what reads and writes with it."""
+def is_router(hello: dict[str, Any]) -> bool:
+    """Whether it is a mongos that has said this, which spreads documents over servers."""
+    return hello.get("msg") == "isdbgrid"
 
-    def __init__(self, url: str, client: AsyncMongoClient[dict[str, Any]], name: str) -> None:
+
+class Connected:
+    """A client, and what reads and writes with it; `spread` says that its server is a router."""
+
+    def __init__(self, url: str, client: AsyncMongoClient[dict[str, Any]], name: str, spread: bool) -> None:
         self.client, self.database = client, client.get_database(name)
         own = client.write_concern
         self.writes = WriteConcern("majority", j=True) if own.is_server_default else own
         how: Any = {"read_preference": ReadPreference.PRIMARY, "write_concern": self.writes}
         self.written = self.database.get_collection(COLLECTION, **how)
         self.meta = self.database.get_collection(META, read_concern=ReadConcern("majority"), **how)
-        self.reader = Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("snapshot"), **how))
-        self.within = Reader(url, self.written)
+        snapshot = self.database.get_collection(COLLECTION, read_concern=ReadConcern("snapshot"), **how)
+        self.reader, self.within = Reader(url, snapshot, spread), Reader(url, self.written, spread)
         self.listing = Listing(
-            Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("majority"), **how))
+            Reader(url, self.database.get_collection(COLLECTION, read_concern=ReadConcern("majority"), **how), spread)
         )
 
     async def durability(self) -> str:

@@ -53,7 +53,7 @@ class Home:
         for key, doc in self._changed.items():
             if kind_of(key) == b"h" and doc is not None:
                 doc["hot"], doc["made"] = doc["hot"][:-NUMBER] + os.urandom(NUMBER), os.urandom(NUMBER)
-        ops = operations(self._changed)
+        ops = operations(self._changed, self._reader.spread)
         self._changed.clear()
         if ops:
             await self._reader.collection.bulk_write(ops, ordered=False, session=self._session)

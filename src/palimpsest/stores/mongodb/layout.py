@@ -19,7 +19,8 @@ A part is what has the upper half of its keys in common. What is put to a part w
 together with the change of the head: one update of one document, which finds it only if it is as it was seen. So that
 this can be told by one value, `hot` ends in a number of the last write, which no other has. All else is a transaction,
 and empties first the tail of each part that it changes. So what is in a tail is newer than what is in buckets, and no
-two tails have rows of one part.
+two tails have rows of one part. It gives each head that it writes another `made`: while a head has the same, what is
+said of its parts is as it was.
 """
 
 from __future__ import annotations
@@ -120,6 +121,15 @@ def bucket_of(key: bytes) -> tuple[bytes, int]:
 def id_key(home: bytes, table: bytes, id: str) -> bytes:
     """The key of what says where rows of a table are that have this id."""
     return home + b"i" + blake2b(table + id.encode("utf-8"), digest_size=SUM).digest()
+
+
+def by_key(key: bytes, spread: bool) -> Doc:
+    """What finds a document, where it is the whole filter or begins it.
+
+    A router of documents that are spread over shards goes by their home. A server needs the key alone, and more fields
+    only cost it time: SecantusDB goes by the first that has an index, after it has tried them together.
+    """
+    return {"_id": key, "home": key[:HOME]} if spread else {"_id": key}
 
 
 def claim(table: bytes, part: int) -> bytes:

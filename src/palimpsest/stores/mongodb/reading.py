@@ -17,6 +17,7 @@ from palimpsest.stores.mongodb.layout import (
     Known,
     bucket_key,
     bucket_of,
+    by_key,
     head_key,
     home_of,
     id_key,
@@ -39,10 +40,10 @@ BATCH = 10_000
 
 
 class Reader:
-    """Reads documents. `collection` sees one state in each query."""
+    """Reads documents. `collection` sees one state in each query; `spread`: what is asked of it names homes."""
 
-    def __init__(self, url: str, collection: Any) -> None:
-        self.url, self.collection = url, collection
+    def __init__(self, url: str, collection: Any, spread: bool) -> None:
+        self.url, self.collection, self.spread = url, collection, spread
         self._parts = Documents()
         self._vouched: dict[bytes, tuple[Doc, bytes]] = {}
         self._heads: dict[bytes, Known] = {}
@@ -54,9 +55,10 @@ class Reader:
         wanted = list(keys)
         if not wanted:
             return []
-        homes = list(dict.fromkeys(key[:HOME] for key in wanted))
-        # The key comes first: SecantusDB goes by the first field that it has an index for.
-        where = {"_id": {"$in": wanted}, "home": homes[0] if len(homes) == 1 else {"$in": homes}}
+        where: Doc = {"_id": {"$in": wanted}}
+        if self.spread:
+            homes = list(dict.fromkeys(key[:HOME] for key in wanted))
+            where["home"] = homes[0] if len(homes) == 1 else {"$in": homes}
         found: list[Doc] = await self.collection.find(where, session=session, batch_size=BATCH).to_list()
         return found
 
@@ -64,7 +66,7 @@ class Reader:
         self, low: bytes, high: bytes, session: Any, *, limit: int = 0, last_first: bool = False
     ) -> list[Doc]:
         """The documents between two keys of one home and kind, both included, in order or the other way round."""
-        where = {"_id": {"$gte": low, "$lte": high}, "home": low[:HOME]}
+        where = by_key(low, self.spread) | {"_id": {"$gte": low, "$lte": high}}
         cursor = self.collection.find(where, session=session, batch_size=BATCH)
         found: list[Doc] = await cursor.sort([("_id", -1 if last_first else 1)]).limit(limit).to_list()
         return found

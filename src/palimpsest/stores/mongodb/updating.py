@@ -11,9 +11,9 @@ from pymongo import DeleteOne, ReplaceOne, UpdateOne
 from palimpsest.stores.backend import Batch, Step
 from palimpsest.stores.mongodb.layout import (
     HEAD_INLINE,
-    HOME,
     NUMBER,
     Known,
+    by_key,
     claim,
     due_of,
     head_key,
@@ -58,10 +58,9 @@ class Plan(NamedTuple):
             return False  # whose pieces have to go
         return not self.cells or (known.size < TAIL and known.own >= self.claims)
 
-    def update(self, known: Known) -> Update:
+    def update(self, known: Known, spread: bool) -> Update:
         """The update of a head that it fits."""
         step, number = self.step, os.urandom(NUMBER)
-        key = head_key(step.place)
         times = [at for at in (known.first, self.first) if at is not None]
         exp, first = step.expires if step.moves else known.exp, min(times, default=None)
         hot = (step.hot or b"") + number
@@ -81,8 +80,7 @@ class Plan(NamedTuple):
             size += len(batch)
         if step.moves:
             change["$currentDate"] = {"mark": {"$type": "timestamp"}}
-        # The key comes first: SecantusDB goes by the first field that it has an index for.
-        where = {"_id": key, "home": key[:HOME], "hot": known.hot}
+        where = {**by_key(head_key(step.place), spread), "hot": known.hot}
         return Update(where, change, number, known._replace(hot=hot, size=size, exp=exp, first=first))
 
 
@@ -130,22 +128,22 @@ OPTIONAL = ("hotv", "cold", "coldv", *EXPIRING)
 """What the document of a head may be without."""
 
 
-def operations(changed: Mapping[bytes, Doc | None]) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
+def operations(changed: Mapping[bytes, Doc | None], spread: bool) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
     """What makes documents so, by their keys; those that are None go."""
     found: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
     for key, doc in changed.items():
-        where = {"_id": key, "home": key[:HOME]}
+        where = by_key(key, spread)
         if doc is None:
             found.append(DeleteOne(where))
         elif kind_of(key) == b"h":
-            found.append(UpdateOne(where, _change_of(doc), upsert=True))
+            found.append(UpdateOne(where, _change_of(doc, where), upsert=True))
         else:
             found.append(ReplaceOne(where, doc, upsert=True))
     return found
 
 
-def _change_of(doc: Doc) -> Doc:
+def _change_of(doc: Doc, where: Doc) -> Doc:
     """The update that makes a head so, with a mark of the server's if it has moved."""
-    assigned = {name: value for name, value in doc.items() if name not in {"_id", "home", "mark", "moved"}}
+    assigned = {name: value for name, value in doc.items() if name not in {*where, "mark", "moved"}}
     change: Doc = {"$set": assigned, "$unset": {name: "" for name in OPTIONAL if name not in doc}}
     return change | {"$currentDate": {"mark": {"$type": "timestamp"}}} if doc.get("moved") else change
