@@ -154,6 +154,22 @@ def appends(address: str, calls: int) -> dict[str, float]:
     return asyncio.run(run())
 
 
+def growth(address: str, sizes: tuple[int, int] = (200, 10_000), calls: int = 80) -> dict[str, float]:
+    """Appends of a turn to a session of so many messages, in microseconds."""
+
+    async def run() -> dict[str, float]:
+        took: dict[str, float] = {}
+        async with both(address) as (_, _, memory):
+            for name, size in zip(("short", "long"), sizes, strict=True):
+                session, turns = memory.session(name, max_tokens=BUDGET), history(size)
+                for begin in range(0, len(turns), 200):
+                    await session.add([message for turn in turns[begin : begin + 200] for message in turn])
+                took[name] = median([await timed(lambda to=session, t=turn: to.add(t)) for turn in some(calls, seed=7)])
+        return {**took, "ratio": took["long"] / took["short"]}
+
+    return asyncio.run(run())
+
+
 def contexts(address: str, size: int, calls: int) -> dict[str, float]:
     """Contexts of a session of so many messages, by a memory that remembers none."""
 
@@ -222,6 +238,8 @@ def measured(given: Any) -> int:
             Figure("append, wall, mean, with what moves rows on", m["mean"], None, detail),
             Figure("round trips of an append, mean", m["trips"], 1.5),
         ]
+        g, detail = growth(address), "{long:.0f} / {short:.0f} us"
+        figures.append(Figure("append, time at 10,000 entries / at 200", g["ratio"], None, detail.format(**g)))
         times = {}
         for size in (1_000, given.large):
             c = over_runs(given.runs if size == 1_000 else 1, lambda size=size: contexts(address, size, given.calls))
