@@ -528,3 +528,18 @@ def test_validate_names_the_item_that_breaks_a_rule(given: list[Any], places: li
 
     assert [problem.message for problem in problems] == places
     assert all(problem.source for problem in problems)
+
+
+@pytest.mark.parametrize("id", ["", "a b", "x" * 65, "\u00e4", 5])
+def test_an_item_of_an_unknown_type_is_sent_without_an_id_that_is_none(id: Any) -> None:
+    """The API refuses such an id whatever the type; the log keeps it. A sound one is sent."""
+    given = [{"type": "news", "role": "user", "content": "hi", "id": id}, {"type": "news", "id": "n_1", "text": "ho"}]
+    with Memory.open("memory://") as memory:
+        session = responses_session(memory)
+        session.add(given)
+
+        context = session.context()
+
+        assert FORMAT.encode(session.entries()) == given
+    assert responses.faults(context.messages) == []
+    assert [message.get("id") for message in context.messages] == [None, "n_1"]

@@ -75,6 +75,10 @@ def test_both_classes_tell_the_same_of_a_verb(core: type, face: type) -> None:
     assert {name for name in set(verbs(core)) & set(verbs(face)) if not getattr(core, name).__doc__} == set()
 
 
+RETURNED = object()
+"""What every verb of a `Recorded` returns."""
+
+
 class Recorded:
     """A core that keeps what its verbs were given, by the names of their parameters, and does nothing."""
 
@@ -85,12 +89,12 @@ class Recorded:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         verb = getattr(self.core, name)
 
-        async def nothing() -> str:
-            return "returned"
+        async def nothing() -> object:
+            return RETURNED
 
-        def called(*args: Any, **options: Any) -> Coroutine[Any, Any, str] | str:
+        def called(*args: Any, **options: Any) -> Coroutine[Any, Any, object] | object:
             self.given = dict(inspect.signature(verb).bind(self, *args, **options).arguments)
-            return nothing() if inspect.iscoroutinefunction(verb) else "returned"
+            return nothing() if inspect.iscoroutinefunction(verb) else RETURNED
 
         return called
 
@@ -114,12 +118,12 @@ def test_every_verb_hands_on_what_it_was_given(core: type, face: type) -> None:
         assert {**recorded.given, "self": None} == {**given, "self": None}, name
         annotation = inspect.signature(getattr(face, name)).return_annotation
         if annotation == "Session":
-            assert (type(returned), returned._core) == (sync.Session, "returned"), name
+            assert (type(returned), returned._core) == (sync.Session, RETURNED), name
         elif annotation == "Memory":
-            assert (type(returned), returned._core) == (sync.Memory, "returned"), name
+            assert (type(returned), returned._core) == (sync.Memory, RETURNED), name
         elif annotation == "WorkingMemory":
-            assert (type(returned), returned._core) == (WorkingMemory, "returned"), name
+            assert (type(returned), returned._core) == (WorkingMemory, RETURNED), name
         elif annotation == "Knowledge":
-            assert (type(returned), returned._core) == (Knowledge, "returned"), name
+            assert (type(returned), returned._core) == (Knowledge, RETURNED), name
         elif name not in ("turn", "stream"):
-            assert returned == (None if annotation == "None" else "returned"), name
+            assert returned == (None if annotation == "None" else RETURNED), name

@@ -184,12 +184,13 @@ NOT_IN_NAME = r"[^A-Za-z0-9_-]"
 def sendable(item: Message) -> Message | None:
     """The item as the API takes it: without keys that its type has not, nulls and ids that are none.
 
-    None where a key that it needs is missing. An item of an unknown type stays as it is.
+    None where a key that it needs is missing. An item of an unknown type stays as it is, but for an id that is none.
     """
     kind = item.get("type")
     shape = SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        return item
+        is_sound = item.get("id") is None or is_id(item["id"], "")
+        return item if is_sound else {key: value for key, value in item.items() if key != "id"}
     given = _spelled(item)
     kept = {
         key: value if key in _FREE or (key == "error" and kind == "mcp_call") else without_nulls(value)

@@ -61,7 +61,7 @@ class _Check:
         """Check one item by itself and against those before it."""
         kind = item.get("type", "message" if "role" in item else "item_reference")
         id = own_id(item)
-        if id is not None and (kind == "message" or kind in SHAPES) and not is_id(id, str(kind)):
+        if id is not None and not is_id(id, str(kind)):
             self.add(i, f"{id!r} is no id of a {kind}", _ERROR)
         elif isinstance(id, str) and id in self.ids:
             self.add(i, f"two items share the id {id!r}", _ERROR)

@@ -915,7 +915,7 @@ class Memory:
     """
 
     def __init__(self, core: AsyncMemory | None = None) -> None:
-        if not isinstance(core, AsyncMemory):
+        if core is None or isinstance(core, str) or hasattr(core, "__fspath__"):
             raise ConfigError("Memory", core, "what Memory.open(address) gives, such as Memory.open('agent.db')")
         self._core = core
 
