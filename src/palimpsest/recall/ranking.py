@@ -102,7 +102,7 @@ class Ranking:
         for i, term in enumerate(asked):
             if sum(one.most for one in asked[i:]) > NOTHING * least:
                 self._take(term, reach)
-        self._best, self._several = self._best_parts()
+        self._best, self._divided = self._best_parts()
 
     def _take(self, asked: _Asked, reach: Sequence[tuple[int, int]]) -> None:
         """Take in how often each part of entries within reach has the next term, for its length: what BM25 made of it,
@@ -133,17 +133,17 @@ class Ranking:
     def _best_parts(self) -> tuple[dict[int, int], set[int]]:
         """The key of each entry's part that has most of the question, of equal ones the first; and the entries of which
         several parts have something of it."""
-        best, several = dict[int, int](), set[int]()
+        best, divided = dict[int, int](), set[int]()
         for key, worth in self._worth.items():
             entry = key >> PART_BITS
             other = best.setdefault(entry, key)
             if other == key:
                 continue
-            several.add(entry)
+            divided.add(entry)
             most = self._worth[other]
             if worth > most or (worth == most and key < other):
                 best[entry] = key
-        return best, several
+        return best, divided
 
     @property
     def wanted(self) -> list[int]:
@@ -162,15 +162,10 @@ class Ranking:
         """
         scores = self._scores(facts)
         sittings = _sittings(scores, facts)
-        for sitting in sittings:
-            more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
-            for entry in sitting:
-                scores[entry] += more
+        _add_sittings(scores, sittings)
         self._add_who_and_when(scores, facts)
         if self._question.several:
-            for sitting in sittings:
-                best = max(sitting, key=lambda entry: (scores[entry], entry))
-                scores.update((entry, SEVERAL_BEHIND * scores[entry]) for entry in sitting if entry != best)
+            _put_the_best_first(scores, sittings)
         kept = [(score, entry) for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
         return [
             Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, 0) & _PART)
@@ -183,7 +178,7 @@ class Ranking:
         for worth, amounts in zip(self._worths, self._spread(scores, facts), strict=True):
             for entry, amount in amounts.items():
                 scores[entry] += worth * amount / (amount + SATURATION)
-        for entry in self._several & scores.keys():
+        for entry in self._divided & scores.keys():
             every = sum(self._worths[term] * held / (held + SATURATION) for term, held in self._held[entry].items())
             scores[entry] -= (1 - REST) * (every - self._worth[self._best[entry]])
         return scores
@@ -234,6 +229,21 @@ def _sittings(entries: Iterable[int], facts: Mapping[int, Facts]) -> list[list[i
         sitting.append(entry)
         last = at
     return sittings
+
+
+def _add_sittings(scores: dict[int, float], sittings: Iterable[Sequence[int]]) -> None:
+    """Add to each entry what the best three of its sitting have."""
+    for sitting in sittings:
+        more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
+        for entry in sitting:
+            scores[entry] += more
+
+
+def _put_the_best_first(scores: dict[int, float], sittings: Iterable[Sequence[int]]) -> None:
+    """Have all but the best entry of each sitting count less."""
+    for sitting in sittings:
+        best = max(sitting, key=lambda entry: (scores[entry], entry))
+        scores.update((entry, SEVERAL_BEHIND * scores[entry]) for entry in sitting if entry != best)
 
 
 def _runs(entries: Iterable[int], far: int) -> list[list[int]]:
