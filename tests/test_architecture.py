@@ -180,3 +180,17 @@ def test_parts_are_held_and_not_inherited() -> None:
 
     assert {name for name in variants if bases[name] & variants} == set()
     assert bases["AsyncSession"] == bases["AsyncMemory"] == set()
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5 gets `(?:...)*+` wrong where the group may be matched in several ways: it finds other text.
+    `(?>(?:...)*)` means the same, and is right everywhere."""
+    possessive = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\})\+")
+    found = {
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in ROOT.rglob("*.py")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if possessive.search(line)
+    }
+
+    assert found == set()

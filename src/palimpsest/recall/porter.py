@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 _CONSONANT = "(?:[^aeiouy]|(?<![^aeiou])y)"  # a y at the beginning, or behind a vowel
 _VOWEL = "(?:[aeiou]|(?<=[^aeiou])y)"
-_GROUP = f"{_CONSONANT}*+{_VOWEL}++{_CONSONANT}"
+_CONSONANTS, _VOWELS = f"(?>{_CONSONANT}*)", f"(?>{_VOWEL}+)"
+_GROUP = f"{_CONSONANTS}{_VOWELS}{_CONSONANT}"
 _MORE_THAN_0 = re.compile(_GROUP).match
-_MORE_THAN_1 = re.compile(f"{_GROUP}++{_CONSONANT}*+{_VOWEL}++{_CONSONANT}").match
-_EXACTLY_1 = re.compile(f"{_GROUP}{_CONSONANT}*+{_VOWEL}*+$").match
-_WITH_VOWEL = re.compile(f"{_CONSONANT}*+{_VOWEL}").match
+_MORE_THAN_1 = re.compile(f"{_GROUP}{_GROUP}").match
+_EXACTLY_1 = re.compile(f"{_GROUP}{_CONSONANTS}(?>{_VOWEL}*)$").match
+_WITH_VOWEL = re.compile(f"{_CONSONANTS}{_VOWEL}").match
 _DOUBLE = re.compile(r".*([^aeiouylsz])\1$").match
 _SHORT = re.compile(f".*{_CONSONANT}{_VOWEL}(?![wxy]){_CONSONANT}$").match
 

@@ -23,7 +23,7 @@ MOST_TERMS = 32
 """Terms of a question that are asked; of a longer one the first."""
 
 _QUOTED = re.compile(r"\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|`([^`\n]{2,200})`|«([^»\n]{2,200})»")
-_IDENTIFIER = re.compile(r"[^\W_]{1,64}+(?:[_./:@#\\-]{1,2}+[^\W_]{1,64}+)++")
+_IDENTIFIER = re.compile(r"[^\W_]{1,64}+(?>(?:[_./:@#\\-]{1,2}+[^\W_]{1,64}+)+)")
 _FIRST_PERSON = re.compile(r"(?<![\w'])(?:I|[Mm]y|[Mm]e|[Mm]ine|I'(?:m|ve|d|ll))(?![\w'])")
 _MANY = frozenset(("many", "often"))
 _SINGULAR = frozenset(("is", "was"))

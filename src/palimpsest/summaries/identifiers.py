@@ -36,12 +36,12 @@ FOLLOWING = rf" (?:(?:of )?{_MONTH}|[AaPp][Mm.]|(?:{_UNIT})(?!\w))|,\d"
 SEPARATORS = r"\s\"`<>(){}\[\],;|=“”„«»!?…—"
 TOKEN = (
     r"[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s<>\"`“”]++"
-    r"|[-+]?[$€£¥]?\d{1,3}+(?:,\d{3})++(?:\.\d++)?%?"
-    rf"|(?:[^'\u2019{SEPARATORS}]|(?<=\w)['\u2019](?=\w))++"
+    r"|[-+]?[$€£¥]?\d{1,3}+(?>(?:,\d{3})+)(?:\.\d++)?%?"
+    rf"|(?>(?:[^'\u2019{SEPARATORS}]|(?<=\w)['\u2019](?=\w))+)"
 )
 _BREAK = r"\n\r\v\f\x85\u2028\u2029"
 _IN_QUOTES = re.compile(rf"(?<!\w)\"([^\"{_BREAK}]{{2,{_QUOTED}}})\"(?!\w)|“([^”{_BREAK}]{{2,{_QUOTED}}})”")
-_UNCASED_NUMBER = re.compile(r"\d++(?:[.,:/-]\d++)*+[^\W\d_]?")
+_UNCASED_NUMBER = re.compile(r"\d++(?>(?:[.,:/-]\d++)*)[^\W\d_]?")
 _CODE = re.compile(
     r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}"  # an e-mail address
     r"|[@#]\w[\w-]*"  # a handle, a tag

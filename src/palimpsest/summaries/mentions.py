@@ -66,13 +66,13 @@ _END = rf"(?=[{SEPARATORS}'\u2019]|\Z)"
 _WORD, _NUMBER, _AMOUNT = 1, 2, 3
 _BETWEEN = r" \n\t,;!?\"()"
 _NEXT = re.compile(
-    rf"(?:[a-z{_BETWEEN}]+(?<=[{_BETWEEN}])(?:: )?+"  # whole words and what stands between them, as many as there are
+    rf"(?>(?:[a-z{_BETWEEN}]+(?<=[{_BETWEEN}])(?>(?:: )?)"  # whole words, what stands between them
     rf"|[a-z]++[.:][{_BETWEEN}]++"
     rf"|[{SEPARATORS}]++"
-    rf"|[a-z](?:[^{SEPARATORS}{_DIGITS}A-Z@#/\\_.:'\u2019]++|[.:](?![\w:])|(?<=\w)['\u2019](?=\w))*+{_END}"
-    rf"|(?:[^\w{SEPARATORS}@#/\\'\u2019.:{_DIGITS}]|[.:](?![\w:]))++{_END}"  # signs
+    rf"|[a-z](?>(?:[^{SEPARATORS}{_DIGITS}A-Z@#/\\_.:'\u2019]++|[.:](?![\w:])|(?<=\w)['\u2019](?=\w))*){_END}"
+    rf"|(?>(?:[^\w{SEPARATORS}@#/\\'\u2019.:{_DIGITS}]|[.:](?![\w:]))+){_END}"  # signs
     r"|(?<!\w)['\u2019]|['\u2019](?!\w)"
-    r")*+"
+    r")*)"
     rf"(?:([A-Z][a-z]*+)(?=[.:]?(?:[{SEPARATORS}]|\Z))"
     rf"|([0-9]++)(?!,[0-9]{{3}})(?=[{SEPARATORS}]|\Z)(?:(?={FOLLOWING})())?|({TOKEN})|\Z)"
 )

@@ -9,10 +9,10 @@ from palimpsest.transfer.sources.files import Ahead
 from palimpsest.transfer.sources.limits import Limits
 from palimpsest.transfer.sources.values import BOM, VALUE, VALUES, Value, brackets, read
 
-_UP_TO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}]|")', re.DOTALL)
+_UP_TO_BRACKET = re.compile(rb'(?>(?:[^"\[\]{}]++|"(?>(?:[^"\\]++|\\.)*)")*)([\[\]{}]|")', re.DOTALL)
 """Everything up to the next bracket outside of strings, or up to a string whose end has not been read yet."""
 
-_REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
+_REST_OF_STRING = re.compile(rb'(?>(?:[^"\\]++|\\.)*)("?)', re.DOTALL)
 """What is left of a string: up to its end, or as far as it was read."""
 
 _COMMAS = re.compile(rb"[\s,]*+")

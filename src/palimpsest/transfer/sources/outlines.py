@@ -21,7 +21,7 @@ SAMPLE_ITEMS, SAMPLE_BYTES = 50, 8 * MEBIBYTE
 """How many items of a list are known, and of how many bytes together; the first one in any case."""
 
 _BLANK = b" \t\r\n"
-_KEY = re.compile(rb'("(?:[^"\\]++|\\.)*+")\s*+:\s*+\Z', re.DOTALL)
+_KEY = re.compile(rb'("(?>(?:[^"\\]++|\\.)*)")\s*+:\s*+\Z', re.DOTALL)
 """The key of what comes next."""
 
 

@@ -110,6 +110,6 @@ def brackets(text: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 _decode = msgspec.json.Decoder().decode
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRING = re.compile(rb'"(?>(?:[^"\\]++|\\.)*)"', re.DOTALL)
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
