@@ -16,7 +16,7 @@ from palimpsest.stores.backend import Ask, Listed, Place, Range, Row, Step
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.mongodb import open_mongodb
 from palimpsest.stores.mongodb.updating import TAIL
-from writer import ENTRIES_A_TURN, quarters, turn
+from writer import ENTRIES_A_TURN, known_to, quarters, turn
 
 # --- what it costs
 
@@ -24,14 +24,7 @@ from writer import ENTRIES_A_TURN, quarters, turn
 def sent_by(do: Callable[[Session], object], turns: int = 12, summary: bool = False) -> list[str]:
     """The commands that a memory sends for something, that knows its session and remembers no context."""
     with mongostore.watched() as sent, Memory.open(mongostore.address_of(), view_bytes=0) as memory:
-        session = memory.session("s", max_tokens=2000, counter=quarters)
-        for begin in range(0, turns, 200):
-            session.add([one for number in range(begin, min(begin + 200, turns)) for one in turn(str(number))])
-        if summary:
-            session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0})
-        session.count()
-        session.context()
-        session.context()
+        session = known_to(memory, turns, summary=summary)
         sent.clear()
         do(session)
         return list(sent)

@@ -25,7 +25,7 @@ from palimpsest.testing import BackendFactory, StoreConformance
 from postgres_writer import watched
 from postgresstore import address_of, asked, schema_of
 from sealed import BOTH
-from writer import quarters, turn
+from writer import known_to, quarters, turn
 
 asyncpg = pytest.importorskip("asyncpg", reason="the extra `postgres` is not installed")
 
@@ -240,12 +240,7 @@ Sent = list[tuple[str, tuple[Any, ...]]]
 def sent_by(do: Callable[[Any], Any], address: str, turns: int = 40) -> Sent:
     """What a memory that knows its session sends for something, in the order of its round trips."""
     with watched() as sent, Memory.open(address, view_bytes=0) as memory:
-        session = memory.session("s", max_tokens=2000, counter=quarters)
-        for begin in range(0, turns, 500):
-            session.add([one for number in range(begin, min(begin + 500, turns)) for one in turn(str(number))])
-        session.count()
-        session.context()
-        session.context()
+        session = known_to(memory, turns)
         sent.clear()
         do(session)
         return list(sent)

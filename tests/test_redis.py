@@ -29,7 +29,7 @@ from palimpsest.testing import BackendFactory, StoreConformance
 from redisstore import address_of, keys_of, opened, raw, watched
 from sealed import BOTH
 from servers import Server, valkey_cluster, with_options
-from writer import quarters, turn
+from writer import known_to, turn
 
 pytest.importorskip("redis", reason="the extra `redis` is not installed")
 
@@ -212,17 +212,10 @@ def test_a_damaged_row_is_named_and_the_rest_is_read() -> None:
 # --- what it costs
 
 
-def sent_by(do: Callable[[Any], Any], turns: int = 40, **compaction: Any) -> int:
+def sent_by(do: Callable[[Any], Any], turns: int = 40, summary: bool = False) -> int:
     """How many round trips a memory that knows its session needs for something."""
     with watched() as sent, Memory.open(address_of(), view_bytes=0) as memory:
-        session = memory.session("s", max_tokens=2000, counter=quarters)
-        for number in range(turns):
-            session.add(turn(str(number)))
-        if compaction:
-            session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0})
-        session.count()
-        session.context()
-        session.context()
+        session = known_to(memory, turns, summary=summary)
         sent.clear()
         do(session)
         return len(sent)
@@ -231,10 +224,8 @@ def sent_by(do: Callable[[Any], Any], turns: int = 40, **compaction: Any) -> int
 @pytest.mark.parametrize("summary", [False, True])
 def test_what_is_done_all_day_is_one_round_trip(summary: bool) -> None:
     """An append by who knows the head, and a steady context, with a summary or without."""
-    more = {"summary": True} if summary else {}
-
-    assert sent_by(lambda session: session.add(turn("one more")), **more) == 1
-    assert sent_by(lambda session: session.context(), **more) == 1
+    assert sent_by(lambda session: session.add(turn("one more")), summary=summary) == 1
+    assert sent_by(lambda session: session.context(), summary=summary) == 1
 
 
 @pytest.mark.parametrize(

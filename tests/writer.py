@@ -29,6 +29,19 @@ BUDGET = 200
 """Tokens of the contexts that this process makes: a cut every few turns."""
 
 
+def known_to(memory: Memory, turns: int, *, summary: bool = False) -> Session:
+    """A session of so many turns that was counted and shown, so that its memory knows of it what it can."""
+    session = memory.session("s", max_tokens=2000, counter=quarters)
+    for begin in range(0, turns, 200):
+        session.add([one for number in range(begin, min(begin + 200, turns)) for one in turn(str(number))])
+    if summary:
+        session.compact({"strategy": "summarizer", "interaction_keep": 2, "cod_max_loops": 0})
+    session.count()
+    session.context()
+    session.context()
+    return session
+
+
 def quarters(text: str) -> int:
     """Count a token for every four characters: needs no vocabulary, so a process starts quickly."""
     return -(-len(text) // 4)

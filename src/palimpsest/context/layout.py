@@ -253,9 +253,8 @@ class LayoutReader:
         if not (alone and begins and same and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         budget, fixed = self._budget(cut)
-        window = msgspec.structs.replace(
-            layout.window, groups=[group.again() for group in groups]
-        )  # planning marks them
+        apart = [group.again() for group in groups]  # planning marks them
+        window = msgspec.structs.replace(layout.window, groups=apart)
         return msgspec.structs.replace(layout, cut=cut, budget=budget, fixed=fixed, window=window)
 
     def read(self, head: Head, cut: Cut) -> Steps[tuple[list[Entry], bool]]:

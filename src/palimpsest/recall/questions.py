@@ -27,7 +27,8 @@ _IDENTIFIER = re.compile(r"[^\W_]{1,64}+(?>(?:[_./:@#\\-]{1,2}+[^\W_]{1,64}+)+)"
 _FIRST_PERSON = re.compile(r"(?<![\w'])(?:I|[Mm]y|[Mm]e|[Mm]ine|I'(?:m|ve|d|ll))(?![\w'])")
 _MANY = frozenset(("many", "often"))
 _SINGULAR = frozenset(("is", "was"))
-_AUXILIARY = frozenset("are can could did do does had has have might should were will would".split())  # noqa: SIM905
+_HAVE = frozenset(("has", "have"))
+_AUXILIARY = _HAVE | {"are", "can", "could", "did", "do", "does", "had", "might", "should", "were", "will", "would"}
 _LONGEST = 10_000
 _QUARTER = 92 * 24 * 3600 * 1_000_000
 
@@ -97,7 +98,7 @@ def _asks_for_several(said: Sequence[str]) -> bool:
         noun = behind[verb - 1] if verb and asking in ("what", "which") else ""
         if noun.endswith("s") and not noun.endswith("ss"):
             return True
-        if asking in ("what", "which", "who", "where", "how") and behind[verb] in ("has", "have"):
+        if asking in ("what", "which", "who", "where", "how") and behind[verb] in _HAVE:
             return behind[0] != "long"
     return False
 

@@ -61,13 +61,10 @@ class Contexts:
         """Return what to send to the model next."""
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
-        usual = type(tools) is tuple or type(tools) is list  # quicker to ask for
-        if not usual and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence)):
-            raise ConfigError("tools", tools, "a list of tools' schemas")
+        schemas = _schemas(tools)
         values.switch("dry_run", dry_run)
         if isinstance(view, str):
             self._scope.gate.refuse([view], "view")
-        schemas = cast("tuple[Message, ...]", tuple(tools or ()))  # which are only read
         call = ContextRequest(
             system or None, schemas, format, reserve, max_tokens, max_messages, view, model, at, dry_run
         )
@@ -262,3 +259,11 @@ def _texts(tail: str | Mapping[str, str] | None) -> Sequence[Text]:
 
     given = {"tail": tail} if isinstance(tail, str) else tail
     return [Text(name, text) for name, text in given.items() if text]
+
+
+def _schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """Tools' schemas, which are only read. Raises ConfigError for what is no list of them."""
+    usual = type(tools) is tuple or type(tools) is list  # quicker to ask for
+    if not usual and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence)):
+        raise ConfigError("tools", tools, "a list of tools' schemas")
+    return cast("tuple[Message, ...]", tuple(tools or ()))
