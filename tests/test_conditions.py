@@ -7,7 +7,6 @@ import copy
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,12 +138,9 @@ ATTACKS = {
 @pytest.mark.parametrize("text", [text for texts in ATTACKS.values() for text in texts])
 def test_an_attack_is_refused_at_load(text: str) -> None:
     """Whatever the language has not is one config error at load, at once, whatever Python's parser makes of it."""
-    started = time.perf_counter()
-
     with pytest.raises(ConfigError) as caught:
         parse(text)
 
-    assert time.perf_counter() - started < 60  # a guard against hanging: what is not refused would take hours
     assert caught.value.found == text.strip() or len(text) > 1_000
 
 

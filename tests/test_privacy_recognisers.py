@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -200,15 +199,29 @@ def test_the_presets_name_recognisers_that_there_are() -> None:
     assert set(POSITIVE) == set(BUILT_IN)
 
 
-@settings(max_examples=examples(150), deadline=None)
+EDGES = st.text(alphabet=st.sampled_from("04aA .-_:@/\n?=(\"',\u00e9\u2011"), max_size=4)
+"""What a recogniser may take for the edge of what it looks for, or not."""
+
+
+@pytest.mark.parametrize("text", ["1.ghp_{}", "see 4.sk_live_{}", "0.hooks.slack.com/services/T9Y09J/BIV71VQ/tz4NRE1"])
+def test_a_key_behind_the_number_of_a_list_is_found(text: str) -> None:
+    """A digit and a dot are no part of a key, as they would be of a number."""
+    assert "[REDACTED]" in Redactor({"recognisers": "default"}).text(
+        text.format("hk7qk71czytK9dQWXRCFgaH8qPj2dCjki40J")
+    )
+
+
+@settings(max_examples=examples(900), deadline=None)
 @given(st.data())
 def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataObject) -> None:
     """Whoever is asked in spite of the first look finds nothing either."""
     rng = random.Random(data.draw(st.integers(0, 10**6)))
     pieces = [make(rng) for make in rng.sample([*POSITIVE.values(), *NEGATIVE], 2)]
     pieces = ["".join(piece) if isinstance(piece, tuple) else piece for piece in pieces]
-    text = data.draw(st.text(max_size=6)).join(pieces)
-    scan = Scan(text)
+    between, before = (data.draw(st.text() | EDGES, label) for label in ("between", "before"))
+    text = before + between[:6].join(pieces)
+    cut = data.draw(st.integers(0, len(text)))
+    scan = Scan(text := data.draw(st.sampled_from([text, text[cut:], text[:cut]])))
 
     for kind, recogniser in BUILT_IN.items():
         if not recogniser.may_find(scan) or not re.search(recogniser.sign, scan.ascii.decode("ascii")):
@@ -274,30 +287,21 @@ HOSTILE += ["1234\n", "12345678  ", "de89", "curl -u a:", "mysql a ", "<password
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("size", [8_000, pytest.param(30_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [300_000, pytest.param(3_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_time_grows_with_the_length_and_not_faster(unit: str, size: int) -> None:
-    """Four times the text takes less than ten times as long, where quadratic would be sixteen."""
-    redactor = Redactor({"recognisers": "default"})
+def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
+    """What would go back over it for every character does not end within the time that a run gives to a test."""
+    text = (unit * (size // len(unit) + 1))[:size]
+    unchanged = Redactor({"recognisers": "default"}).text(text) == text
 
-    def seconds(size: int) -> float:
-        text = (unit * (size // len(unit) + 1))[:size]
-        started = time.process_time()
-        redactor.text(text)
-        return time.process_time() - started
-
-    short, long = (min(seconds(size) for _ in range(2)) for size in (size, 4 * size))
-    assert long < 10 * short + 0.05
-    assert long < 5
+    assert unchanged or any(recogniser.may_find(Scan(text)) for recogniser in BUILT_IN.values())
 
 
-def test_ten_megabytes_of_ordinary_text_take_seconds() -> None:
+def test_ten_megabytes_of_ordinary_text_are_looked_at() -> None:
     """An entry of 10 MB is looked at whole, and what is private in it is found."""
     text = (PROSE[0] + "\n") * (10_000_000 // (len(PROSE[0]) + 1)) + "bob@example.com"
 
-    started = time.process_time()
     cleaned = Redactor({"recognisers": "default"}).text(text)
 
     assert cleaned.endswith("\n[REDACTED]")
     assert len(cleaned) == len(text) - len("bob@example.com") + len("[REDACTED]")
-    assert time.process_time() - started < 8

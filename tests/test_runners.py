@@ -7,7 +7,6 @@ import concurrent.futures
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -125,18 +124,19 @@ def test_a_loop_that_is_held_up_does_not_hold_up_a_synchronous_caller() -> None:
 def test_an_interrupt_comes_through_at_once() -> None:
     """Ctrl-C ends the wait of a synchronous caller, for a function or a coroutine, and cancels the latter."""
     let_go, endless = threading.Event(), Endless(interrupt)
+    ended: list[str] = []
 
     def hanging() -> None:
         interrupt()
         let_go.wait(PATIENCE)
+        ended.append("hanging")
 
     async def work(runner: Runner) -> None:
-        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             await runner.wait(endless(), PATIENCE)
         with pytest.raises(KeyboardInterrupt):
             await runner.outside(hanging, timeout=PATIENCE)
-        assert time.monotonic() - began < PATIENCE / 2
+        assert ended == []
 
     inline(work)
     assert endless.cancelled.wait(PATIENCE)
@@ -285,7 +285,7 @@ def test_closing_waits_for_what_has_begun(complete: Complete) -> None:
 
 def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
     """A job that hangs is let go: what it awaits is cancelled, and what was still to begin never does."""
-    endless, began = Endless(), time.monotonic()
+    endless = Endless()
     never: list[str] = []
 
     async def hanging(runner: Runner) -> None:
@@ -299,7 +299,6 @@ def test_closing_waits_no_longer_than_it_is_told(complete: Complete) -> None:
 
     complete(work)
     assert never == []
-    assert time.monotonic() - began < PATIENCE / 2
 
 
 def test_closing_ends_a_wait_in_another_thread() -> None:

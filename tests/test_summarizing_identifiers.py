@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -228,13 +226,8 @@ def test_what_is_known_of_tokens_changes_nothing():
     "piece",
     ["a", "A", "1", '"', "a.", "a/", "A ", "1,", ",111", "May ", "1 ", "a@", "://", "<", "\ud800", "A b. ", "'", "'a"],
 )
-def test_the_time_is_linear(piece):
-    """Ten times the text takes about ten times as long: nothing goes back over it."""
-    small, large = (piece * (n // len(piece)) for n in (20_000, 200_000))
+def test_nothing_goes_back_over_a_text(piece):
+    """A megabyte ends, and what is found in it is what a part of it has, up to what touches an end."""
+    short, long = (terms(piece * (size // len(piece))) for size in (20_000, 1_000_000))
 
-    began = time.process_time()
-    terms(small)
-    between = time.process_time()
-    terms(large)
-
-    assert time.process_time() - between < 30 * (between - began) + 0.3
+    assert len(long) <= len(short) + 2

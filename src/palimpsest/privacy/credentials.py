@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import EDGE, Scan
+from palimpsest.privacy.scanning import Scan
 
 # --- keys and tokens
 
@@ -38,8 +38,13 @@ _PREFIXES = (
     r"A[KS]IA|gh[pousr]_|github_pat_|glpat-|[rs]k[_-]|gsk_|xai-|pplx-|r8_|hf_|AIza|ya29\.|tvly-|xox[abeoprs]-|xapp-"
     r"|whsec_|SG\.|npm_|pypi-|dop_v1_|shp(?:at|ca|pa|ss)_|glsa_|sq0[a-z]{3}-|lin_api_|eyJ"
 )
-API_KEY_SIGN = rf"{EDGE}(?:{_PREFIXES})[\w-]{{8}}|[0-9]:AA[\w-]{{30}}|hooks\.slack"
+API_KEY_SIGN = rf"(?:^|[^0-9A-Za-z])(?:{_PREFIXES})[\w-]{{8}}|[0-9]:AA[\w-]{{30}}|hooks\.slack"
 """Of every alternative of `_KEY` its prefix, and a few of the characters behind it."""
+
+
+def may_be_api_key(scan: Scan) -> bool:
+    """Whether there is a word as long as a key, or a hook's address, whose words may be shorter."""
+    return bool(scan.long_words) or "hooks.slack" in scan.text
 
 
 def api_keys(scan: Scan) -> Iterator[Span]:

@@ -17,6 +17,7 @@ from palimpsest.privacy.credentials import (
     CREDENTIAL_SIGN,
     api_keys,
     credentials,
+    may_be_api_key,
     may_hold_credential,
     private_keys,
 )
@@ -56,7 +57,7 @@ def _runs(scan: Scan) -> object:
 BUILT_IN: dict[str, BuiltIn] = {
     "private_key": BuiltIn(private_keys, lambda scan: scan.capitals and "BEGIN " in scan.text, "-----BEGIN"),
     "credential": BuiltIn(credentials, may_hold_credential, CREDENTIAL_SIGN),
-    "api_key": BuiltIn(api_keys, lambda scan: scan.long_words, API_KEY_SIGN),
+    "api_key": BuiltIn(api_keys, may_be_api_key, API_KEY_SIGN),
     "email": BuiltIn(emails, lambda scan: "@" in scan.text or "%40" in scan.text, "@|%40"),
     "iban": BuiltIn(ibans, lambda scan: scan.digits >= 8, IBAN_SIGN),
     "card": BuiltIn(cards, may_be_card, CARD_SIGN),
