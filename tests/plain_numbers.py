@@ -20,13 +20,18 @@ Places = set[tuple[int, int]]
 SPREAD = re.compile(r"(?:[ ._/?\t\r\n-]|[^\x00-\x7f]){1,3}")
 STRETCH = re.compile(r"[0-9](?:[0-9 .()/?-]|[^\x00-\x7f]){5,}[0-9]")
 PHONE_LABEL = re.compile(
-    r"(?:\b(?:tele)?(?:phone|fon|fone)|\b(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}\Z", re.IGNORECASE
+    r"(?<![A-Za-z0-9])(?:(?:tele)?(?:phone|fon|fone)|(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}\Z",
+    re.IGNORECASE,
 )
-SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?\Z", re.IGNORECASE)
+SSN_LABEL = re.compile(
+    r"(?<![A-Za-z0-9])(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?\Z", re.IGNORECASE
+)
 NINO = re.compile(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z](?: ?[0-9]{2}){3} ?[A-D](?![A-Za-z0-9])")
 OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-IPV4 = re.compile(rf"(?<![\w.]){OCTET}(?:\.{OCTET}){{3}}(?![\w]|\.[0-9])")
-IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.[0-9]{1,3}){3})?(?![\w:])")
+IPV4 = re.compile(rf"(?<![A-Za-z0-9])(?<![0-9]\.){OCTET}(?:\.{OCTET}){{3}}(?![A-Za-z0-9]|\.[0-9])")
+IPV6 = re.compile(
+    r"(?<![A-Za-z0-9:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.[0-9]{1,3}){3})?(?![A-Za-z0-9:])"
+)
 
 
 def groups(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
@@ -38,12 +43,17 @@ def digits(text: str) -> str:
     return "".join(re.findall("[0-9]", text))
 
 
+def touching(char: str) -> bool:
+    """A digit, or a letter of a script with capitals."""
+    return char.isdecimal() or char.upper() != char.lower()
+
+
 def apart(text: str, start: int, end: int) -> bool:
-    """Whether no letter or digit touches the place, nor a decimal point with a digit behind it."""
+    """Whether no such letter or digit touches the place, nor a decimal point with a digit behind it."""
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
-    if before and (before[-1].isalnum() or (before[-1] == "." and before[0].isdecimal())):
+    if before and (touching(before[-1]) or (before[-1] == "." and before[0].isdecimal())):
         return False
-    return not (after and (after[0].isalnum() or (after[0] == "." and after[1:].isdecimal())))
+    return not (after and (touching(after[0]) or (after[0] == "." and after[1:].isdecimal())))
 
 
 def in_groups(text: str, sizes: tuple[int, ...], between: str) -> Iterator[tuple[int, int]]:
@@ -146,6 +156,8 @@ def phone(text: str) -> Places:
     found: Places = set()
     for stretch in STRETCH.finditer(text):
         run = groups(text, *stretch.span())
+        if re.match(r"[0-9]{1,3}[.)] {1,2}[0(]", stretch.group()):  # the number of a list
+            run = run[1:]
         end = phone_end(text, run)
         for start, stop in [(run[0][0], end)] if end is not None else american(text, run):
             opens = start - (len(text[max(start - 2, 0) : start]) - len(text[max(start - 2, 0) : start].rstrip("+(")))
@@ -196,8 +208,16 @@ def us_ssn(text: str) -> Places:
         if re.match("(?!000|666|9)[0-9]{3}(?!00)[0-9]{2}(?!0000)", digits(text[start:end]))
         and digits(text[start:end]) not in _SPECIMENS
         and apart(text, start, end)
-        and "-" not in (text[start - 1 : start], text[end : end + 1])
+        and not joined(text, start, end)
     }
+
+
+def joined(text: str, start: int, end: int) -> bool:
+    """Whether a dash joins the place to something else than the word that names such a number."""
+    before, after = text[max(start - 2, 0) : start], text[end : end + 2]
+    named = SSN_LABEL.search(text[:start][-40:])
+    ahead = before.endswith("-") and len(before) == 2 and touching(before[0]) and not named
+    return ahead or (after.startswith("-") and len(after) == 2 and touching(after[1]))
 
 
 def uk_nino(text: str) -> Places:

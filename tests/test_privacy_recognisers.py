@@ -211,6 +211,33 @@ def test_a_key_behind_the_number_of_a_list_is_found(text: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("我的卡号是4111111111111111请记住", "我的卡号是[REDACTED]请记住"),
+        (
+            "내 번호는 010-1234-5678이고 카드는 4111 1111 1111 1111입니다",
+            "내 번호는 [REDACTED]이고 카드는 [REDACTED]입니다",
+        ),
+        ("IBANはDE89370400440532013000です", "IBANは[REDACTED]です"),
+        ("บัตร4111111111111111ครับ", "บัตร[REDACTED]ครับ"),
+        ("ทดสอบ203.0.113.7ครับ", "ทดสอบ[REDACTED]ครับ"),
+        ("邮箱bob@example.com请联系", "邮箱[REDACTED]请联系"),
+        ("用户@例子.中国", "[REDACTED]"),
+        ("联系Tel. 5959778094", "联系Tel. [REDACTED]"),
+        ("né4111111111111111", "né4111111111111111"),
+        ("_203.0.113.7_ _bob@example.com-", "_[REDACTED]_ [REDACTED]-"),
+        ("No.203.0.113.7", "No.[REDACTED]"),
+        ("1. 0171/4454138\n2) 0171/4454139", "1. [REDACTED]\n2) [REDACTED]"),
+        ("SSN-219-09-9998, ORD-219-09-9998", "SSN-[REDACTED], ORD-219-09-9998"),
+    ],
+)
+def test_what_stands_beside_a_value_hides_it_only_where_it_may_be_part_of_it(text: str, left: str) -> None:
+    """Scripts that have no spaces, marks of emphasis and lists are none; letters with capitals, and versions, are."""
+    for linear in (True, False):
+        assert Redactor({"recognisers": "default"}, linear=linear).text(text) == left
+
+
 @settings(max_examples=examples(900), deadline=None)
 @given(st.data())
 def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataObject) -> None:

@@ -14,7 +14,15 @@ _LOCAL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}")
 _QUOTED = re.compile(r"\"[\w .!#$%&'*+/=?^`{|}~-]{1,62}\"")
 """A name in quotes, which may have spaces: `"jane doe"@example.com`. Read backwards, like the other."""
 
-_DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}(?![\w-])")
+_CAPITALS = r"A-Za-z\u00c0-\u024f\u0370-\u04ff"
+"""Letters of scripts with capitals, whose words have spaces between them."""
+
+_DOMAIN = re.compile(
+    rf"(?:[^\W_](?:[\w-]{{0,61}}[^\W_])?\.){{1,8}}(?:[A-Za-z]{{2,24}}(?![0-9{_CAPITALS}])|[^\W\d_]{{2,24}}(?![^\W_]))"
+)
+_WRITTEN_TO = re.compile(rf"[^\W\d_{_CAPITALS}]")
+"""What may touch an address without being of it: Chinese and others put no space before it."""
+
 _FILE_ENDS = (
     "avif bmp css csv gif html ico jpeg jpg js json jsx log map md mp3 mp4 pdf png svg ts tsx txt webp xml yaml"
 )
@@ -40,7 +48,8 @@ def emails(scan: Scan) -> Iterator[Span]:
         if local is None or domain is None:
             continue
         name = local.group()[::-1]
-        name = name if name[0] == '"' else name.lstrip(".'`/=?&{|}!#$%^*~-")
+        name = name if name[0] == '"' else _WRITTEN_TO.split(name)[-1] or name
+        name = name.lstrip(".'`/=?&{|}!#$%^*~-")
         host = _host(domain.group())
         if name and host and not (name == "git" and text[domain.end() : domain.end() + 1] in (":", "/")):
             end = behind + len(host)
@@ -57,10 +66,15 @@ def _host(domain: str) -> str:
 
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w]|\.[0-9])")
-_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.[0-9]{1,3}){3})?(?![\w:])")
-_DOTS, _COLONS = re.compile(r"\.[0-9]{1,3}\.[0-9]{1,3}\."), re.compile(r":[0-9A-Fa-f]{0,4}:")
-"""What there is in the middle of either; both begin with one character, for which `re` looks quickly."""
+_IPV4 = re.compile(rf"(?<![A-Za-z0-9])(?<![0-9]\.){_OCTET}(?:\.{_OCTET}){{3}}(?![A-Za-z0-9]|\.[0-9])")
+_IPV6 = re.compile(
+    r"(?<![A-Za-z0-9:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.[0-9]{1,3}){3})?(?![A-Za-z0-9:])"
+)
+_DOTS, _COLONS = re.compile(r"\.(?=[0-9]{1,3}\.[0-9]{1,3}\.)"), re.compile(r":[0-9A-Fa-f]{0,4}:")
+"""What there is in the middle of either; both begin with one character, for which `re` looks quickly.
+
+A dot may be the end of a word before the address, and the next one in its middle.
+"""
 
 _NOBODY = ("127.", "0.0.0.0", "255.255.255.255")  # noqa: S104 (nothing is bound to it)
 

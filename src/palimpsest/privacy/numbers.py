@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from palimpsest.privacy import Span
-from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan
+from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan, goes_on
 
 # --- numbers in groups
 
@@ -99,7 +99,8 @@ def _iban_end(text: str, start: int, size: int) -> int | None:
 # --- telephones
 
 _LABEL = re.compile(
-    r"(?:\b(?:tele)?(?:phone|fon|fone)|\b(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}$", re.IGNORECASE
+    r"(?<![A-Za-z0-9])(?:(?:tele)?(?:phone|fon|fone)|(?:tel|mobile|mobil|cell|call|fax|whatsapp|handy))\b\W{0,4}$",
+    re.IGNORECASE,
 )
 
 
@@ -117,6 +118,9 @@ PHONE_SIGN = "|".join(
         rf"(?i:phone|fon|fone|tel|mob[i?]le?|cell|call|fax|app|handy)[^0-9A-Za-z_]{{1,4}}{_SEVEN}",
     )
 )
+
+_LISTED = re.compile(r"[0-9]{1,3}[.)] {1,2}(?=[0(])")
+"""The number of a list, before one of a telephone."""
 
 _AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
 
@@ -140,7 +144,9 @@ def phones(scan: Scan) -> Iterator[Span]:
     text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
     lower = text.lower()
     labels = any(word in lower for word in _LABELS)
-    for start, stop in scan.runs:
+    for beginning, stop in scan.runs:
+        listed = _LISTED.match(text, beginning, stop)
+        start = beginning if listed is None else listed.end()
         begins = text[start - 1 : start] in ("+", "(") or (text[start] == "0" and text[start + 1].isdecimal())
         begins = begins or (labels and _is_labelled(text, start))
         if not (begins or american):
@@ -209,7 +215,9 @@ _SPECIMENS = ("078051120", "219099999", "457555462")
 """Numbers that were printed on cards and in advertisements, and are nobody's."""
 
 _SSN_GAPS = f".{SPACES}{DASHES}"
-_SSN_LABEL = re.compile(r"\b(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE)
+_SSN_LABEL = re.compile(
+    r"(?<![A-Za-z0-9])(?:ssn|social security(?: (?:number|no\.?|#))?)\W{0,4}(?:is\W{1,3})?$", re.IGNORECASE
+)
 
 _SSN_NAMES = r"[s?][s?]n|ecur[i?]ty(?: (?:number|no\.?|#))?"
 """As `_SSN_LABEL` has them, with "?" for letters that are taken for one of ASCII where case is ignored."""
@@ -300,6 +308,8 @@ def _is_nir(digits: str) -> bool:
 
 
 def _stands_alone(scan: Scan, start: int, end: int) -> bool:
-    """Whether no dash goes on with it, as in longer numbers of three groups and more."""
+    """Whether no dash and what it joins go on with it, as in longer numbers of three groups and more."""
     text = scan.text
-    return scan.is_apart(start, end) and text[start - 1 : start] != "-" and text[end : end + 1] != "-"
+    before, after = text[max(start - 2, 0) : start], text[end : end + 2]
+    joined = before[1:] == "-" and goes_on(before[0]) and not _SSN_LABEL.search(text[max(start - 40, 0) : start])
+    return scan.is_apart(start, end) and not joined and not (after[:1] == "-" and any(map(goes_on, after[1:])))

@@ -40,6 +40,15 @@ def softened(text: str) -> str:
     return text.replace("\\n", "  ").replace("\\r", "  ").replace("\\t", "  ")
 
 
+def goes_on(char: str) -> bool:
+    """Whether a number goes on with this character beside it: a digit, or a letter of a script that has capitals.
+
+    The other scripts are written without spaces (Chinese, Japanese, Thai), or put endings and articles to a number
+    (Korean, Hebrew, Arabic).
+    """
+    return char.isdecimal() or char.lower() != char.upper()
+
+
 class Run(NamedTuple):
     """Digits with only spaces, dots, dashes, slashes and brackets between them, as (start, end) of each group."""
 
@@ -107,9 +116,9 @@ class Scan:
         return self._long_words
 
     def is_apart(self, start: int, end: int) -> bool:
-        """Whether neither a letter nor a digit touches this place, nor a decimal point with a digit behind it."""
+        """Whether nothing `goes_on` with this place, nor a decimal point with a digit behind it."""
         text = self.text
         before, after = text[max(start - 2, 0) : start], text[end : end + 2]
-        if before and (before[-1].isalnum() or (before[-1] == "." and before[0].isdecimal())):
+        if before and (goes_on(before[-1]) or (before[-1] == "." and before[0].isdecimal())):
             return False
-        return not after or not (after[0].isalnum() or (after[0] == "." and after[1:].isdecimal()))
+        return not after or not (goes_on(after[0]) or (after[0] == "." and after[1:].isdecimal()))
