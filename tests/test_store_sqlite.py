@@ -20,7 +20,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores.sqlite.db import LOOK
 from palimpsest.testing import FakeClock
 from processes import PATIENCE
-from sqlitestore import Held, connection, database
+from sqlitestore import Held, connection
 
 TEXT = "a text"
 
@@ -55,12 +55,21 @@ def holder(memory: Memory, path: Path) -> Iterator[Holder]:
         return  # the test has let it go
 
 
-def begun(waits: Callable[[], bool]) -> None:
-    """Return when something has begun."""
-    until = time.monotonic() + PATIENCE
-    while not waits():
-        assert time.monotonic() < until
-        time.sleep(0.001)
+def begun(memory: Memory | AsyncMemory) -> Callable[[], None]:
+    """A function that returns when the memory has tried to write, from now on: it waits, where another holds the file.
+
+    What notes that is a function of C: a signal's handler that raised in one of Python's would be lost in the driver.
+    """
+    statements: list[str] = []
+    connection(memory).set_trace_callback(statements.append)
+
+    def waited() -> None:
+        until = time.monotonic() + PATIENCE
+        while "BEGIN IMMEDIATE" not in statements:
+            assert time.monotonic() < until, "nothing is written"
+            time.sleep(0.001)
+
+    return waited
 
 
 class Waiting(threading.Thread):
@@ -68,9 +77,9 @@ class Waiting(threading.Thread):
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
-        self._memory = memory
+        self._memory, waited = memory, begun(memory)
         self.start()
-        begun(database(memory).turn.locked)
+        waited()
 
     def run(self) -> None:
         self._memory.session("s").add_user_message("waited")
@@ -102,8 +111,9 @@ def test_no_task_waits_for_a_task_that_waits_to_write(memory: Memory, holder: Ho
     async def main() -> None:
         async with AsyncMemory.open(path, busy_seconds=PATIENCE) as own:
             session = own.session("s", max_tokens=1_000)
+            waited = begun(own)
             writer = asyncio.create_task(session.add_user_message("waited"))
-            await asyncio.to_thread(begun, database(own).turn.locked)
+            await asyncio.to_thread(waited)
 
             assert [entry.text for entry in await session.entries()] == [TEXT]
             assert (await session.context()).tokens > 0
@@ -164,9 +174,10 @@ def test_a_signal_that_raises_while_one_waits_leaves_nothing_behind(
     before = signal.signal(signal.SIGUSR1, handler)
     main = threading.main_thread().ident
     assert main is not None
+    waited = begun(memory)
 
     def shoot() -> None:
-        begun(database(memory).turn.locked)
+        waited()
         signal.pthread_kill(main, signal.SIGUSR1)
 
     gun = threading.Thread(target=shoot)

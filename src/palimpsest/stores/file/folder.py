@@ -193,7 +193,10 @@ class Marks:
             if len(self._open) >= OPEN:
                 with file:
                     return _number(file.read(20))
-            file = self._open.setdefault(folder, file)
+            kept = self._open.setdefault(folder, file)
+            if kept is not file:  # another thread has opened it meanwhile
+                file.close()
+                file = kept
         return _number(os.pread(file.fileno(), 20, 0))
 
 
