@@ -178,3 +178,55 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
 
         assert in_use == []
         assert missed() == [f"the memory over sqlite:///{tmp_path}/log.db was not closed"]
+
+
+REFUSED = """
+import asyncio, gc, os, sys, time
+from palimpsest import AsyncMemory, Memory
+from palimpsest.errors import StoreError
+
+async def awaited(address):
+    async with AsyncMemory.open(address):
+        pass
+
+def held():
+    gc.collect()  # PyMongo leaves sockets to it
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+def refused(open, times):
+    for _ in range(times):
+        try:
+            open(sys.argv[1])
+        except StoreError:
+            continue
+        raise SystemExit("it was opened")
+
+face = Memory.open if sys.argv[2] == "sync" else lambda address: asyncio.run(awaited(address))
+refused(face, 2)  # loads what it loads
+before, until = held(), time.monotonic() + float(sys.argv[3])
+refused(face, 8)
+while (now := held()) != (1, before[1]) and time.monotonic() < until:
+    time.sleep(0.01)  # threads end when they are told, a moment later
+print(now[0], now[1] - before[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what /proc shows of a process")
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "sqlite:///{}/no.db",
+        "file://{}/no.db",
+        "redis://127.0.0.1:1",
+        "postgresql://nobody@127.0.0.1:1/none",
+        "mongodb://127.0.0.1:1/none?serverSelectionTimeoutMS=100",
+    ],
+)
+def test_a_store_that_cannot_be_opened_leaves_nothing_behind(where: str, face: str, tmp_path: Path) -> None:
+    """Who tries again and again, until a server is there, gathers neither threads nor descriptors."""
+    (tmp_path / "no.db").write_bytes(b"what somebody else has written " * 100)
+    command = [sys.executable, "-c", REFUSED, where.format(tmp_path), face, str(PATIENCE / 10)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert told.stdout == "1 0\n", told.stderr

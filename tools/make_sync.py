@@ -182,7 +182,7 @@ BODIES = {
         given = {**options, "circuit_breaker": circuit_breaker}
         parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
         core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease, embedder, recall_index)
-        drive(core.connect())
+        drive(core.__aenter__())
         return cls(core)
 """,
 }

@@ -259,7 +259,11 @@ class AsyncMemory:
         return memory
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except BaseException:  # nobody else ends what the runner has begun by then
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
