@@ -6,8 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rules_openai_responses as responses
-from palimpsest import Memory
+from palimpsest import InvalidEntry, Memory
 from palimpsest.context.result import Context
 from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import SHAPES
@@ -105,3 +107,28 @@ def test_a_session_of_the_agents_sdk_comes_back_equal(tmp_path: Path) -> None:
 
         assert FORMAT.encode(session.entries()) == stored == given
         check(session.context(format="openai-responses"))
+
+
+ODD: tuple[Any, ...] = (None, [], {}, 7, 1.5, True, "", [[]], [{}], {"type": "program", "caller_id": []}, "x" * 70)
+PLAIN: dict[str, Any] = {
+    "id": "x_1", "call_id": "c1", "name": "f", "arguments": "{}", "output": "o", "input": "i", "code": "c",
+    "action": {"type": "exec"}, "status": "completed", "pending_safety_checks": [], "operation": {"type": "x"},
+    "server_label": "s", "approval_request_id": "x_1", "approve": True, "tools": [], "summary": [], "queries": [],
+    "container_id": "k", "outputs": [], "result": "r", "fingerprint": "f", "role": "developer",
+    "encrypted_content": "e",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(SHAPES))
+def test_an_item_with_an_odd_value_is_refused_or_sent_within_the_rules(kind: str) -> None:
+    """Whatever stands under one of its keys: a list for an id of a call, a caller that names nothing."""
+    for key in sorted(SHAPES[kind].known - {"type"}):
+        for odd in ODD:
+            item = {"type": kind, **{needed: PLAIN[needed] for needed in SHAPES[kind].needed}, key: odd}
+            with Memory.open("memory://") as memory:
+                session = responses_session(memory)
+                try:
+                    session.add([{"role": "user", "content": "hi"}, item])
+                except InvalidEntry:
+                    continue
+                assert responses.faults(session.context(system="x", dry_run=True).messages) == [], (key, odd)

@@ -203,6 +203,8 @@ def sendable(item: Message) -> Message | None:
         kept["role"] = "developer"  # an answer may name another one
     if "id" in kept and not is_id(kept["id"], str(kind)):
         del kept["id"]
+    if "call_id" in kept and not isinstance(kept["call_id"], str):
+        del kept["call_id"]
     if "status" in kept and "status" not in shape.needed and not isinstance(kept["status"], str):
         del kept["status"]
     return kept if shape.needed <= kept.keys() else None

@@ -79,11 +79,7 @@ class _Names:
         elif item["type"] == "program_output" and item["call_id"] not in self.programs:
             return _as_text(item)
         caller = item.get("caller")
-        if (
-            isinstance(caller, dict)
-            and caller.get("type") == "program"
-            and caller.get("caller_id") not in self.programs
-        ):
+        if isinstance(caller, dict) and caller.get("type") == "program" and not self._is_program(caller):
             item = {key: value for key, value in item.items() if key != "caller"}
         id = own_id(item)
         if not isinstance(id, str) or item["type"] == "mcp_approval_request":
@@ -92,6 +88,10 @@ class _Names:
             self.ids.add(id)
             return [item]
         return self._unnamed(item, id)
+
+    def _is_program(self, caller: Message) -> bool:
+        id = caller.get("caller_id")
+        return isinstance(id, str) and id in self.programs
 
     def _asking(self, item: Message) -> Message:
         key = pair_key(item["type"])
