@@ -132,3 +132,12 @@ def test_an_item_with_an_odd_value_is_refused_or_sent_within_the_rules(kind: str
                 except InvalidEntry:
                     continue
                 assert responses.faults(session.context(system="x", dry_run=True).messages) == [], (key, odd)
+
+
+def test_a_reasoning_item_before_a_reference_to_itself_is_sent_as_text() -> None:
+    """What follows it is left out, for its id is there already, and a reasoning item cannot stand alone."""
+    with Memory.open("memory://") as memory:
+        session = responses_session(memory)
+        session.add([USER, THOUGHT, {"type": "item_reference", "id": THOUGHT["id"]}])
+
+        check(session.context(dry_run=True))

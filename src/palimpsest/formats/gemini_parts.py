@@ -53,6 +53,27 @@ _BODY_KEYS = {
     "tool_response": _spelled("id", "tool_type", "response"),
 }
 
+_INSIDE = {
+    **_BODY_KEYS,
+    "video_metadata": _spelled("start_offset", "end_offset", "fps"),
+    "media_resolution": _spelled("level", "num_tokens"),
+}
+_TYPES: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(
+        ("text", "data", "mime_type", "display_name", "file_uri", "id", "name", "code", "language", "outcome", "output",
+         "tool_type", "scheduling", "start_offset", "end_offset", "level", "media_processing"),
+        ("not text", str),
+    ),
+    **dict.fromkeys(
+        (*_INSIDE, "args", "response", "part_metadata", "audio_transcription", "speech_metadata", "document_metadata",
+         "spreadsheet_metadata", "audio_metadata"),
+        ("no mapping", dict),
+    ),
+    "will_continue": ("neither true nor false", bool),
+    "fps": ("no number", (int, float)),
+}  # fmt: skip
+"""What the API takes under a key: another type is refused before the request is sent."""
+
 _AUDIO = {"audio/mpeg": "mp3", "audio/x-wav": "wav"}
 _IMAGES = {"gif": "gif", "heic": "heic", "heif": "heif", "jpeg": "jpeg", "jpg": "jpeg", "png": "png", "webp": "webp"}
 _OWN_FILES = "https://generativelanguage.googleapis.com/"
@@ -114,6 +135,19 @@ def check_part(part: Message, where: str) -> None:
         raise InvalidEntry(f"{where}.thought", f"{shorten(thought)} is neither true nor false")
     if key is not None and not is_base64(part[key]):
         raise InvalidEntry(f"{where}.{key}", f"{shorten(part[key])} is not base64")
+    _check_types(part, PART_KEYS, where)
+
+
+def _check_types(value: Message, names: dict[str, str], where: str) -> None:
+    for key, inner in value.items():
+        name = names.get(key, "")
+        told, kinds = _TYPES.get(name, ("", object))
+        if inner is None:
+            continue
+        if not isinstance(inner, kinds) or (name == "fps" and isinstance(inner, bool)):
+            raise InvalidEntry(f"{where}.{key}", f"{shorten(inner)} is {told}")
+        if name in _INSIDE:
+            _check_types(inner, _INSIDE[name], f"{where}.{key}")
 
 
 def _bytes_in(value: Any, where: str, depth: int = 0) -> str | None:
@@ -266,7 +300,7 @@ def sendable(item: Message) -> Message | None:
 
 
 def _body(key: str, value: Any) -> Any:
-    names = _BODY_KEYS.get(PART_KEYS[key])
+    names = _INSIDE.get(PART_KEYS[key])
     if names is None or not isinstance(value, dict):
         return value
     body = {name: inner for name, inner in value.items() if inner is not None and name in names}

@@ -55,7 +55,8 @@ class _Names:
     def reasoning(self, item: Message, after: Sequence[Message]) -> list[Message]:
         """The reasoning item; as text where it is there already, or where what follows it is and loses its id."""
         repeated = item["id"] in self.ids
-        if not repeated and not any(own_id(other) in self.ids for other in after if own_id(other) is not None):
+        taken = {item["id"], *self.ids}
+        if not repeated and not any(own_id(other) in taken for other in after if own_id(other) is not None):
             self.ids.add(item["id"])
             self.linked = True
             return [item]

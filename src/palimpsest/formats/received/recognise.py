@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palimpsest.errors import InvalidEntry
+from palimpsest.errors import ConfigError, InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.received.plain import is_model, plain
 from palimpsest.formats.received.shapes import (
@@ -118,7 +118,10 @@ _MISPLACED = {
 
 
 def _note(found: Received, response: Message, place: str) -> None:
-    usage = reported(response, f"{place}.usage")
+    try:
+        usage = reported(response, f"{place}.usage")
+    except ConfigError as fault:  # figures of an option of `record_usage`, and here of what is added
+        raise InvalidEntry(fault.where, f"{shorten(fault.found)} is not {fault.allowed}") from fault
     if usage is not None:
         found.usages.append(usage)
 
