@@ -107,6 +107,45 @@ def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
         assert found(memory.session("t"), "vehicle") == ["keep: soup for lunch"]
 
 
+@EVERY
+def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> None:
+    """They are no part of what is meant, and count as words. The name of somebody who said nothing remains."""
+    given = Meanings()
+    with place.open(given) as memory:
+        chat = memory.session("s")
+        chat.add_user_message("keep: the car broke down", name="Ann")
+        chat.add_user_message("keep: soup for Ford", name="Bob")
+        assert found(memory, "Which vehicle has Ann, and Ford?")[0] == "keep: the car broke down"
+    assert given.given[-1] == "Which vehicle has , and Ford?"
+
+
+@EVERY
+def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
+    """It is found, and nothing fails, though what is least near counts for nothing."""
+    with place.open(Meanings()) as memory:
+        memory.session("s").add_user_message("keep: the car broke down")
+        memory.session("t").add_assistant_message("keep: soup for lunch")
+        assert found(memory, "vehicle", roles="assistant") == ["keep: soup for lunch"]
+
+
+def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:
+    """What a speaker counts for is what it is without an embedder, too."""
+
+    def fails(texts: list[str]) -> list[list[float]]:
+        raise OSError("no vectors today")
+
+    scores = []
+    for embedder in (None, fails):
+        with Memory.open("memory://", embedder=embedder) as memory:
+            chat = memory.session("s")
+            chat.add_user_message("The boat is in the harbour.", name="Ann")
+            chat.add_user_message("A boat, or a ship, is too dear.", name="Bob")
+            hits = memory.recall("What did Ann say of a boat?", max_tokens=None).hits
+            scores.append([(hit.seq, hit.score) for hit in hits])
+    assert scores[0] == scores[1]
+    assert len(scores[0]) == 2
+
+
 @EACH
 def test_what_has_a_vector_is_not_embedded_again(place: Place) -> None:
     """A second opening gives the embedder its questions alone; one of another model makes all vectors anew."""

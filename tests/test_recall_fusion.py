@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from palimpsest.recall.fusion import WEIGHT, Meaning
-from palimpsest.recall.ranking import LONG, SITTING, Facts, Ranked
+from palimpsest.recall.analysis import terms
+from palimpsest.recall.fusion import BY_WORDS, Meaning
+from palimpsest.recall.questions import question
+from palimpsest.recall.ranking import LONG, SITTING, Facts, Ranked, Ranking
+from palimpsest.recall.search import unnamed
 
 START = 1_700_000_000_000_000
 
@@ -22,8 +25,11 @@ def near(cosines: dict[int, float]) -> dict[int, float]:
     return {seq << 8: cosine for seq, cosine in cosines.items()}
 
 
-def words(scores: dict[int, float]) -> list[Ranked]:
-    return [Ranked(0, seq, score, 0) for seq, score in scores.items()]
+def words(scores: dict[int, float], asked: str = "harbour", part: int = 0) -> Ranking:
+    """What is found by a word of which parts have so much."""
+    wanted = question(asked)
+    held = {seq << 8 | part: score for seq, score in scores.items()}
+    return Ranking(wanted, [held, *({} for _ in wanted.terms[1:])], candidates=BY_WORDS)
 
 
 def seqs(found: list[Ranked]) -> list[int]:
@@ -37,28 +43,37 @@ def test_what_only_one_of_both_finds_is_found() -> None:
     """An entry without a word of the question, and one without a vector."""
     found = Meaning(near({3: 0.8, 9: 0.2})).joined(words({7: 5.0}), FAR_APART)
 
-    assert seqs(found)[:2] == [7, 3]
-    assert found[0].score == pytest.approx(1 - WEIGHT)
-    assert found[1].score == pytest.approx(WEIGHT)
+    assert seqs(found) == [7, 3, 9]
 
 
-def test_what_both_find_comes_first() -> None:
-    """The best of both has a score of 1, whatever the scales of both were."""
-    found = Meaning(near({5: 0.61, 6: 0.60, 9: 0.3})).joined(words({6: 40.0, 8: 41.0, 5: 41.0}), FAR_APART)
+def test_the_fewer_words_of_a_question_are_said_the_more_meaning_counts() -> None:
+    """One word of one is nearly all that is asked for, one of five is little: then what is near comes before it."""
+    wanted = question("harbour winter lantern bicycle parsley")
+    elsewhere = [{seq << 8: 1.0} for seq in (31, 32, 33, 34)]  # where the others are said
+    one_of_five = Ranking(wanted, [{7 << 8: 1.0}, *elsewhere, *({} for _ in wanted.terms[5:])], candidates=BY_WORDS)
+    meaning = Meaning(near({3: 0.8, 9: 0.2}))
 
-    assert seqs(found)[0] == 5
-    assert found[0].score == pytest.approx(1.0)
-    assert all(0 <= one.score <= 1 for one in found)
+    assert seqs(meaning.joined(words({7: 1.0}), FAR_APART, weight=0.3))[:2] == [7, 3]
+    assert seqs(meaning.joined(one_of_five, FAR_APART, weight=0.3))[0] == 3
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_what_both_find_comes_first(scale: float) -> None:
+    """Whatever the scales of both are."""
+    by_words = {seq: scale * score for seq, score in {6: 4.0, 8: 4.1, 5: 4.1}.items()}
+
+    found = Meaning(near({5: 0.61, 6: 0.60, 9: 0.3})).joined(words(by_words), FAR_APART)
+
+    assert seqs(found) == [5, 6, 8, 9]
 
 
 def test_without_vectors_the_order_is_that_of_words() -> None:
     """As where an embedder fails; and without words that of meaning."""
     scores = {seq: 100.0 - seq for seq in (4, 9, 2, 30)}
-    ranked = words(dict(sorted(scores.items(), key=lambda one: -one[1])))
 
-    assert seqs(Meaning({}).joined(ranked, FAR_APART)) == [2, 4, 9, 30]
-    assert seqs(Meaning(near({7: 0.5, 8: 0.9, 9: 0.6})).joined([], FAR_APART))[:2] == [8, 9]
-    assert Meaning({}).joined([], {}) == []
+    assert seqs(Meaning({}).joined(words(scores), FAR_APART)) == [2, 4, 9, 30]
+    assert seqs(Meaning(near({7: 0.5, 8: 0.9, 9: 0.6})).joined(words({}), FAR_APART))[:2] == [8, 9]
+    assert Meaning({}).joined(words({}), {}) == []
 
 
 @pytest.mark.parametrize(("weight", "first"), [(0.0, 2), (1.0, 3), (0.1, 2), (0.9, 3)])
@@ -73,8 +88,8 @@ def test_an_entry_counts_by_its_best_part() -> None:
     """And that part is told, unless words say which one it is."""
     meaning = Meaning({(4 << 8) + 0: 0.3, (4 << 8) + 2: 0.9, (6 << 8) + 1: 0.8})
 
-    by_meaning = {one.seq: one.part for one in meaning.joined([], FAR_APART)}
-    by_words = {one.seq: one.part for one in meaning.joined([Ranked(0, 4, 1.0, 1)], FAR_APART)}
+    by_meaning = {one.seq: one.part for one in meaning.joined(words({}), FAR_APART)}
+    by_words = {one.seq: one.part for one in meaning.joined(words({4: 1.0}, part=1), FAR_APART)}
 
     assert by_meaning == {4: 2, 6: 1}
     assert by_words == {4: 1, 6: 1}
@@ -84,8 +99,8 @@ def test_what_stands_around_a_near_entry_is_found_with_it() -> None:
     """What was said just before and after it in a sitting: an answer often shares nothing with its question."""
     meaning = Meaning(near({10: 0.9, 30: 0.2}))
 
-    assert seqs(meaning.joined([], facts(40), limit=3)) == [10, 11, 12]
-    assert seqs(meaning.joined([], FAR_APART, limit=3)) == [10, 30]
+    assert seqs(meaning.joined(words({}), facts(40), limit=3)) == [10, 11, 12]
+    assert seqs(meaning.joined(words({}), FAR_APART, limit=3)) == [10, 30]
     assert 11 in meaning.wanted
 
 
@@ -94,10 +109,67 @@ def test_long_entries_say_less_of_those_around_them() -> None:
     meaning = Meaning(near({10: 0.9, 30: 0.2}))
 
     def share(chars: int) -> float:
-        found = {one.seq: one.score for one in meaning.joined([], facts(40, chars=chars))}
-        return found[11] / found[10]
+        found = {one.seq: one.score for one in meaning.joined(words({}), facts(40, chars=chars))}
+        return (found[11] - found[30]) / (found[10] - found[30])  # 30 has what the sitting adds, and nothing else
 
     assert share(LONG * 10) == pytest.approx(share(LONG) / 10)
+
+
+def test_whom_a_question_names_counts_for_what_meaning_alone_has_found() -> None:
+    """Of two that are as near, what was said by whom it names comes first, though the other is newer."""
+    meaning, known = Meaning(near({3: 0.9, 9: 0.9, 20: 0.1})), dict(FAR_APART)
+    assert seqs(meaning.joined(words({}), known))[:2] == [9, 3]
+
+    known[3] = Facts(at=known[3].at, kind="message", role="user", chars=100, name="Ann")
+
+    assert seqs(meaning.joined(words({}, "What has Ann seen?"), known))[:2] == [3, 9]
+    assert seqs(meaning.joined(words({}, "What has Bob seen?"), known))[:2] == [9, 3]
+
+
+def test_a_sitting_counts_for_what_meaning_alone_has_found() -> None:
+    """Of two that are as near, the one that was said where words of the question were said, too."""
+    known = {
+        seq: Facts(at=START + seq // 20 * 2 * SITTING, kind="message", role="user", chars=100) for seq in range(80)
+    }
+
+    found = Meaning(near({30: 0.9, 50: 0.9, 70: 0.1})).joined(words({25: 1.0, 35: 1.0}), known)
+
+    assert seqs(found).index(30) < seqs(found).index(50)
+
+
+def test_where_several_things_are_asked_for_meaning_finds_several_sittings() -> None:
+    """The best of another sitting comes before the second of the first one."""
+    known = {
+        seq: Facts(at=START + seq // 20 * 2 * SITTING, kind="message", role="user", chars=100) for seq in range(80)
+    }
+    meaning = Meaning(near({22: 0.90, 32: 0.89, 52: 0.88, 70: 0.1}))
+
+    assert seqs(meaning.joined(words({}, "What was her boat?"), known))[:3] == [22, 32, 52]
+    assert seqs(meaning.joined(words({}, "Which boats has she had?"), known))[:3] == [22, 52, 32]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("What did Caroline say about her dog?", "What did say about her dog?"),
+        ("Where is Caroline's dog now?", "Where is dog now?"),
+        ("Was CAROLINE in Zürich, or Jean?", "Was in Zürich, or ?"),
+        ("Where did Carolines dogs go?", "Where did dogs go?"),
+        ("What did Caroline say?", "What did Caroline say?"),
+        ("Caroline", "Caroline"),
+        ("Where is the dog of the one that Jean is with?", "Where is the dog of the one that is with?"),
+        ("carolineさんの犬はどこ?", "carolineさんの犬はどこ?"),
+        ("", ""),
+    ],
+)
+def test_a_question_is_compared_in_meaning_without_speakers_names(text: str, left: str) -> None:
+    """Nothing else of it changes, and a question that says nothing else is left as it is."""
+    assert unnamed(text, frozenset(terms("Caroline Jean"))) == left
+
+
+def test_a_question_in_which_nobody_is_named_is_compared_as_it_is() -> None:
+    """Blanks included."""
+    assert unnamed("  Who has\n a dog? ", frozenset()) == "  Who has\n a dog? "
 
 
 def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
@@ -105,7 +177,7 @@ def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
     known = facts(40)
     known[10] = Facts(at=known[10].at, kind="message", role="assistant", chars=100)
 
-    found = Meaning(near({10: 0.9, 30: 0.2})).joined([], known, only=lambda one: one.role == "user")
+    found = Meaning(near({10: 0.9, 30: 0.2})).joined(words({}), known, only=lambda one: one.role == "user")
 
     assert seqs(found)[:2] == [11, 12]
     assert 10 not in seqs(found)
@@ -113,13 +185,13 @@ def test_a_filter_leaves_out_and_what_it_leaves_out_still_counts() -> None:
 
 def test_what_is_not_alike_at_all_is_not_found() -> None:
     """Cosines of 0 and less say nothing."""
-    assert Meaning(near({1: 0.0, 2: -0.4})).joined([], FAR_APART) == []
-    assert seqs(Meaning(near({1: 0.5})).joined([], FAR_APART)) == [1]
+    assert Meaning(near({1: 0.0, 2: -0.4})).joined(words({}), FAR_APART) == []
+    assert seqs(Meaning(near({1: 0.5})).joined(words({}), FAR_APART)) == [1]
 
 
 def test_entries_that_nobody_knows_of_are_left_out() -> None:
     """A vector may be there a moment longer than its entry."""
-    assert seqs(Meaning(near({99: 0.9, 3: 0.5, 4: 0.2})).joined([], FAR_APART)) == [3, 4]
+    assert seqs(Meaning(near({99: 0.9, 3: 0.5, 4: 0.2})).joined(words({}), FAR_APART)) == [3, 4]
 
 
 def test_sessions_are_apart() -> None:
@@ -127,6 +199,6 @@ def test_sessions_are_apart() -> None:
     other = 5 << 28
     known = facts(3) | {other | seq: one for seq, one in facts(3).items()}
 
-    found = Meaning({(other | 2) << 8: 0.9, 1 << 8: 0.2}).joined([], known)
+    found = Meaning({(other | 2) << 8: 0.9, 1 << 8: 0.2}).joined(words({}), known)
 
     assert [(one.session_number, one.seq) for one in found][:3] == [(5, 2), (5, 3), (5, 1)]

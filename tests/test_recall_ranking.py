@@ -12,7 +12,7 @@ from palimpsest.log.entry import Entry, Role, moment
 from palimpsest.recall.parts import parts_of
 from palimpsest.recall.postings import Postings, key_of, place_of
 from palimpsest.recall.questions import Question, question
-from palimpsest.recall.ranking import Facts, Ranked, Ranking
+from palimpsest.recall.ranking import Facts, Ranked, Ranking, named_by
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE
@@ -273,3 +273,12 @@ def test_candidates_are_the_entries_that_have_most(asked: list[tuple[float, dict
     ranking = Ranking(Question(tuple(map(str, range(len(asked)))), weights), matches, candidates=most)
 
     assert {entry for entry in ranking.wanted if entry % 100 == 0} == {place_of(key) for key in best}
+
+
+def test_names_are_those_of_who_said_something() -> None:
+    """A tool's name is none: what it is called may be what a question is about."""
+    said = [Facts(at=0, kind="message", role="user", chars=9, name=name) for name in ("Ann Lee", "Ann", None, "")]
+    result = Facts(at=0, kind="tool_result", role="tool", chars=9, name="weather")
+
+    assert named_by([*said, result]) == {"ann", "lee"}
+    assert named_by([]) == frozenset()

@@ -1,27 +1,34 @@
-"""One order of what was found by words and what was found by meaning: a weighted sum of both, each from 0 to 1. Pure.
+"""One order of what was found by words and what was found by meaning: a weighted sum of both. Pure.
 
-The scores by words are divided by the best one. The cosines of the nearest parts are stretched from their least to
-their greatest (min-max), best part of each entry, and what the entries around one have is added as it is for words. A
-sum of ranks ("reciprocal rank fusion") lets the weaker of two legs spoil the order of the better one; this does not.
-Source: own, after what was measured; `bench/recall_vectors.py` measures it.
+The scores by words are shares of what an entry would have that says all that is asked for: where nobody says much of
+it, meaning counts for more, and where somebody repeats it, for less. The cosines of the nearest parts are stretched
+from their least to their greatest (min-max), best part of each entry, and what the entries around one have is added as
+it is for words. A sum of ranks ("reciprocal rank fusion") lets the weaker of two legs spoil the order of the better
+one; this does not.
+What speaks for an entry whatever its text is like (its sitting, who said it, and when) is added to the sum, so that it
+counts for what meaning alone has found, too. Source: own, after what was measured; `bench/recall_vectors.py` measures
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from heapq import nlargest
+from collections.abc import Callable, Mapping
 
-from palimpsest.recall.postings import PART_BITS, SEQ_BITS
-from palimpsest.recall.ranking import AROUND, LONG, SITTING, Facts, Ranked
+from palimpsest.recall.postings import PART_BITS
+from palimpsest.recall.ranking import AROUND, LONG, SITTING, Facts, Ranked, Ranking
 
-WEIGHT = 0.25
+WEIGHT = 0.2
 """The share of meaning. Chosen on the first five conversations of LoCoMo and on conversations that are not LoCoMo: more
 finds more in chats, and less where questions repeat the words of long answers and of JSON."""
 
 BY_WORDS = 56
 """Entries with the best parts by words, of which those around them are looked at: more than where only words count."""
 
-NEAREST = 200
+OF_SPEAKER = 0.2
+"""What is added for a speaker whom the question names, as a share of the best score: twice what it is where only words
+count, for the name is no part of what is compared in meaning."""
+
+NEAREST = 100
 """Parts that are asked of an index of vectors: the least of them is what counts as nothing in common."""
 
 
@@ -52,35 +59,27 @@ class Meaning:
 
     def joined(
         self,
-        ranked: Sequence[Ranked],
+        ranking: Ranking,
         facts: Mapping[int, Facts],
         *,
         weight: float = WEIGHT,
         limit: int = 100,
         only: Callable[[Facts], bool] | None = None,
     ) -> list[Ranked]:
-        """Return what was found by either, best first, with scores from 0 to 1; of equal ones the newest first.
+        """Return what was found by either, best first; of equal ones the newest first.
 
         Args:
-            ranked: What was found by words, by `Ranking.ranked`: better more of them than are asked for here.
-            facts: Those of `wanted`, by the same numbers, and of what is ranked.
+            ranking: What was found by words.
+            facts: Those of `wanted`, of both, by the same numbers.
             weight: The share of meaning, from 0 to 1.
             limit: How many at most.
             only: Which entries may be returned; those that may not still count for those around them.
         """
         near = self._smoothed(facts)
-        top = max(near.values(), default=0.0)
-        scores = {entry: weight * score / top for entry, score in near.items()} if top > 0 else {}
-        parts = dict(self._part)
-        best = max((one.score for one in ranked), default=0.0)
-        for one in ranked:
-            entry = one.session_number << SEQ_BITS | one.seq
-            scores[entry] = scores.get(entry, 0.0) + (1 - weight) * one.score / best
-            parts[entry] = one.part
-        kept = [entry for entry in scores if only is None or (entry in facts and only(facts[entry]))]
-        order = nlargest(limit, kept, key=lambda entry: (scores[entry], entry))
-        mask = (1 << SEQ_BITS) - 1
-        return [Ranked(entry >> SEQ_BITS, entry & mask, scores[entry], parts.get(entry, 0)) for entry in order]
+        scores = _shares(ranking.scores(facts), ranking.whole, 1 - weight)
+        for entry, share in _shares(near, max(near.values(), default=0.0), weight).items():
+            scores[entry] = scores.get(entry, 0.0) + share
+        return ranking.ordered(scores, facts, self._part, OF_SPEAKER, limit, only)
 
     def _smoothed(self, facts: Mapping[int, Facts]) -> dict[int, float]:
         """The worth of each entry with that of those around it, in its sitting; long ones add less to others."""
@@ -96,3 +95,8 @@ class Meaning:
                 if other is not None and abs(other.at - known.at) <= SITTING:
                     found[entry - place] = found.get(entry - place, 0.0) + share * given
         return found
+
+
+def _shares(scores: Mapping[int, float], whole: float, weight: float) -> dict[int, float]:
+    """Scores as shares of a whole, times a weight; of nothing nothing."""
+    return {entry: weight * score / whole for entry, score in scores.items()} if whole > 0 and weight > 0 else {}

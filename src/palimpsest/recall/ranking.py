@@ -14,12 +14,12 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
-from heapq import nlargest
 
 import msgspec
 
 from palimpsest.log.entry import Kind, Role
 from palimpsest.recall.analysis import terms
+from palimpsest.recall.candidates import Asked, best_entries
 from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, Matches
 from palimpsest.recall.questions import Question
 
@@ -89,9 +89,10 @@ class Ranking:
             candidates: Of how many entries the surroundings are looked at; more where a filter leaves few of them.
         """
         self._question = question
-        asked = [_Asked(weight, found) for weight, found in zip(question.weights, matches, strict=True) if found]
+        every = zip(question.terms, question.weights, matches, strict=True)
+        asked = self._asked = [Asked(term, weight, found) for term, weight, found in every if found]
         asked.sort(key=lambda term: -term.most)
-        best = _best_entries(asked, candidates)
+        best = best_entries(asked, candidates)
         least = best[-1][0] if len(best) == candidates else 0.0
         top = sorted(entry for _, entry in best)
         self._scored = set[int]().union(*(range(low, high) for low, high in _runs(top, REACH)))
@@ -104,7 +105,7 @@ class Ranking:
                 self._take(term, reach)
         self._best, self._divided = self._best_parts()
 
-    def _take(self, asked: _Asked, reach: Sequence[tuple[int, int]]) -> None:
+    def _take(self, asked: Asked, reach: Sequence[tuple[int, int]]) -> None:
         """Take in how often each part of entries within reach has the next term, for its length: what BM25 made of it,
         undone. An entry has as much of it as the part that has most.
 
@@ -112,8 +113,7 @@ class Ranking:
         is 1, and most parts are such.
         """
         found, term = asked.found, len(self._worths)
-        scale = len(found) / sum(found.values())
-        worth = asked.weight / scale * (SATURATION + 1)
+        scale, worth = asked.scale(), _worth(asked)
         self._worths.append(worth)
         worths, holding, known = self._worth, self._held, dict[float, tuple[float, float]]()
         for key in _within(found, reach):
@@ -150,6 +150,11 @@ class Ranking:
         """The entries whose facts are needed, as `session number << 28 | seq`, in order; some may not exist."""
         return sorted(self._scored.union(self._held))
 
+    @property
+    def whole(self) -> float:
+        """The score of an entry that has all words of the question which are said at all, and often."""
+        return sum(_worth(term) for term in self._asked if " " not in term.term)
+
     def ranked(
         self, facts: Mapping[int, Facts], *, limit: int = 100, only: Callable[[Facts], bool] | None = None
     ) -> list[Ranked]:
@@ -160,20 +165,44 @@ class Ranking:
             limit: How many at most.
             only: Which entries may be returned; those that may not still count for those around them.
         """
-        scores = self._scores(facts)
+        return self.ordered(self.scores(facts), facts, {}, OF_SPEAKER, limit, only)
+
+    def ordered(
+        self,
+        scores: dict[int, float],
+        facts: Mapping[int, Facts],
+        parts: Mapping[int, int],
+        of_speaker: float,
+        limit: int,
+        only: Callable[[Facts], bool] | None,
+    ) -> list[Ranked]:
+        """Return entries by their scores, with what is added for sitting, speaker and time, as `ranked` does.
+
+        Args:
+            scores: Those of `scores`, or others. They are changed.
+            facts: Those of all these entries.
+            parts: The best part of each entry that is found without words.
+            of_speaker: What is added for a speaker whom the question names, unless it asks for several things.
+            limit: As for `ranked`; so is `only`.
+        """
         sittings = _sittings(scores, facts)
         _add_sittings(scores, sittings)
-        self._add_who_and_when(scores, facts)
+        self._add_who_and_when(scores, facts, of_speaker)
         if self._question.several:
             _put_the_best_first(scores, sittings)
-        kept = [(score, entry) for entry, score in scores.items() if score > 0 and (only is None or only(facts[entry]))]
+        found = [(score, entry) for entry, score in scores.items() if score > 0 or entry in parts]
+        kept = [(score, entry) for score, entry in found if only is None or only(facts[entry])]
         return [
-            Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, 0) & _PART)
+            Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, parts.get(entry, 0)) & _PART)
             for score, entry in sorted(kept, reverse=True)[:limit]
         ]
 
-    def _scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:
-        """The score of each entry, with what is around it; what stands in another part than the best counts less."""
+    def scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:
+        """Return what each entry has of the question, with what is around it, before anything is added.
+
+        Args:
+            facts: Those of `wanted`, as for `ranked`. What stands in another part than the best counts less.
+        """
         scores = dict.fromkeys(self._scored & facts.keys(), 0.0)
         for worth, amounts in zip(self._worths, self._spread(scores, facts), strict=True):
             for entry, amount in amounts.items():
@@ -203,11 +232,11 @@ class Ranking:
                     amounts[other] += share * amount
         return spread
 
-    def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts]) -> None:
+    def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts], of_speaker: float) -> None:
         """Add to what was said by whom the question names, by the one who asks about themself, at a time it names."""
         top = max(scores.values(), default=0.0)
         words, own, spans = self._question.words, self._question.own, self._question.spans
-        of_speaker = SEVERAL_OF_SPEAKER if self._question.several else OF_SPEAKER
+        of_speaker = SEVERAL_OF_SPEAKER if self._question.several else of_speaker
         for entry in scores:
             known = facts[entry]
             if known.name is not None and known.kind == "message" and not words.isdisjoint(_names(known.name)):
@@ -267,50 +296,14 @@ def _within(found: Mapping[int, float], runs: Sequence[tuple[int, int]]) -> list
     return within
 
 
-class _Asked:
-    """A term of a question: its weight, the parts that hold it, and the `most` that it adds to one."""
-
-    def __init__(self, weight: float, found: Mapping[int, float]) -> None:
-        self.weight, self.found = weight, found
-        self.most = weight * max(found.values())
+def _worth(asked: Asked) -> float:
+    """What a term adds at most to the score of an entry."""
+    return asked.weight / asked.scale() * (SATURATION + 1)
 
 
-def _best_entries(asked: Sequence[_Asked], candidates: int) -> list[tuple[float, int]]:
-    """What the best part of each of the best entries has, with the entry, best first; of equal ones the newest first.
-
-    Terms that add most come first. Parts that have none of these are left out as soon as enough entries have more than
-    all other terms could add (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995).
-    """
-    totals: dict[int, float] = {}
-    closed = False
-    for i, term in enumerate(asked):
-        weight, found = term.weight, term.found
-        if not closed and len(totals) < len(found):  # else to look costs more than it saves
-            closed = _is_enough(totals, candidates, sum(one.most for one in asked[i:]))
-        if closed:
-            for key in totals.keys() & found.keys():
-                totals[key] += weight * found[key]
-        elif not totals:
-            totals = {key: weight * score for key, score in found.items()}
-        else:
-            for key, score in found.items():
-                totals[key] = totals.get(key, 0.0) + weight * score
-    return _best_of(totals, candidates)
-
-
-def _is_enough(totals: Mapping[int, float], candidates: int, rest: float) -> bool:
-    """Whether so many entries have a part that has more than `rest`."""
-    return len({key >> PART_BITS for key, score in totals.items() if score > rest}) >= candidates
-
-
-def _best_of(totals: Mapping[int, float], candidates: int) -> list[tuple[float, int]]:
-    """What the best part of each entry has, with the entry, best first."""
-    best: dict[int, float] = {}
-    for key, score in totals.items():
-        entry = key >> PART_BITS
-        if score > best.get(entry, -1.0):
-            best[entry] = score
-    return nlargest(candidates, zip(best.values(), best, strict=True))
+def named_by(facts: Iterable[Facts]) -> frozenset[str]:
+    """Return the terms of the names of those who said what these facts are of."""
+    return frozenset[str]().union(*{_names(one.name) for one in facts if one.name and one.kind == "message"})
 
 
 @lru_cache(maxsize=1024)

@@ -11,10 +11,11 @@ import msgspec
 
 from palimpsest.recall.analysis import UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
+from palimpsest.recall.english import QUESTION_WORDS
 from palimpsest.recall.fusion import BY_WORDS, Meaning
 from palimpsest.recall.index import COMMON, Index, spoken
 from palimpsest.recall.questions import PAIR, Question
-from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking
+from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking, named_by
 
 NARROW = 10
 """Times as many candidates are looked at where a filter leaves some out."""
@@ -22,6 +23,9 @@ NARROW = 10
 
 Apart = Callable[..., Awaitable[Any]]
 """Returns what a function returns of these arguments, without holding up an event loop: `Store.apart`."""
+
+Nearest = Callable[[frozenset[str]], Awaitable[Mapping[int, float]]]
+"""Returns the cosines of the parts nearest to a question without these names in it, by key: `Embedding.nearest`."""
 
 
 class Hit(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +44,7 @@ async def search(
     takes: Callable[[Facts], bool] | None,
     limit: int,
     apart: Apart,
-    meaning: Meaning | None = None,
+    nearest: Nearest | None = None,
 ) -> list[Hit]:
     """Return which entries answer a question best, at most `limit`, of these sessions (None: of all).
 
@@ -51,21 +55,24 @@ async def search(
         takes: which entries may answer; None: all.
         limit: the most entries.
         apart: where what takes long is computed.
-        meaning: what is near to it in meaning; None: only words count.
+        nearest: what is near to it in meaning, but for the terms of speakers' names; None: only words count.
     """
-    candidates = max(CANDIDATES if meaning is None else BY_WORDS, limit) * (NARROW if takes is not None else 1)
+    candidates = max(CANDIDATES if nearest is None else BY_WORDS, limit) * (NARROW if takes is not None else 1)
     matches = await _matches(index, question, numbers)
-    ranking, wanted = await apart(_begun, question, matches, candidates, meaning)
-    hits: list[Hit] = await apart(_hits, ranking, await index.facts(wanted), takes, limit, meaning)
+    ranking, wanted = await apart(_begun, question, matches, candidates)
+    facts, meaning = await index.facts(wanted), None
+    near = await nearest(question.words & named_by(facts.values())) if nearest is not None else {}
+    if near:
+        meaning = Meaning(near)
+        facts |= await index.facts([entry for entry in meaning.wanted if entry not in facts])
+    hits: list[Hit] = await apart(_hits, ranking, facts, takes, limit, meaning)
     return hits
 
 
-def _begun(
-    question: Question, matches: Sequence[Mapping[int, float]], candidates: int, meaning: Meaning | None
-) -> tuple[Ranking, list[int]]:
+def _begun(question: Question, matches: Sequence[Mapping[int, float]], candidates: int) -> tuple[Ranking, list[int]]:
     """A ranking, and of which entries the facts are wanted."""
     ranking = Ranking(question, matches, candidates=candidates)
-    return ranking, ranking.wanted if meaning is None else sorted({*ranking.wanted, *meaning.wanted})
+    return ranking, ranking.wanted
 
 
 def _hits(
@@ -78,8 +85,8 @@ def _hits(
     if meaning is None:
         ranked = ranking.ranked(facts, limit=limit, only=takes)
     else:
-        ranked = meaning.joined(ranking.ranked(facts, limit=2 * limit, only=takes), facts, limit=limit, only=takes)
-    top = max((one.score for one in ranked), default=1.0)
+        ranked = meaning.joined(ranking, facts, limit=limit, only=takes)
+    top = max((one.score for one in ranked), default=0.0) or 1.0  # a filter may leave only what counts for nothing
     return [Hit(one.session_number, one.seq, one.score / top, one.part) for one in ranked]
 
 
@@ -95,6 +102,21 @@ async def _matches(index: Index, question: Question, numbers: Sequence[int] | No
     found |= dict(zip(rest, await index.matches(rest, numbers), strict=True)) if rest else {}
     whole = (" " in term or " " not in asked for term, asked in zip(terms, question.terms, strict=True))
     return [found.get(term, {}) if same else {} for term, same in zip(terms, whole, strict=True)]
+
+
+def unnamed(text: str, names: frozenset[str]) -> str:
+    """Return a question without names, as it is compared in meaning: who speaks stands in, or beside, all that they
+    say, and says nothing of what it means. One that says nothing else is returned as it is.
+
+    Args:
+        text: the question.
+        names: their terms.
+    """
+    if not names:
+        return text
+    left = _WORD.sub(lambda word: "" if frozenset() < _terms_of(word[0]) <= names else word[0], text)
+    says = any(word[0].lower() not in QUESTION_WORDS for word in _WORD.finditer(left))
+    return " ".join(left.split()) if says else text
 
 
 def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:

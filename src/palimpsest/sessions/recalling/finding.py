@@ -12,10 +12,9 @@ from palimpsest.log import spans
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.recall.follower import is_found
-from palimpsest.recall.fusion import Meaning
 from palimpsest.recall.opening import Recall
 from palimpsest.recall.questions import question
-from palimpsest.recall.search import Hit, search
+from palimpsest.recall.search import Hit, Nearest, search, unnamed
 from palimpsest.sessions.recalling.asked import Asked
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.stores import Store
@@ -80,18 +79,18 @@ class Finder:
             await self._recall.follower.catch_up(sessions)
             if sessions is not None:
                 numbers = sorted(one.number for one in (await index.cursors(sessions)).values())
-            meaning = await self._meaning(asked.query, numbers, sessions)
-            hits = await search(index, wanted, numbers, takes, most, self.apart, meaning)
+            nearest = self._nearest(asked.query, numbers, sessions)
+            hits = await search(index, wanted, numbers, takes, most, self.apart, nearest)
             if len(hits) >= most or await index.generation() == generation:
                 break
         return hits
 
-    async def _meaning(
-        self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None
-    ) -> Meaning | None:
-        """What is near to a query in meaning; None where nothing gives texts vectors."""
+    def _nearest(self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None) -> Nearest | None:
+        """What finds what is near to a query in meaning; None where nothing gives texts vectors."""
         embedding = self._recall.embedding
-        return None if embedding is None else Meaning(await embedding.nearest(query, numbers, sessions))
+        if embedding is None:
+            return None
+        return lambda names: embedding.nearest(unnamed(query, names), numbers, sessions)
 
     async def _read(self, hits: Sequence[Hit], names: dict[int, str]) -> list[Found]:
         """The entries of hits that are still to be found, in the order of the hits."""

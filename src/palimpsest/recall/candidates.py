@@ -1,0 +1,62 @@
+"""Which entries are worth a closer look: those with the best parts, by what an index says of each term. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
+
+from palimpsest.recall.postings import PART_BITS
+
+
+class Asked:
+    """A term of a question: its weight, the parts that hold it, and the `most` that it adds to one."""
+
+    def __init__(self, term: str, weight: float, found: Mapping[int, float]) -> None:
+        self.term, self.weight, self.found = term, weight, found
+        self.most = weight * max(found.values())
+
+    def scale(self) -> float:
+        """Return what makes 1 of what the index says of a usual part."""
+        return len(self.found) / sum(self.found.values())
+
+
+def best_entries(asked: Sequence[Asked], candidates: int) -> list[tuple[float, int]]:
+    """Return what the best part of each of the best entries has, with the entry, best first; of equal ones the newest.
+
+    Parts that have none of the first terms are left out as soon as enough entries have more than all other terms could
+    add (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995).
+
+    Args:
+        asked: The terms, those that add most first.
+        candidates: How many entries.
+    """
+    totals: dict[int, float] = {}
+    closed = False
+    for i, term in enumerate(asked):
+        weight, found = term.weight, term.found
+        if not closed and len(totals) < len(found):  # else to look costs more than it saves
+            closed = _is_enough(totals, candidates, sum(one.most for one in asked[i:]))
+        if closed:
+            for key in totals.keys() & found.keys():
+                totals[key] += weight * found[key]
+        elif not totals:
+            totals = {key: weight * score for key, score in found.items()}
+        else:
+            for key, score in found.items():
+                totals[key] = totals.get(key, 0.0) + weight * score
+    return _best_of(totals, candidates)
+
+
+def _is_enough(totals: Mapping[int, float], candidates: int, rest: float) -> bool:
+    """Whether so many entries have a part that has more than `rest`."""
+    return len({key >> PART_BITS for key, score in totals.items() if score > rest}) >= candidates
+
+
+def _best_of(totals: Mapping[int, float], candidates: int) -> list[tuple[float, int]]:
+    """What the best part of each entry has, with the entry, best first."""
+    best: dict[int, float] = {}
+    for key, score in totals.items():
+        entry = key >> PART_BITS
+        if score > best.get(entry, -1.0):
+            best[entry] = score
+    return nlargest(candidates, zip(best.values(), best, strict=True))
