@@ -133,6 +133,20 @@ def test_what_is_malformed_is_refused_with_its_place(format: str, malformed: tup
         assert session.entries() == []
 
 
+@pytest.mark.parametrize("format", [*FORMATS, "text"])
+def test_half_characters_in_what_the_call_brings_along_do_not_go_out(format: str) -> None:
+    """A system prompt and tools' schemas that were cut within an emoji: no client could send them."""
+    tool = {"name": "look", "description": "a \ud83d", "parameters": {"type": "object", "properties": {"\ude00": {}}}}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format, counter=strategies.WORDS, max_tokens=4_000, tail_share=0.2)
+        session.add_user_message("hi \ud83d")
+
+        context = session.context(system="be \ud83d", tools=[{"type": "function", "function": tool}], tail="now \ude00")
+
+        assert json.dumps(context.request(), ensure_ascii=False).encode()
+        assert context.prefix.hash == session.context(system="be \ufffd").prefix.hash
+
+
 ODD: tuple[Any, ...] = (None, [], {}, 7, True, "", [[]], [{}], [None], "x" * 70, "\ud800")
 
 

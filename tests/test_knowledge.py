@@ -102,6 +102,7 @@ def test_documents_are_no_conversations(memory: Memory) -> None:
         ("a", "x", {"metadata": {"x": object()}}),
         ("a", "x", {"metadata": ["x"]}),
         ("a", "x", {"title": ""}),
+        ("a", "x", {"title": "half a \ud83d"}),
     ],
 )
 def test_what_is_no_document_is_refused(id: Any, text: Any, more: dict[str, Any]) -> None:

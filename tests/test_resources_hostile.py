@@ -276,3 +276,16 @@ def test_a_thousand_changed_files_load_or_are_refused(
         return
     for id in resources:
         assert resources[id].effective()
+
+
+def test_half_characters_in_a_policy_and_in_a_payload_are_kept_with_the_rest() -> None:
+    """What was declared is stored with its sessions, and a payload's size is known, whatever text they have."""
+    declared: dict[str, Any] = {"resource": "memory", "id": "notes", "max_tokens": 500}
+    declared |= {"privacy_policy": {"redact_patterns": ["ORD-[0-9]+"], "default_redaction_string": "\ud800"}}
+    with Resources.load(declared) as resources:
+        resources.keyed("notes").append("a", {"content": [{"type": "text", "text": "\ud83d ORD-7"}]})
+
+        (info,) = resources.memory("notes").definitions()
+        (entry,) = resources.keyed("notes").session("a").entries()
+        assert info.settings is not None
+        assert entry.text == "\ud83d \ud800"

@@ -10,6 +10,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, InvalidEntry
 from palimpsest.log import values
+from palimpsest.log.codec import escaped
 
 VARIABLES = {"content_bytes": "MAX_MESSAGE_CONTENT_LENGTH", "total_bytes": "MAX_TOTAL_CONTENT_SIZE"}
 """The variables that limits are taken from, where a program does not say them."""
@@ -84,7 +85,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def _size(content: object) -> int:
     if isinstance(content, str):
         return len(content.encode("utf-8", "surrogatepass"))
-    return len(msgspec.json.encode(content, enc_hook=str)) if content is not None else 0
+    if content is None:
+        return 0
+    try:
+        return len(msgspec.json.encode(content, enc_hook=str))
+    except UnicodeEncodeError:
+        return len(escaped(content))
 
 
 def _variable(name: str) -> int:

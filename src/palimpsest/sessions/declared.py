@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from palimpsest.log.codec import decoded
 from palimpsest.log.head import Definition
 
 HELD = (
@@ -45,6 +46,6 @@ class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 def read_kept(value: bytes) -> Kept | None:
     """What was stored of a definition; None where that cannot be read."""
     try:
-        return msgspec.json.decode(value, type=Kept)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decoded(value, Kept)
+    except ValueError:
         return None

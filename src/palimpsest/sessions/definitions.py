@@ -14,6 +14,7 @@ import msgspec
 from palimpsest.context.newest import NotRead
 from palimpsest.errors import ConfigError
 from palimpsest.log.change import Change
+from palimpsest.log.codec import encoded
 from palimpsest.log.head import About, Definition, Head
 from palimpsest.runtime.logs import warn
 from palimpsest.sessions.declared import HELD, Declared, DefinitionInfo, Kept, read_kept
@@ -135,7 +136,7 @@ class Definitions:
         if place in self._known.stored or not store.writable:
             return
         if await store.get_item(*place[:1], DEFINITIONS, self.own.digest) is None:
-            value = msgspec.json.encode(self._declared.kept)
+            value = encoded(self._declared.kept)
             await store.put_items(self._scope.tenant, DEFINITIONS, [Put(self.own.digest, value)])
         self._known.stored.add(place)
 

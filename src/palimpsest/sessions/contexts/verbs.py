@@ -9,8 +9,10 @@ import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message
+from palimpsest.formats.wording import sendable, sendable_value
 from palimpsest.log import values
 from palimpsest.log.change import Change
+from palimpsest.log.codec import encode
 from palimpsest.log.head import PromptSize
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
@@ -61,13 +63,12 @@ class Contexts:
         """Return what to send to the model next."""
         if system is not None and not isinstance(system, str):
             raise ConfigError("system", system, "text, or None")
+        system = sendable(system) if system else None
         schemas = _schemas(tools)
         values.switch("dry_run", dry_run)
         if isinstance(view, str):
             self._scope.gate.refuse([view], "view")
-        call = ContextRequest(
-            system or None, schemas, format, reserve, max_tokens, max_messages, view, model, at, dry_run
-        )
+        call = ContextRequest(system, schemas, format, reserve, max_tokens, max_messages, view, model, at, dry_run)
         if tail is not None:
             self._check_tail(tail, at)
         if recall is not None:
@@ -262,8 +263,15 @@ def _texts(tail: str | Mapping[str, str] | None) -> Sequence[Text]:
 
 
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Tools' schemas, which are only read. Raises ConfigError for what is no list of them."""
+    """Tools' schemas, which are only read, as a provider takes them. Raises ConfigError for what is no list of them."""
     usual = type(tools) is tuple or type(tools) is list  # quicker to ask for
     if not usual and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence)):
         raise ConfigError("tools", tools, "a list of tools' schemas")
-    return cast("tuple[Message, ...]", tuple(tools or ()))
+    found = cast("tuple[Message, ...]", tuple(tools or ()))
+    try:
+        encode(found)
+    except UnicodeEncodeError:
+        return tuple(map(sendable_value, found))
+    except (TypeError, ValueError, RecursionError):
+        return found  # no JSON: whoever sends it is told
+    return found

@@ -10,8 +10,7 @@ import msgspec
 
 from palimpsest.compaction.knowledge import KnowledgeBase, SearchType, TextSplitter
 from palimpsest.errors import ConfigError
-from palimpsest.log import values
-from palimpsest.log.checks import unfit
+from palimpsest.log.checks import checked_about, unfit
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.recall.splitter import Chunk, split
 from palimpsest.sessions.bases.records import (
@@ -176,7 +175,7 @@ class AsyncKnowledge:
         self._gate.refuse([id], "document_id", "; give documents ids that say nothing private")
         if not isinstance(text, str) or not text.strip() or unfit(text) is not None:
             raise ConfigError("text", type(text).__name__, "text that is not blank, without lone surrogates")
-        values.text("title", title)
+        checked_about({"title": title})
         if metadata is not None and not isinstance(metadata, Mapping):
             raise ConfigError("metadata", type(metadata).__name__, "a mapping of JSON values, or None")
         try:
