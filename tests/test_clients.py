@@ -172,7 +172,6 @@ def test_the_second_request_holds_the_first(way: Way, streamed: Streamed, sessio
         assert VENDORS[way.format]().faults(session.context(format=way.format).messages) == []
     assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
     usage = session.stats().usage
-    assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)  # the same response is told once
 
 
@@ -709,5 +708,4 @@ def test_an_answer_that_cannot_be_kept_is_returned(session: Session) -> None:
         assert response.prompt_feedback is not None
     assert log(session) == [("message", "user")]
     usage = session.stats().usage
-    assert usage is not None
     assert usage.input_tokens == 4

@@ -34,6 +34,34 @@ def texts(session: Session) -> str:
     return "\n".join(str(message.get("content")) for message in session.context().messages)
 
 
+# --- what nobody listens to
+
+
+@pytest.mark.parametrize("on_failure", ["heuristic", "keep"])
+def test_a_summarizer_that_fails_is_logged_where_nobody_listens(
+    memory: Memory, caplog: pytest.LogCaptureFixture, on_failure: str
+) -> None:
+    """Who has given a wrong key sees why no summary is the model's; who listens is told, and nothing is logged."""
+    strategy = summarizing(interaction_threshold_qty=2, on_failure=on_failure)
+    wrong = Scripted(RuntimeError("the key is wrong"))
+    event = "summarizer:failed" if on_failure == "heuristic" else "compaction:failed"
+    for name in ("unheard", "heard"):
+        heard = Listener().to(memory, event) if name == "heard" else None
+        caplog.clear()
+        session = memory.session(name, counter=words, long_term=strategy, summarizer=wrong)
+        for _ in range(2):
+            talk(session, 40)
+
+        told = [record.getMessage() for record in caplog.records if event in record.getMessage()]
+        if heard is None:
+            assert len(told) == 1
+            assert "session unheard" in told[0]
+            assert "the key is wrong" in told[0]
+        else:
+            assert told == []
+            assert heard.names() == [event]
+
+
 # --- which strategy, and when
 
 

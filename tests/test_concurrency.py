@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -356,9 +357,13 @@ def test_an_asynchronous_turn_waits_for_another_process(kind: str, tmp_path: Pat
     assert sum(waited) > 60
 
 
-@pytest.mark.parametrize("wait", [0, 5])
-def test_a_turn_says_that_it_has_waited_in_vain(path: Path, memory: Memory, start: Start, wait: float) -> None:
-    """With `wait` a turn that does not begin in that time raises LockTimeout, and nothing of it was done."""
+@pytest.mark.parametrize(
+    ("given", "wait"), [(0, 0), (False, 0), (5, 5), ("5s", 5), ("1m30s", 90), (timedelta(seconds=5), 5)]
+)
+def test_a_turn_says_that_it_has_waited_in_vain(
+    path: Path, memory: Memory, start: Start, given: timedelta | float | str, wait: float
+) -> None:
+    """With `wait`, a length of time, a turn that does not begin in that time raises LockTimeout, nothing is done."""
     holder = start("hold", path)
     assert holder.hear() == "ready"
     waited = []
@@ -368,14 +373,14 @@ def test_a_turn_says_that_it_has_waited_in_vain(path: Path, memory: Memory, star
 
     memory._core.runner.sleep = sleep
     session = memory.session(SESSION)
-    with pytest.raises(LockTimeout, match=f"{wait} seconds") as raised, session.turn(wait=wait):
+    with pytest.raises(LockTimeout, match=f"{wait} seconds") as raised, session.turn(wait=given):
         raise AssertionError("the other one lives")
 
     assert isinstance(raised.value, TimeoutError)
     assert sum(waited) == pytest.approx(wait)
     holder.tell()
     assert holder.end() == ["done"]
-    with session.turn(wait=wait):
+    with session.turn(wait=given):
         session.add_user_message("begin own")
     assert [entry.text for entry in session.entries()] == ["begin held", "end held", "begin own"]
 

@@ -116,6 +116,19 @@ def test_schemas_are_schemas_and_say_what_is_checked(memory: Memory) -> None:
         assert tools.call("search_memory", arguments).is_error is not fits
 
 
+def test_a_session_may_be_given_in_the_place_of_its_id(memory: Memory) -> None:
+    """One, or several of which some are named by their id: the same is seen."""
+    trip, food = memory.session("trip"), memory.session("food")
+    one = MemoryTools(memory, session=trip, counter=quarters)
+    both = MemoryTools(memory, sessions=[trip, "food"], counter=quarters)
+
+    assert ok(one, "search_memory", query="Oslo") == ok(
+        MemoryTools(memory, session="trip", counter=quarters), "search_memory", query="Oslo"
+    )
+    assert "fish" in ok(both, "search_memory", query="Oslo")
+    assert "fish" in ok(MemoryTools(memory, session=food, counter=quarters), "read_entries", entries=[1])
+
+
 def test_the_context_counts_them(memory: Memory) -> None:
     """Definitions may be given to a context as the tools of its request."""
     chat = memory.session("trip", max_tokens=9000)

@@ -90,7 +90,6 @@ def test_what_was_streamed_is_what_comes_at_once(session: Session, streamed: Str
             answer.feed(event)
 
     usage = session.stats().usage
-    assert usage is not None
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.calls) == (40, 32, 9, 1)
     assert {entry.metadata["run"] for entry in answer.entries if entry.metadata} == {7}
     assert spelled(sent_next(session)) == spelled(sent_after(streamed))
@@ -149,7 +148,6 @@ def test_a_key_makes_a_streamed_answer_be_added_once(session: Session, streamed:
                 answer.feed(event)
 
     usage = session.stats().usage
-    assert usage is not None
     assert usage.calls == 1
     assert len(session.entries()) == 1 + len(answer.entries)
 
@@ -170,7 +168,6 @@ def test_every_store_keeps_answers_alike(memory: Memory, streamed: Streamed) -> 
     told = [(entry.kind, entry.text, entry.metadata) for entry in again.entries()[1:]]
     assert told == [(one.kind, one.text, one.metadata) for one in (*answer.entries, *broken.entries, *added)]
     usage = again.stats().usage
-    assert usage is not None
     assert usage.total_input in (40, 80)  # the interrupted one may have told its usage; the same response is told once
 
 
@@ -319,7 +316,6 @@ def test_what_a_client_returns_at_once_goes_in(format: str) -> None:
             session.add(ask(client))
 
         usage = session.stats().usage
-        assert usage is not None
         assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (40, 32, 9)
         assert spelled(sent_next(session)) == spelled(sent_after(streamed))
 

@@ -42,7 +42,7 @@ def test_cached_tokens_are_a_part_of_the_input(chat: Session) -> None:
         chat.record_usage(input_tokens=80, output_tokens=5, cached_tokens=3900)
 
     assert "add all of its input up" in str(refusal.value)
-    assert chat.stats().usage is None
+    assert chat.stats().usage.calls == 0
     assert chat.record_usage(input_tokens=3980, output_tokens=5, cached_tokens=3980).cached_tokens == 3980
 
 

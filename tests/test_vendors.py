@@ -173,6 +173,26 @@ def test_what_nobody_knows_is_refused_by_its_type() -> None:
         assert session.entries() == []
 
 
+def test_a_framework_s_messages_are_refused_with_what_to_give_instead() -> None:
+    """Objects and dumps of LangChain and Pydantic AI are named as what they are, whatever format the session has."""
+    lc, pydantic_ai = load("langchain_core.messages"), load("pydantic_ai.messages")
+    said = lc.HumanMessage("Which gate?")
+    asked = pydantic_ai.ModelRequest(parts=[pydantic_ai.UserPromptPart("Which gate?")])
+    answered = pydantic_ai.ModelResponse(parts=[pydantic_ai.TextPart("B 12.")])
+    dump = pydantic_ai.ModelMessagesTypeAdapter.dump_python
+    langchain: list[Any] = [said, said.model_dump(), *lc.messages_to_dict([said]), lc.AIMessage("B 12.").model_dump()]
+    pydantic: list[Any] = [asked, answered, *dump([asked, answered], mode="json"), *dump([asked])]
+    for messages, told in ((langchain, "convert_to_openai_messages"), (pydantic, "source='pydantic-ai'")):
+        for message in messages:
+            for format in ("openai", "openai-responses", "anthropic", "gemini"):
+                with Memory.open("memory://") as memory:
+                    session = memory.session("s", format=format)
+                    with pytest.raises(InvalidEntry, match=re.escape(told)) as refusal:
+                        session.add([{"role": "user", "content": "Hello"}, message])
+                    assert refusal.value.where == "messages[1]"
+                    assert session.entries() == []
+
+
 PIECES: dict[str, Callable[[Any], Any]] = {
     "openai": lambda answer: answer.choices[0],
     "openai-responses": lambda answer: answer.output,

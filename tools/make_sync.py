@@ -121,6 +121,9 @@ MEMBERS = {
             raise ConfigError("Memory", core, "what Memory.open(address) gives, such as Memory.open('agent.db')")
         self._core = core
 
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
+
     def __enter__(self) -> Self:
         return self
 
@@ -135,10 +138,16 @@ MEMBERS = {
     "WorkingMemory": """\
     def __init__(self, core: AsyncWorkingMemory) -> None:
         self._core = core
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
 """,
     "Knowledge": """\
     def __init__(self, core: AsyncKnowledge) -> None:
         self._core = core
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
 """,
 }
 

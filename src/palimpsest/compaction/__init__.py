@@ -67,7 +67,7 @@ def _shown(summary: Summary) -> int:
     return summary.shown_tokens
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A session as triggers and strategies see it.
 
     `interactions` are what is active, oldest first; a preamble, where there is one, comes first. `archived` are those
@@ -125,7 +125,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(group.entries) for group in self.groups)
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """One rung of a plan: its `name`, how many `entries` it takes, and `tokens` out of the active set, and `why`."""
 
     name: str
@@ -134,7 +134,7 @@ class Step(msgspec.Struct, frozen=True):
     why: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What to do, in whole groups: cover by a summary, evict to the archive, erase for good, mask old results.
 
     The next summary covers `cover` beside what the summaries in `fold` (revisions) cover, which it supersedes; its text
@@ -164,7 +164,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return spans.size(spans.union(self.cover, self.evict, self.erase))
 
 
-class TriggerDecision(msgspec.Struct, frozen=True):
+class TriggerDecision(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """Whether a `rule` has `fired`, what was `observed`, and the `threshold` that it was compared with by `op`.
 
     Of several rules it is the first that fired; where none did, the one that was nearest to its threshold.

@@ -8,7 +8,7 @@ from palimpsest.compaction.selecting import archived, completed, cost, loose, sp
 from palimpsest.log import spans
 
 
-class Neuralyzer(Triggered, frozen=True, kw_only=True):
+class Neuralyzer(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Erase every interaction older than the newest `interaction_keep` completed ones, without a trace of its text.
 
     Archived originals and summaries go with them, and so does what came before the first interaction. Pinned and

@@ -49,7 +49,7 @@ class _Evicting(Triggered, frozen=True, kw_only=True):
         return evicting(down_to(snapshot, order, target), why, target)
 
 
-class SimpleFifo(_Evicting, frozen=True, kw_only=True):
+class SimpleFifo(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Evict the oldest first: down to low water, and where messages are not limited at least a quarter of them.
 
     The quarter goes only where something is new since the last run.
@@ -74,7 +74,7 @@ class SimpleFifo(_Evicting, frozen=True, kw_only=True):
         return evicting(down_to(snapshot, self.leaving(snapshot), target), "the oldest first", target)
 
 
-class Lru(_Evicting, frozen=True, kw_only=True):
+class Lru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Evict first what was accessed longest ago; a group is as fresh as its freshest member, ties go oldest first.
 
     Without any limit half of the messages go, where something is new since the last run.
@@ -97,7 +97,7 @@ class Lru(_Evicting, frozen=True, kw_only=True):
         return self.down(snapshot, order, "what was accessed longest ago first", _messages(snapshot) // 2)
 
 
-class TokenAwareLru(_Evicting, frozen=True, kw_only=True):
+class TokenAwareLru(_Evicting, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Evict first what has the largest product of staleness and tokens; ties go oldest first.
 
     Staleness is how far the access clock has moved on since the last access, and one more. Without any limit half of

@@ -33,7 +33,7 @@ _NAMED = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("session_id", "user_id")
 
 
-class TextSplitter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TextSplitter(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """How texts are split into the chunks that a knowledge base holds.
 
     Args:
@@ -77,7 +77,7 @@ class TextSplitter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             values.switch(name, getattr(self, name))
 
 
-class KnowledgeBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KnowledgeBase(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """The collection that a summarizer's summaries go into, and what contexts are given from it.
 
     Args:

@@ -30,7 +30,7 @@ from palimpsest.context.groups import Group, by_interaction
 from palimpsest.log import values
 
 
-class Ladder(Proportional, frozen=True, kw_only=True):
+class Ladder(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Make the active set smaller, down to low water, in the gentlest way that does it.
 
     The newest completed interactions stay, and what is open. Below low water, where anything is new since the last

@@ -10,7 +10,7 @@ from palimpsest.formats.wording import is_maskable, mask_tokens
 from palimpsest.log import values
 
 
-class MaskResults(Triggered, frozen=True, kw_only=True):
+class MaskResults(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Show a note in place of tool results older than the recent window; the calls stay, and so does the newest group.
 
     Args:
@@ -43,7 +43,7 @@ class MaskResults(Triggered, frozen=True, kw_only=True):
         return Plan(mask=mask, steps=(mask_step(saved),))
 
 
-class SupersededContexts(Triggered, frozen=True, kw_only=True):
+class SupersededContexts(Triggered, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Evict the versions of a named context that a newer one has replaced.
 
     Args:

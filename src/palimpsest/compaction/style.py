@@ -13,7 +13,7 @@ MAX_LOOPS = 10
 """Passes of Chain of Density at most."""
 
 
-class Style(msgspec.Struct, frozen=True, kw_only=True):
+class Style(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """How a strategy wants its summaries made: the `style` of a strategy of your own.
 
     Args:

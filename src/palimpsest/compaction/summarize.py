@@ -67,7 +67,7 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
         return self.size(snapshot, source, new + snapshot.standing(snapshot.summaries))
 
 
-class Summarize(Proportional, frozen=True, kw_only=True):
+class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Cover everything older than what is kept by a summary.
 
     With `recent_entries` older open interactions keep only their newest human message.
@@ -154,7 +154,7 @@ class Summarize(Proportional, frozen=True, kw_only=True):
         return covering(snapshot, (), (), folded, size, "the chain of summaries is long")
 
 
-class HybridSummary(Summarizing, frozen=True, kw_only=True):
+class HybridSummary(Summarizing, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Cover the oldest interactions by a summary of at most `summary_tokens`, and keep the newest as it is.
 
     At least one interaction leaves. Where nothing is new since the last run, only low water counts.

@@ -38,7 +38,7 @@ TOOL_RULES = ("on_tools_success_threshold", "on_tools_error_threshold")
 """Rules about results since the last run; the others look at what is there now."""
 
 
-class Triggers(msgspec.Struct, frozen=True, kw_only=True):
+class Triggers(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """When a strategy runs by itself: as soon as one rule holds. Every rule is off by default.
 
     None and every number of 0 or less leave a rule off. Raises ConfigError for a value that a rule may not have.

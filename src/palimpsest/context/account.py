@@ -19,7 +19,7 @@ from palimpsest.log.head import Cut, Head
 from palimpsest.log.summary import Summary
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class Parts(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Counted tokens of a context by part; their sum is `Context.counted`.
 
     `system` is the system text, `tools` are the schemas, `overhead` is what the provider adds to every request, `head`
@@ -45,7 +45,7 @@ class LeftOut(NamedTuple):
     reason: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What is in a context, what is not and why.
 
     `entries`, `messages` and `interactions` are how many stand in it, `parts` what they cost. `first_seq` and

@@ -24,7 +24,7 @@ Shares: TypeAlias = tuple[tuple[str, float], ...]
 """Tags, and the share of the budget that entries with each take at most."""
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Limits resolved to numbers, in tokens.
 
     `limit` bounds the whole request and the answer: the smaller of `max_tokens` and the model's window.

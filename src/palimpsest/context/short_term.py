@@ -20,7 +20,7 @@ CUTS = ("exact", "low_water")
 GAPS = ("stop", "skip")
 
 
-class MaxTokens(msgspec.Struct, frozen=True, kw_only=True):
+class MaxTokens(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Keep the newest interactions whose tokens fit.
 
     Args:

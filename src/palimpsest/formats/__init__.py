@@ -39,7 +39,7 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
     data: bool = False
 
 
-class Adapted(msgspec.Struct, frozen=True):
+class Adapted(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """An entry (its `seq`) that a format cannot take as it is, and `what` became of it: the nearest valid thing."""
 
     seq: int

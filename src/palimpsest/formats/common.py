@@ -49,7 +49,10 @@ def mappings(messages: object, where: str, what: str = "message") -> Sequence[di
     if type(messages) is not list and (
         isinstance(messages, str | bytes | dict) or not isinstance(messages, Sequence)
     ):  # to ask what is a list for an abstract class costs as much as the rest
-        raise InvalidEntry(where, f"a list of {what}s is needed, not {type(messages).__name__}")
+        told = (
+            "; for what somebody says there is add_user_message" if what == "message" and type(messages) is str else ""
+        )
+        raise InvalidEntry(where, f"a list of {what}s is needed, not {type(messages).__name__}{told}")
     for i, message in enumerate(messages):
         if not isinstance(message, dict):
             hint = f"not {type(message).__name__}; objects of a provider's library become mappings by model_dump()"

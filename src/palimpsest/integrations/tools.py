@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack, get_args
 
 import msgspec
 
-from palimpsest import AsyncMemory, ConfigError, Memory
+from palimpsest import AsyncMemory, AsyncSession, ConfigError, Memory, Session
 from palimpsest.errors import PrivacyRefused, WrongUser, nearest, shorten
 from palimpsest.integrations.streams import ready
 from palimpsest.integrations.tool_schemas import (
@@ -36,7 +36,7 @@ LEAST, NOTES = 200, 100
 """Tokens that a result may have at least, and those of them that are kept for what is said beside the passages."""
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+class ToolResult(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a call of a tool comes to: the `text` for the model, and whether it `is_error`: then the text says what to
     do about it."""
 
@@ -47,8 +47,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 class ToolOptions(TypedDict, total=False):
     """The options of `MemoryTools`, for type checkers."""
 
-    session: str | None
-    sessions: Iterable[str] | None
+    session: Session | AsyncSession | str | None
+    sessions: Iterable[Session | AsyncSession | str] | None
     user: str | None
     whole_tenant: bool
     facts: str | None
@@ -66,8 +66,8 @@ class _Tools:
         self,
         memory: Memory | AsyncMemory,
         *,
-        session: str | None = None,
-        sessions: Iterable[str] | None = None,
+        session: Session | AsyncSession | str | None = None,
+        sessions: Iterable[Session | AsyncSession | str] | None = None,
         user: str | None = None,
         whole_tenant: bool = False,
         facts: str | None = None,
@@ -82,8 +82,8 @@ class _Tools:
         self._memory: Any = memory
         self._user, self._most, self._most_facts = user, max_tokens - NOTES, max_facts
         self._counting: dict[str, Any] = {"model": model, "counter": counter}
-        self._sessions = _seen(session, sessions, user, whole_tenant)
-        self._session = session
+        self._session = None if session is None else _id_of(session)
+        self._sessions = _seen(self._session, sessions, user, whole_tenant)
         for one in self._sessions or ("any",):
             memory.session(one, user=user, **self._counting)  # which refuses what is not accepted
         self._facts: Any = None if facts is None else memory.working(facts)
@@ -104,14 +104,18 @@ class _Tools:
             there = [tool if tool.writes else _with_session(tool) for tool in there]
         return {tool.name: tool for tool in there}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(self._tools)}>"
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the tools that are offered."""
         return tuple(self._tools)
 
-    def definitions(self, format: ToolFormat = "openai") -> list[dict[str, Any]]:
+    def definitions(self, format: ToolFormat = "openai") -> list[Any]:
         """Return the tools in the shape of a provider, for `tools=` of its client.
 
+        Its items are dicts, of the type that the provider's client takes: a type checker accepts them for any.
         For "gemini" that is one tool with all declarations, for "mcp" what a server lists. Raises ConfigError for a
         format that is unknown.
 
@@ -229,8 +233,8 @@ class MemoryTools(_Tools):
 
     Args:
         memory: an open memory. Its tenant is the only one that is ever seen.
-        session: the id of the session that may be searched and read.
-        sessions: ids of several, in the place of one.
+        session: the session that may be searched and read, or its id.
+        sessions: several, or their ids, in the place of one.
         user: an id: only sessions that are theirs.
         whole_tenant: whether all sessions of the tenant may be seen, of all users; False by default.
         facts: the scope that facts are kept in, such as "user/ann".
@@ -282,7 +286,10 @@ class AsyncMemoryTools(_Tools):
 
 
 def _seen(
-    session: str | None, sessions: Iterable[str] | None, user: str | None, whole_tenant: object
+    session: str | None,
+    sessions: Iterable[Session | AsyncSession | str] | None,
+    user: str | None,
+    whole_tenant: object,
 ) -> list[str] | None:
     """The sessions that may be seen, None for all of the user's, or of the tenant."""
     values.switch("whole_tenant", whole_tenant)
@@ -293,11 +300,15 @@ def _seen(
     if session is not None:
         return [session]
     if sessions is not None:
-        return list(sessions)
+        return [_id_of(one) for one in sessions]
     if user is None and not whole_tenant:
         told = "session, sessions or user, which say what the model may see; whole_tenant=True is for everything"
         raise ConfigError("session", None, told)
     return None
+
+
+def _id_of(session: Session | AsyncSession | str) -> str:
+    return session.id if isinstance(session, Session | AsyncSession) else session
 
 
 def _with_session(tool: Tool) -> Tool:

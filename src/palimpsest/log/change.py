@@ -5,13 +5,14 @@ and-set loop) and store what these return.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log import spans, summary
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import About, Attempts, Cut, Head, PromptSize, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction
@@ -80,7 +81,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: dict[str, Any] = {}
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Record(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """A change as the log remembers it: the `revision` that it made, `at` what time (microseconds, UTC), its `kind` and
     `reason`; of a cut the `view` that it is for, and `cut` itself; `detail` are figures.
 
@@ -102,6 +103,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rewound: tuple[Span, ...] = ()
     compaction: Compaction | None = None
     detail: dict[str, Any] = {}
+
+    @property
+    def created_at(self) -> datetime:
+        """When the change was made, UTC."""
+        return moment(self.at)
 
 
 def still_meant(head: Head, change: Change, there: Mapping[int, str]) -> Change:

@@ -33,27 +33,27 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """Keys of the provider's part that Palimpsest does not know; they come back when it is encoded."""
 
 
-class Text(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
+class Text(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="text"):
     """A piece of text: `text`."""
 
     text: str
 
 
-class Image(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
+class Image(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
     """An image: `source` is an address or a `data:` address; `detail` is low, high or auto (the default)."""
 
     source: str
     detail: str | None = None
 
 
-class Audio(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="audio"):
+class Audio(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="audio"):
     """Sound: `data` in base64, `format` wav or mp3."""
 
     data: str
     format: str
 
 
-class File(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="file"):
+class File(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="file"):
     """A document: either `file_id` at the provider, or `data` (a `data:` address) with its `filename`."""
 
     file_id: str | None = None
@@ -61,13 +61,13 @@ class File(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="file"):
     filename: str | None = None
 
 
-class Reasoning(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="reasoning"):
+class Reasoning(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="reasoning"):
     """What a model thought before it answered: `text`. It stays with what follows it."""
 
     text: str
 
 
-class Opaque(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="opaque"):
+class Opaque(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="opaque"):
     """A part of a type that Palimpsest does not know, kept whole as `item`."""
 
     item: dict[str, Any]
@@ -76,7 +76,7 @@ class Opaque(_Part, frozen=True, kw_only=True, omit_defaults=True, tag="opaque")
 Part = Text | Image | Audio | File | Reasoning | Opaque
 
 
-class Native(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Native(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """What must be kept of a provider's own item so that it comes back equal.
 
     `keep` holds keys of the provider's message that the entry has no field for, `absent` names keys that
@@ -92,6 +92,7 @@ class Native(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Entry(
     msgspec.Struct,
+    repr_omit_defaults=True,
     frozen=True,
     kw_only=True,
     omit_defaults=True,

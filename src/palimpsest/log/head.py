@@ -126,7 +126,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return [*spans.common(earlier, spans.of(pinned)), *later]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """What the provider reported for the last call, in tokens, and what was counted for the same call.
 
     `input_tokens` is all of the input, of which `cached_tokens` came from a cache, `output_tokens` the answer,
@@ -179,7 +179,7 @@ MOST_NAMED = 256
 """Characters of a memory's name, and of a version."""
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Definition(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """Which definition a session is under: the `memory` that it declares ("project/id"), its `version`, and the
     `digest` of what it says, 32 hexadecimal digits. What that is, is kept once in a store."""
 

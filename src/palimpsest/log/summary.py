@@ -22,7 +22,7 @@ Method = Literal["heuristic", "plain", "density"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 
-class SummaryItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SummaryItem(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One thing that a summary says: its section (`kind`), its words (`text`), the `seq`s of its `sources` in the log.
 
     `status` is free text such as "open" or "failed". `pinned` says that no later summary may leave it out.
@@ -35,7 +35,7 @@ class SummaryItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     pinned: bool = False
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Spent(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """What summarizers have cost: `calls` of a model, tokens as its provider reports or we count them, US dollars.
 
     `input_tokens` is what was read, `output_tokens` what was written. `cost` is 0 where no price is known.
@@ -55,7 +55,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Summary(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):
     """A text that stands for entries of the log, which stay where they are.
 
     `covers` are all entries that it stands for, `folded` those among them that this version has taken in; `parents` are

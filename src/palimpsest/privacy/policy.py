@@ -36,7 +36,7 @@ class Use(msgspec.Struct, frozen=True):
     find: Recogniser | None = None
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What may not be kept. Everything is off unless it is asked for.
 
     Args:

@@ -34,7 +34,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     given: frozenset[str] = frozenset()
 
 
-class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class DefinitionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A `definition` that sessions are under, how many `sessions` these are, and what it comes to: its `settings` by
     name, as `palimpsest config show` prints them (None: it came with an import, and nothing is known of it)."""
 

@@ -9,7 +9,7 @@ import msgspec
 from palimpsest.log.entry import Audio, Entry, File, Image
 
 
-class Erased(msgspec.Struct, frozen=True, kw_only=True):
+class Erased(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What an erasure has destroyed, and what it has made anew.
 
     `entries` is how many entries lost their content, each counted once however many sessions share it; `branches` are
@@ -54,7 +54,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Vacuumed(msgspec.Struct, frozen=True, kw_only=True):
+class Vacuumed(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What came of writing a store anew: bytes that were `freed`, and in plain sentences what `remains`, and why."""
 
     freed: int = 0

@@ -24,6 +24,9 @@ class Knowledge:
     def __init__(self, core: AsyncKnowledge) -> None:
         self._core = core
 
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
+
     def add(
         self, document_id: str, text: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> KnowledgeDocument:

@@ -14,6 +14,7 @@ from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import checked_clock
 from palimpsest.log.entry import now_us
+from palimpsest.log.facts import check_scope
 from palimpsest.log.head import ABOUT, About, SessionKey
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import EventName, Handler
@@ -24,13 +25,14 @@ from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
-from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options, check_id, check_scope
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options, check_id
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, Opened, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.opening import keys_of, open_store, unlocked
+from palimpsest.stores.options import discreet_address
 
 if TYPE_CHECKING:
     import os
@@ -139,6 +141,9 @@ class AsyncMemory:
         self._defaults: SessionOptions = {}
         if embedder is not None:
             self._scope.embed(embedder)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {discreet_address(str(self._where))!r} of tenant {self.tenant!r}>"
 
     @classmethod
     def from_resource(
@@ -316,7 +321,7 @@ class AsyncMemory:
         check_id(tenant, "tenant")
         other = object.__new__(type(self))
         other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
-        other._defaults = self._defaults
+        other._where, other._defaults = self._where, self._defaults
         other._sweeper, other._own_scope, other._is_fork, other._above = None, DEFAULT_SCOPE, False, ()
         other._scope = self._scope.sharing(tenant)
         return other

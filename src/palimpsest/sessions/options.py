@@ -13,7 +13,8 @@ from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, PalimpsestWarning
 from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
-from palimpsest.log.checks import ID_RULE, MAX_ID, is_id
+from palimpsest.log.checks import ID_RULE, is_id
+from palimpsest.log.facts import check_scope
 from palimpsest.log.head import About, SessionKey
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.tokens.counter import TokenCounter
@@ -88,7 +89,7 @@ AutoCompact: TypeAlias = Literal["inline", "background", "off"]
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
 
 
-class GivenOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a session may be asked for: every option, what it means and its default. `SessionOptions` spells the same
     for type checkers (a test compares them).
     """
@@ -222,6 +223,9 @@ class Options:
             raise ConfigError("max_context_ratio", ratio, f"with a model of known window, not {given.model!r}")
         return told
 
+    def __repr__(self) -> str:
+        return repr(self.given).replace("GivenOptions", "Options", 1)
+
     def _strategies(self, short_term: Any, conditions: Sequence[str], oversize: str) -> Sequence[str]:
         if not short_term and not (short_term is None or isinstance(short_term, Sequence | Mapping)):
             raise ConfigError("short_term", short_term, "a strategy, a mapping, or a list of these")
@@ -341,10 +345,3 @@ def check_id(text: object, where: str) -> None:
     """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
     if not isinstance(text, str) or not is_id(text):
         raise ConfigError(where, text, ID_RULE)
-
-
-def check_scope(name: object) -> None:
-    """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
-    if not isinstance(name, str) or len(name) > 2 * MAX_ID or not all(map(is_id, name.split("/"))):
-        allowed = f"an id, or a path of ids such as 'user/ann', of at most {2 * MAX_ID} characters"
-        raise ConfigError("scope", name, allowed)

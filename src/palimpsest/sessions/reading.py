@@ -41,7 +41,7 @@ def moved(before: Head, now: Head) -> bool:
     return not same or now.revision < before.revision
 
 
-class Interaction(msgspec.Struct, frozen=True):
+class Interaction(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """A human message and everything until the next one: `entries`, oldest first. `index` is -1 for the preamble.
 
     `open` is the newest of the log, while it has no final answer, or an unanswered call.
@@ -52,7 +52,7 @@ class Interaction(msgspec.Struct, frozen=True):
     open: bool
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
+class Stats(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A session in numbers; tokens by the session's counter, with what the provider adds to messages, and media.
 
     `total_entries` = `active_entries` + `archived_entries` (those that are covered, evicted or expired); erased and
@@ -61,7 +61,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     the active set as a context shows it, summaries with their fences: what triggers compare, what a compaction tells,
     and what a context counts beside what its call brings. `erased_entries` and `rewound_entries`, `cuts`,
     `interactions` and `pinned` entries are counts, `open_calls` ids. `revision` and `epoch` are the newest,
-    `created_at` and `updated_at` when the first and the last entry was written; `usage` is what was reported last.
+    `created_at` and `updated_at` when the first and the last entry was written; `usage` is what was reported last, with
+    the sums of all calls: 0 in each before anything is reported.
     `definition` is the one that contexts are made by, where the session is declared.
     """
 
@@ -81,7 +82,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     created_at: datetime | None
     updated_at: datetime | None
-    usage: Usage | None
+    usage: Usage
     spent: Spent
     definition: Definition | None = None
 
@@ -289,7 +290,7 @@ class LogReader:
             epoch=head.epoch,
             created_at=moment(head.created) if head.created else None,
             updated_at=moment(head.updated) if head.updated else None,
-            usage=head.usage,
+            usage=head.usage or Usage(input_tokens=0),
             spent=head.attempts.spent if head.attempts else Spent(),
             definition=head.definition,
         )

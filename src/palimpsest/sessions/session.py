@@ -725,18 +725,21 @@ class AsyncSession:
 
     # --- turns
 
-    def turn(self, *, atomic: bool = False, wait: float | None = None) -> AbstractAsyncContextManager[AsyncSession]:
+    def turn(
+        self, *, atomic: bool = False, wait: timedelta | float | str | None = None
+    ) -> AbstractAsyncContextManager[AsyncSession]:
         """One run of the model as a block: `async with session.turn():`.
 
         Adds inside are durable at once, and holders of `turn()` on one session, in whatever process, go one
-        after the other: it waits as long as the other run lives, or for `wait` seconds (0: not at all), and raises
+        after the other: it waits as long as the other run lives, or for the time `wait` (0: not at all), and raises
         LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
         the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
         for nobody but who has a turn of this very object. What others add by this object meanwhile is of the turn, too.
 
         Args:
             atomic: whether adds are committed together when the block ends.
-            wait: seconds to wait for the other run; 0 or False: not at all; None (default): as long as it lives.
+            wait: how long to wait for the other run: a timedelta, seconds, or text such as "2m"; 0 or False: not at
+                all; None (default): as long as it lives.
         """
         return self._turns.turn(self, atomic, wait)
 

@@ -690,18 +690,21 @@ class Session:
         """
         return drive(self._core.show(*ids))
 
-    def turn(self, *, atomic: bool = False, wait: float | None = None) -> AbstractContextManager[Session]:
+    def turn(
+        self, *, atomic: bool = False, wait: timedelta | float | str | None = None
+    ) -> AbstractContextManager[Session]:
         """One run of the model as a block: `with session.turn():`.
 
         Adds inside are durable at once, and holders of `turn()` on one session, in whatever process, go one
-        after the other: it waits as long as the other run lives, or for `wait` seconds (0: not at all), and raises
+        after the other: it waits as long as the other run lives, or for the time `wait` (0: not at all), and raises
         LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
         the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
         for nobody but who has a turn of this very object. What others add by this object meanwhile is of the turn, too.
 
         Args:
             atomic: whether adds are committed together when the block ends.
-            wait: seconds to wait for the other run; 0 or False: not at all; None (default): as long as it lives.
+            wait: how long to wait for the other run: a timedelta, seconds, or text such as "2m"; 0 or False: not at
+                all; None (default): as long as it lives.
         """
         return within(self._core.turn(atomic=atomic, wait=wait), self)
 
@@ -918,6 +921,9 @@ class Memory:
         if core is None or isinstance(core, str) or hasattr(core, "__fspath__"):
             raise ConfigError("Memory", core, "what Memory.open(address) gives, such as Memory.open('agent.db')")
         self._core = core
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
 
     def __enter__(self) -> Self:
         return self

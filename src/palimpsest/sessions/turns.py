@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ WITHIN: ContextVar[tuple[Block, ...]] = ContextVar("palimpsest_turns", default=(
 """The turns that the thread or task is in, or was begun in, which one more would wait for."""
 
 
-class TurnEnd(msgspec.Struct, frozen=True):
+class TurnEnd(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """What `end_turn` found: how many entries were `added` since the turn began, `open_calls` by id, and what
     triggers have led to (`compactions`)."""
 
@@ -61,15 +62,13 @@ class Turns:
         """Whether one is open that gathers what is added."""
         return self._turn.buffer is not None
 
-    def turn(self, session: E, atomic: bool, wait: float | None) -> AbstractAsyncContextManager[E]:
+    def turn(self, session: E, atomic: bool, wait: timedelta | float | str | None) -> AbstractAsyncContextManager[E]:
         """A block that is a turn of the session, which is given."""
         values.switch("atomic", atomic)
-        if wait is False:
-            wait = 0
-        if wait is not None and not (values.is_number(wait) and wait >= 0):
-            allowed = "a number of seconds, 0 or more, False for 0, or None: as long as the other run lives"
-            raise ConfigError("wait", wait, allowed)
-        return self._block(session, atomic, wait)
+        if wait is None:
+            return self._block(session, atomic, None)
+        microseconds = values.microseconds("wait", 0 if wait is False else wait, zero=True)
+        return self._block(session, atomic, microseconds / 1_000_000)
 
     @asynccontextmanager
     async def _block(self, session: E, atomic: bool, wait: float | None) -> AsyncIterator[E]:

@@ -22,7 +22,7 @@ from palimpsest.sessions.states import Walk, states_of
 from palimpsest.stores import Store
 
 
-class Verification(msgspec.Struct, frozen=True, kw_only=True):
+class Verification(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What became of every entry of a session, each counted once, and what does not hold together.
 
     An entry is `active`, `covered`, `evicted`, `erased`, `rewound` or `expired`. `total` is their sum: all entries of

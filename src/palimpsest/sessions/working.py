@@ -55,7 +55,7 @@ class Home(Protocol):
         ...
 
 
-class FactPage(msgspec.Struct, frozen=True, kw_only=True):
+class FactPage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Some `facts` of a scope; `next` is `after` for the page behind (None: there is none)."""
 
     facts: tuple[Fact, ...]
@@ -84,6 +84,9 @@ class AsyncWorkingMemory:
         self._home, self._gate, self._name = home, home.gate, name
         self._history, self._most_bytes, self._readonly = history, value_bytes, readonly
         self._gate.refuse([name], "scope", "; give users and sessions ids that say nothing of them")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}{' (read-only)' if self._readonly else ''}>"
 
     @property
     def scope_id(self) -> str:

@@ -25,6 +25,9 @@ class WorkingMemory:
     def __init__(self, core: AsyncWorkingMemory) -> None:
         self._core = core
 
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
+
     @property
     def scope_id(self) -> str:
         """The scope's name."""

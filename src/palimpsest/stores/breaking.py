@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class CircuitBreaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CircuitBreaker(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a store is left alone: after `max_failures` calls in a row without an answer, for `reset_timeout`.
 
     Args:

@@ -39,7 +39,7 @@ class Appended(msgspec.Struct, frozen=True):
     added: int
 
 
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A `session` (its id) as a listing shows it, with its newest `revision` and `epoch`.
 
     `created` and `updated`, when the first entry and anything last was written, are microseconds since 1970, UTC.

@@ -19,7 +19,7 @@ Purpose = Literal["summarise", "densify", "shorten", "repair"]
 """What a prompt asks for: a first text, a denser one, a shorter one, or the same answer in the asked form."""
 
 
-class SummarySource(msgspec.Struct, frozen=True, kw_only=True):
+class SummarySource(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a summary is made from: the current summaries that it takes the place of, and the entries that it takes in.
 
     Args:
@@ -71,7 +71,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     structured: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a summarizer answered: `text`, or the object that its provider made of it (`data`), and what was `spent`."""
 
     text: str = ""

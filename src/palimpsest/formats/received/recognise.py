@@ -11,6 +11,7 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
 from palimpsest.formats import Message
+from palimpsest.formats.received.frameworks import framework_of
 from palimpsest.formats.received.plain import is_model, plain
 from palimpsest.formats.received.shapes import (
     ANTHROPIC,
@@ -58,6 +59,8 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
     for i, one in enumerate(batch):
         place = f"{where}[{i}]"
         item = plain(one, place)
+        if not settled and (told := framework_of(one, item)) is not None:
+            raise InvalidEntry(place, f"{_named(one)} is {told}")
         if not isinstance(item, dict) and format in _SPOKEN:
             raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
         own, messages, is_piece = _messages(one, item, format, place, settled=settled, found=found)

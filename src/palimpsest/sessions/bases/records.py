@@ -90,7 +90,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     counter: str = ""
 
 
-class KnowledgeDocument(msgspec.Struct, frozen=True, kw_only=True):
+class KnowledgeDocument(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A document of a knowledge base: its `id` in the `collection`, how many `chunks` it has, and when this version of
     it came (`at`, microseconds since 1970, UTC).
 
@@ -132,7 +132,7 @@ class KnowledgeDocument(msgspec.Struct, frozen=True, kw_only=True):
         return moment(self.at)
 
 
-class KnowledgeHit(msgspec.Struct, frozen=True, kw_only=True):
+class KnowledgeHit(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A chunk that answers: its `text`, with a `score` from 0 to 1, from a `document` (its id) of a `collection`.
 
     It is `part` (from 1) `of` so many. `session` is the one whose summary it is from; None: a document that was added.

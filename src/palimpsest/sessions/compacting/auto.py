@@ -21,7 +21,7 @@ from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.events import EventName
-from palimpsest.runtime.logs import log_failure
+from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.dues import high_water, idle_before, overtaken
 from palimpsest.sessions.compacting.flushing import flush
@@ -314,6 +314,8 @@ class AutoCompaction:
             failed = result.reason in ("failed", "empty", "no_gain")
             if failed or self._skipped != (result.strategy, result.reason):
                 event: EventName = "compaction:failed" if failed else "compaction:skipped"
+                if result.reason == "failed":
+                    self._log_unheard(event, result.why)
                 await self._scope.tell(event, **facts, reason=result.reason, why=result.why)
             self._skipped = (result.strategy, result.reason)
             return
@@ -325,6 +327,7 @@ class AutoCompaction:
             covered = [entry.id for entry in job.loaded.within(job.plan.cover)]
             made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
             if result.summary.fallback is not None:
+                self._log_unheard("summarizer:failed", result.summary.fallback)
                 await self._scope.tell("summarizer:failed", **facts, **made, why=result.summary.fallback)
             await self._scope.tell("compressed", **facts, **made, method=result.summary.method)
         evicted = tuple(entry.seq for entry in job.loaded.within(job.plan.evict))
@@ -334,6 +337,11 @@ class AutoCompaction:
             await self._scope.tell("erased", **facts, seqs=job.doomed, reason=result.strategy)
         if self._options.knowledge:
             await knowledge_of(self._scope).keep()
+
+    def _log_unheard(self, event: EventName, why: str) -> None:
+        """Log what went wrong where nobody listens: a summarizer without its key fails for ever otherwise, unseen."""
+        if not self._scope.observers.wants(event):
+            warn("%s (session %s): %s", event, self._scope.key.session, why)
 
 
 def completes(head: Head, entries: Sequence[Entry]) -> bool:

@@ -14,7 +14,7 @@ from palimpsest.log.summary import Spent, Summary
 from palimpsest.sessions.compacting.snapshot import Loaded
 
 
-class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionResult(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a compaction of this `strategy` (its name) did, or would do (`dry_run`).
 
     `summary` is the one that it made. `reason` says why it did nothing (None: it did), `why` tells a reader more.

@@ -10,7 +10,7 @@ from palimpsest.context.conditions import parse
 from palimpsest.errors import ConfigError
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Which entries are meant: those that meet everything that is given. What was rewound is reached, too.
 
     Raises ConfigError where nothing is given, or what is given is not accepted. No text of a query is ever stored,

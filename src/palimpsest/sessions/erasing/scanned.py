@@ -7,7 +7,7 @@ import msgspec
 from palimpsest.privacy.afterwards import Sample, Unchecked
 
 
-class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+class Scanned(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a scan has found, and done.
 
     `sessions` is how many were looked at, `entries`, `summaries` and `facts` (of working memories) in how many

@@ -14,7 +14,7 @@ OTHERS = "other files of the archive"
 WITHHELD = "messages that the privacy policy withholds"
 
 
-class Imported(msgspec.Struct, frozen=True):
+class Imported(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """What came into one session: how many entries were `added` and `already_there`, and the conversation's `title`."""
 
     added: int
@@ -22,14 +22,14 @@ class Imported(msgspec.Struct, frozen=True):
     title: str | None = None
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Refused(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """What could not be taken: its `place` in the file (a line number, or a path), and the `reason`."""
 
     place: str
     reason: str
 
 
-class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+class ImportReport(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What came of an import.
 
     `source` is what the file was taken for, `format` what its messages are written in (None for a source with a form of

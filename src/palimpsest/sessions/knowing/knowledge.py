@@ -60,6 +60,9 @@ class AsyncKnowledge:
     def __init__(self, scope: MemoryScope, asking: Asking) -> None:
         self._scope, self._asking = scope, asking
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._asking.base.collection_id!r}>"
+
     @property
     def _gate(self) -> Gate:
         return self._scope.gate

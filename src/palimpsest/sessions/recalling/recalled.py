@@ -16,7 +16,7 @@ LETTERS = 16
 """Characters of a token, at most about: what is behind so many is not counted to see whether it has room."""
 
 
-class Passage(msgspec.Struct, frozen=True, kw_only=True):
+class Passage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A piece of what was said: `text`, from `session`, the characters `start` to `end` of the entry of this `id` and
     `seq`, which was written `at` (microseconds since 1970, UTC).
 
@@ -62,7 +62,7 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.heading}\n{before}{_quoted(self.text)}{behind}"
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+class Recalled(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a search has found: `passages` in the order in which they are read, session by session, and what they cost
     as `text`, in `tokens`.
 
@@ -89,7 +89,7 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
         return rendered(self.passages) if self.passages else ""
 
 
-class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
+class IndexStatus(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """The search index of a tenant: `where` it is, for people, and whether it `is_kept` there for other processes, or
     made anew by each.
 

@@ -14,7 +14,7 @@ MEBIBYTE = 1 << 20
 RAISE = "raise it with limits={{{name!r}: ...}}, or --limit {name}=NUMBER"
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a file may have, at most. Real exports are far below all of these.
 
     `value` is for the bytes of one JSON value: a line, an item of a list, a document that is one value, a row of a

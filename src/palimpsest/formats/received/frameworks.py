@@ -1,0 +1,30 @@
+"""Messages of agent frameworks, which are no provider's: what they are, and what to give in their place. Pure.
+
+A dump of one may look like a provider's message that says nothing, as one of Pydantic AI's does, with `parts` like
+Google's: it would be stored as something that no model can read. So these are known, and refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_LANGCHAIN = "a message of LangChain; give what langchain_core.messages.convert_to_openai_messages makes of it"
+_PYDANTIC_AI = (
+    "a message of Pydantic AI; give a run's `new_messages_json()`, as a binary stream, to "
+    "memory.import_file(…, source='pydantic-ai', session_id=…)"
+)
+_BY_PACKAGE = {"langchain_core": _LANGCHAIN, "pydantic_ai": _PYDANTIC_AI}
+_OF_LANGCHAIN = frozenset({"human", "ai", "system", "tool", "function", "chat", "remove", "constructor"})
+"""What LangChain calls the types of its messages, and of what it serialises."""
+
+
+def framework_of(given: object, item: object) -> str | None:
+    """Whose message this is, with what to give instead; None for what is no framework's. `item` is it as plain JSON."""
+    package = type(given).__module__.partition(".")[0]
+    if package in _BY_PACKAGE or not isinstance(item, Mapping) or "role" in item:
+        return _BY_PACKAGE.get(package)
+    parts = item.get("parts")
+    if isinstance(parts, list) and any(isinstance(part, Mapping) and "part_kind" in part for part in parts):
+        return _PYDANTIC_AI
+    dumped = item.get("type") in _OF_LANGCHAIN and not {"content", "data", "lc"}.isdisjoint(item)
+    return _LANGCHAIN if dumped else None

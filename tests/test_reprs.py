@@ -1,0 +1,67 @@
+"""What a program prints of an object says which one it is, and what is not as it is for all."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+import palimpsest
+import palimpsest.strategies
+import palimpsest.types
+from palimpsest import AsyncMemory, Memory
+from palimpsest.integrations.tools import MemoryTools, ToolResult
+
+
+@pytest.mark.parametrize("module", [palimpsest, palimpsest.strategies, palimpsest.types])
+def test_a_record_shows_what_is_not_its_default(module: ModuleType) -> None:
+    """No public record prints a field that says nothing: an entry has two dozen, and a message uses a third of them."""
+    found = [getattr(module, name) for name in module.__all__]
+    structs = [one for one in found if inspect.isclass(one) and issubclass(one, msgspec.Struct)]
+
+    assert structs
+    assert [one.__name__ for one in structs if not one.__struct_config__.repr_omit_defaults] == []
+    assert ToolResult.__struct_config__.repr_omit_defaults
+
+
+def test_an_entry_and_options_print_what_they_were_given() -> None:
+    """Its place and its text stand at the beginning, and nothing that is as for most is told."""
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s", max_tokens=500)
+        entry = chat.add_user_message("Hello")
+
+        assert repr(entry).startswith(f"Entry(id='{entry.id}', seq=1, content='Hello', at=")
+        assert "None" not in repr(entry)
+        assert repr(chat.options) == "Options(max_tokens=500)"
+
+
+def test_a_memory_is_shown_by_its_address_and_tenant(tmp_path: Path) -> None:
+    """Another tenant's memory, a fork, and an asynchronous one, too; a path is told as it was given."""
+    path = tmp_path / "agent.db"
+    with Memory.open(path) as memory:
+        assert repr(memory) == f"<Memory {str(path)!r} of tenant 'default'>"
+        assert repr(memory.for_tenant("acme")) == f"<Memory {str(path)!r} of tenant 'acme'>"
+        assert repr(memory.fork("agent/a")) == f"<Memory {str(path)!r} of tenant 'default'>"
+    assert repr(AsyncMemory.open("memory://")) == "<AsyncMemory 'memory://' of tenant 'default'>"
+
+
+def test_no_password_of_an_address_is_shown() -> None:
+    """What stands before the host is not printed, and neither are options that may be secrets."""
+    memory = AsyncMemory.open("postgresql://ann:sesame@localhost:1/chats?sslpassword=sesame")  # opens nothing yet
+
+    assert "sesame" not in repr(memory)
+    assert "localhost:1/chats" in repr(memory)
+
+
+def test_what_belongs_to_a_memory_is_shown_by_its_name() -> None:
+    """A working memory by its scope, a knowledge base by its id, tools by what they offer."""
+    with Memory.open("memory://") as memory:
+        memory.session("s").add_user_message("Hello")
+
+        assert repr(memory.working("user/ann")) == "<WorkingMemory 'user/ann'>"
+        assert repr(memory.working("user/ann").readonly()) == "<WorkingMemory 'user/ann' (read-only)>"
+        assert repr(memory.knowledge("handbook")) == "<Knowledge 'handbook'>"
+        assert repr(MemoryTools(memory, session="s")) == "<MemoryTools search_memory, read_entries>"
