@@ -5,6 +5,7 @@ A program is the first example of its page. The address of the server reaches it
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -35,6 +36,7 @@ LONGEST = {
     "summarizer.md": 14,
     "fastapi.md": 17,
     "chatgpt.md": 15,
+    "frameworks.md": 30,
 }
 """Pages, and how many lines their programs have at most, empty lines and comments apart."""
 
@@ -126,6 +128,60 @@ def test_the_terminal_chat_runs_its_tools_and_goes_on(tmp_path: Path) -> None:
     assert server.asked[1].body["messages"][-1]["content"] == "It is 21 °C and clear in Oslo."
     assert len(later.asked[0].body["messages"]) == 7
     assert later.asked[0].body["tools"] == server.asked[0].body["tools"]
+
+
+def test_a_conversation_of_the_agents_sdk_goes_on(tmp_path: Path) -> None:
+    """The second run is given what the first one kept; and each of the session's verbs does what the SDK asks of it."""
+    plays = [replied("1", "Noted."), replied("2", "On Friday.")]
+
+    printed = [run("frameworks.md", tmp_path, server := StreamServer(play)) for play in plays]
+
+    assert printed == ["Noted.\n", "On Friday.\n"]
+    sent = [(item["role"], item["content"]) for item in server.asked[0].body["input"]]
+    question = ("user", "I fly to Oslo on Friday.")
+    assert sent[0] == sent[2] == question
+    assert [role for role, _ in sent] == ["user", "assistant", "user"]
+    assert said(tmp_path, "agent.db", "trip") == [
+        question,
+        ("assistant", "Noted."),
+        question,
+        ("assistant", "On Friday."),
+    ]
+
+
+def test_the_session_for_the_agents_sdk_takes_back_and_clears() -> None:
+    """`pop_item` takes the newest item back and returns it, down to the first; `get_items` has at most its limit."""
+    made: dict[str, Any] = {}
+    exec(program("frameworks.md").partition("\n\n\nset_tracing")[0], made)  # noqa: S102 (the page's own class)
+    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "clear"}
+    items = [{"role": "user", "content": "How is Oslo?"}, call, result]
+
+    async def use(chat: Any) -> None:
+        assert await chat.pop_item() is None
+        await chat.add_items(items)
+        assert await chat.get_items() == items
+        assert await chat.get_items(1) == items[:1]  # no result without its call
+        assert [await chat.pop_item() for _ in range(4)] == [result, call, items[0], None]
+        await chat.add_items(items)
+        await chat.clear_session()
+        assert await chat.get_items() == []
+
+    with Memory.open("memory://") as memory:
+        asyncio.run(use(made["Conversation"](memory.session("s", max_tokens=500))))
+
+
+def replied(id: str, text: str) -> Play:
+    """An answer of responses."""
+    part = {"type": "output_text", "text": text, "annotations": []}
+    output = [{"type": "message", "id": f"m{id}", "role": "assistant", "status": "completed", "content": [part]}]
+    details = {
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
+    usage = {"input_tokens": 4, "output_tokens": 3, "total_tokens": 7, **details}
+    made = {"id": id, "object": "response", "created_at": 1, "model": "gpt-4o", "status": "completed", "usage": usage}
+    return answers({**made, "output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []})
 
 
 def message(id: str, *content: dict[str, Any], stop: str = "end_turn") -> Play:

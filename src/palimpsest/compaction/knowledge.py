@@ -11,7 +11,7 @@ import msgspec
 from palimpsest.context.conditions import parse
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
-from palimpsest.log.checks import is_id
+from palimpsest.log.ids import is_id
 
 SearchType: TypeAlias = Literal["similarity", "mmr", "keyword", "hybrid"]
 """How a knowledge base is searched: by meaning, by meaning or words with variety, by words, by both."""

@@ -25,7 +25,7 @@ from palimpsest.integrations.tool_schemas import (
     definition,
 )
 from palimpsest.log import values
-from palimpsest.log.checks import is_id
+from palimpsest.log.ids import is_id
 from palimpsest.runtime.runner import drive
 from palimpsest.types import Recalled
 

@@ -12,6 +12,7 @@ from typing import Any
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
+from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.log.values import is_number, is_whole, microseconds
 
 MOST = 2**53
@@ -64,19 +65,6 @@ def unfit(text: str) -> str | None:
         code = f"U+{ord(text[fault.start]):04X} at character {fault.start + 1}"
         return f"{shorten(text)} has a lone surrogate ({code}), which no store can keep in a name; take it out"
     return None
-
-
-MAX_ID = 256
-"""Characters of an id."""
-
-ID_RULE = f"text of 1 to {MAX_ID} characters without control characters or lone surrogates"
-
-
-def is_id(text: str) -> bool:
-    """Whether a text can be an id: 1 to 256 characters, no control characters, no lone surrogates."""
-    if not 0 < len(text) <= MAX_ID:
-        return False
-    return text.isprintable() or not any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text)
 
 
 def check_names(entry: Entry, where: str) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError
-from palimpsest.log.checks import MAX_ID, is_id
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import moment
 from palimpsest.log.typed import from_json
@@ -22,13 +20,6 @@ HEADING = "Working Memory:"
 
 UNDONE = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"} | {10: "\\n", 13: "\\r"}
 """What begins a new line somewhere, and how it is written."""
-
-
-def check_scope(name: object) -> None:
-    """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
-    if not isinstance(name, str) or len(name) > 2 * MAX_ID or not all(map(is_id, name.split("/"))):
-        allowed = f"an id, or a path of ids such as 'user/ann', of at most {2 * MAX_ID} characters"
-        raise ConfigError("scope", name, allowed)
 
 
 class Before(msgspec.Struct, frozen=True, array_like=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from palimpsest.errors import ConfigError
-from palimpsest.log.checks import MAX_ID
+from palimpsest.log.ids import MAX_ID
 from palimpsest.log.late import sha256
 from palimpsest.log.values import is_whole
 

@@ -10,7 +10,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import check_whole, unfit
 from palimpsest.log.entry import microseconds_of
-from palimpsest.sessions.options import check_id
+from palimpsest.log.ids import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.stores import SessionInfo, Store
 

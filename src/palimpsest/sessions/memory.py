@@ -14,8 +14,8 @@ from palimpsest.log import values
 from palimpsest.log.change import BY_REQUEST
 from palimpsest.log.checks import checked_clock
 from palimpsest.log.entry import now_us
-from palimpsest.log.facts import check_scope
 from palimpsest.log.head import ABOUT, About, SessionKey
+from palimpsest.log.ids import check_id, check_scope
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import EventName, Handler
 from palimpsest.runtime.once import lazy
@@ -25,7 +25,7 @@ from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
-from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options, check_id
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
 from palimpsest.sessions.scope import MemoryScope, Opened, SessionScope

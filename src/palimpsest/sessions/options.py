@@ -13,9 +13,8 @@ from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError, PalimpsestWarning
 from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
-from palimpsest.log.checks import ID_RULE, is_id
-from palimpsest.log.facts import check_scope
 from palimpsest.log.head import About, SessionKey
+from palimpsest.log.ids import check_id, check_scope
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.tokens.counter import TokenCounter
 
@@ -339,9 +338,3 @@ def _loaded(given: Any, where: str, persistence: str = "") -> tuple[tuple[Strate
 
 HISTORY, VALUE_BYTES = 5, 64 * 1024
 """Older values of a fact that are kept, and bytes of JSON that one may have, unless the program says otherwise."""
-
-
-def check_id(text: object, where: str) -> None:
-    """Raise ConfigError unless `text` is 1 to 256 characters without control characters or lone surrogates."""
-    if not isinstance(text, str) or not is_id(text):
-        raise ConfigError(where, text, ID_RULE)

@@ -9,8 +9,9 @@ import msgspec
 from palimpsest.errors import Conflict, SessionNotFound
 from palimpsest.log import spans
 from palimpsest.log.change import Change, Record
-from palimpsest.log.checks import MAX_ID, check_whole
+from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head
+from palimpsest.log.ids import MAX_ID
 from palimpsest.log.summary import Spent
 from palimpsest.sessions.accesses import inherited
 from palimpsest.sessions.carried import copy_facts

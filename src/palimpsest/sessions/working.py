@@ -16,11 +16,12 @@ from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.log import values
 from palimpsest.log.checks import is_share
 from palimpsest.log.facts import Fact, Stored, changed, fact_of, rendered
+from palimpsest.log.ids import check_id
 from palimpsest.log.typed import from_json, to_json
 from palimpsest.privacy.facts import cleaned_value
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.sessions.counting import counter_of
-from palimpsest.sessions.options import HISTORY, VALUE_BYTES, check_id
+from palimpsest.sessions.options import HISTORY, VALUE_BYTES
 from palimpsest.sessions.scopes import WORKING
 from palimpsest.stores import Item, Put, Store
 

@@ -24,7 +24,7 @@ from palimpsest.compat.agterm.records import (
 )
 from palimpsest.compat.agterm.spelling import snake_case
 from palimpsest.errors import ConfigError, ImportFailed, shorten
-from palimpsest.log.checks import is_id
+from palimpsest.log.ids import is_id
 from palimpsest.log.summary import METHODS
 
 SEAL = "agterm"

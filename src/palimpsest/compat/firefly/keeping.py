@@ -23,7 +23,7 @@ from palimpsest.compat.firefly.transfer import Given
 from palimpsest.compat.firefly.turns import ConversationTurn, Kept, entries_of, kept_of
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.compat.firefly.working import checked
-from palimpsest.log.checks import ID_RULE, is_id
+from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.runtime.logs import log_failure
 from palimpsest.strategies import SourceSummarizer, SummarySource
 from palimpsest.types import CompactionResult

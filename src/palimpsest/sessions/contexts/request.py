@@ -12,7 +12,8 @@ from palimpsest.context.terms import Terms
 from palimpsest.errors import ConfigError
 from palimpsest.formats import Message, find_format
 from palimpsest.log.checks import check_depth
-from palimpsest.sessions.options import Options, check_id
+from palimpsest.log.ids import check_id
+from palimpsest.sessions.options import Options
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:

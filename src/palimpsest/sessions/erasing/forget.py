@@ -17,6 +17,7 @@ from palimpsest.log import values
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
+from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
@@ -26,7 +27,7 @@ from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.history import since
-from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope, SessionScope

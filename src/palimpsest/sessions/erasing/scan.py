@@ -25,6 +25,7 @@ from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import check_progress, check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.ids import check_id
 from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.privacy.removed import Removed
@@ -34,7 +35,7 @@ from palimpsest.sessions.erasing.scanned import Scanned
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
-from palimpsest.sessions.options import Options, check_id
+from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import WORKING, Owner, scopes_of

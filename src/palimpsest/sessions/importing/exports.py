@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from palimpsest.errors import ConfigError
+from palimpsest.log.ids import check_id
 from palimpsest.sessions.accesses import restore_accesses
 from palimpsest.sessions.carried import carried, load_facts
-from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.transfer.reading import accesses_of, imported
 from palimpsest.transfer.relinking import joining

@@ -24,10 +24,10 @@ from palimpsest.errors import (
 from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
+from palimpsest.log.ids import check_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
 from palimpsest.sessions.importing.report import CHANGED, ERASED, WITHHELD, Account
-from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.transfer.sources import Conversation, Piece

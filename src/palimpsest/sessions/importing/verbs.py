@@ -10,11 +10,11 @@ from typing import Any, BinaryIO
 from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
 from palimpsest.formats import find_format
 from palimpsest.log.checks import check_file, check_progress, unfit
+from palimpsest.log.ids import check_id
 from palimpsest.privacy.gate import Gate
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.importer import Importer
 from palimpsest.sessions.importing.report import OTHERS, ImportReport
-from palimpsest.sessions.options import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.transfer.reading import imported

@@ -11,6 +11,7 @@ import msgspec
 from palimpsest.compaction.knowledge import KnowledgeBase, SearchType, TextSplitter
 from palimpsest.errors import ConfigError
 from palimpsest.log.checks import checked_about, unfit
+from palimpsest.log.ids import check_id
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.recall.splitter import Chunk, split
 from palimpsest.sessions.bases.records import (
@@ -23,7 +24,6 @@ from palimpsest.sessions.bases.records import (
     version_of,
 )
 from palimpsest.sessions.bases.vectors import embedded
-from palimpsest.sessions.options import check_id
 
 if TYPE_CHECKING:
     from palimpsest.sessions.bases.keeping import Keeper

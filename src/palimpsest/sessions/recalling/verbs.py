@@ -13,6 +13,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
+from palimpsest.log.ids import check_id
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.opening import Indexes
 from palimpsest.recall.parts import span_of
@@ -20,7 +21,6 @@ from palimpsest.recall.questions import question
 from palimpsest.recall.search import highlighted
 from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.counting import counter_of, model_of
-from palimpsest.sessions.options import check_id
 from palimpsest.sessions.recalling.asked import LONGEST, Asked, some_of
 from palimpsest.sessions.recalling.finding import Finder, Found, living
 from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
