@@ -33,7 +33,7 @@ from workload import Turn, history, some
 
 from palimpsest import AsyncMemory
 from palimpsest.stores.backend import Place, Step
-from palimpsest.stores.redis.spelling import spelled
+from palimpsest.stores.redis.calls import write_call
 from palimpsest.stores.redis.writing import WRITE
 from redisstore import watched
 from servers import Server, Unavailable
@@ -55,8 +55,8 @@ class Raw:
         self._seq += len(turn)
         place = Place("raw", "s", "session", "s")
         step = Step(place, self._head or None, head)
-        asked = spelled([[step, Step(place._replace(space="log", name=""), rows_only=True, put=[("entry", rows)])]])
-        answer = await self._client.evalsha(WRITE.name, 1, f"raw:{{{asked.buckets[0]}}}:i", *asked.given)
+        call = write_call([[step, Step(place._replace(space="log", name=""), rows_only=True, put=[("entry", rows)])]])
+        answer = await self._client.evalsha(WRITE.name, 1, f"raw:{{{call.buckets[0]}}}:i", *call.arguments)
         assert answer == [None], answer
         self._head = head
 

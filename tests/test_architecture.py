@@ -155,7 +155,6 @@ FACES = {
     "palimpsest.sessions.memory",
     "palimpsest.sessions.session",
     "palimpsest.sessions.sync",
-    "palimpsest.sessions.working",
 }
 """What says what every verb promises: signatures and docstrings. `sync` is generated from the first two."""
 

@@ -23,8 +23,8 @@ from palimpsest.log.head import Head
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump
 from palimpsest.stores.backend import Row
-from palimpsest.stores.encrypted.rows import is_clear
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.sealed_bytes import key_of
+from palimpsest.stores.encrypted.sealed_rows import is_clear
 from palimpsest.stores.engine.forms import entry_row, record_row
 from palimpsest.testing import FakeClock
 from processes import Process, integrity, whole_turns

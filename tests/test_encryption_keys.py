@@ -17,7 +17,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import MARK, Store
 from palimpsest.stores.backend import Place
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.opening import unlocked
 from sealed import BOTH, FIRST, KINDS, LAST, NEW, OLD, OTHER, address, session_of, stored
 from vaults import Slot, Vault

@@ -18,7 +18,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK, Put
 from palimpsest.stores.encrypted.rotation import rotate_keys
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.opening import open_store

@@ -19,7 +19,7 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Place, PlaceHead, Row
-from palimpsest.stores.encrypted.rows import is_clear
+from palimpsest.stores.encrypted.sealed_rows import is_clear
 from sealed import FIRST, KEY, play, session_of
 from test_rewriting import WORD, rewritten
 from vaults import Content, Slot, Vault, spoilt

@@ -20,7 +20,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Dump, Store
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.rotation import rotate
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import unlocked
 from palimpsest.types import Record

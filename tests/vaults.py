@@ -14,7 +14,7 @@ from palimpsest.runtime.runner import Inline, Runner, drive
 from palimpsest.stores import MARK, STORES
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.encrypted import Encryption
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.options import DiskOptions

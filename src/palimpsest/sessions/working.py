@@ -1,59 +1,35 @@
 """`AsyncWorkingMemory`: what an agent keeps under keys. `palimpsest.sessions.sync.WorkingMemory` has the same verbs.
 
-A scope is a namespace of items, a fact is one item of it, so a change is one step of the store; one that read an old
-value is written only where nobody was first, and else made anew.
+A scope is a namespace of items, a fact is one item of it, so a change is one step of the store, which
+`palimpsest.sessions.kept_facts` makes. Here is what a program may ask for, checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
+from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import is_share
-from palimpsest.log.facts import Fact, Stored, changed, fact_of, rendered
+from palimpsest.log.facts import Fact, Stored, changed, rendered
 from palimpsest.log.ids import check_id
-from palimpsest.log.typed import from_json, to_json
+from palimpsest.log.typed import to_json
 from palimpsest.privacy.facts import cleaned_value
-from palimpsest.privacy.gate import Gate, guarded
+from palimpsest.privacy.gate import guarded
 from palimpsest.sessions.counting import counter_of
+from palimpsest.sessions.kept_facts import Home, KeptFacts
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES
-from palimpsest.sessions.scopes import WORKING
-from palimpsest.stores import Item, Put, Store
+from palimpsest.stores import Item
 
 if TYPE_CHECKING:
     from palimpsest.tokens.counter import TokenCounter
 
 TOGETHER = 256
 """Facts that are changed in one step at most."""
-
-
-class Home(Protocol):
-    """What the facts of a scope are kept by: a memory, or a session."""
-
-    @property
-    def tenant(self) -> str:
-        """Whose facts they are."""
-        ...
-
-    @property
-    def store(self) -> Store:
-        """Where they are kept."""
-        ...
-
-    @property
-    def gate(self) -> Gate:
-        """What may be kept."""
-        ...
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """Microseconds since 1970."""
-        ...
 
 
 class FactPage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
@@ -83,6 +59,7 @@ class AsyncWorkingMemory:
         values.whole("value_bytes", value_bytes, 1)
         values.switch("readonly", readonly)
         self._home, self._gate, self._name = home, home.gate, name
+        self._kept = KeptFacts(home, name)
         self._history, self._most_bytes, self._readonly = history, value_bytes, readonly
         self._gate.refuse([name], "scope", "; give users and sessions ids that say nothing of them")
 
@@ -155,27 +132,11 @@ class AsyncWorkingMemory:
         values.whole("version", version, none=True)
         texts = {key: self._admitted(key, value) for key, value in facts.items()}
         length = values.microseconds("ttl", ttl) if ttl is not None else None
-        while True:
-            now = self._home.clock()
-            expires = now + length if length is not None else None
-            olds = await self._home.store.get_items(self._home.tenant, self._namespace, list(texts))
-            puts = [
-                self._put(key, text, old, float(importance), now, expires)
-                for (key, text), old in zip(texts.items(), olds, strict=True)
-            ]
-            if version is not None:
-                self._check_version(puts[0].key, olds[0], version)
-            try:
-                items = await self._home.store.put_items(self._home.tenant, self._namespace, puts)
-            except Conflict:
-                continue  # somebody was first
-            return [self._fact(item) for item in items]
 
-    def _put(self, key: str, text: str, old: Item | None, importance: float, now: int, expires: int | None) -> Put:
-        """What makes a fact of this value, where it is as it was seen."""
-        was = None if old is None else self._stored(old)
-        stored = changed(was, text, importance, now, self._history, self._most_bytes)
-        return Put(key, stored.to_bytes(), expires, 0 if old is None else old.version)
+        def new(old: Stored | None, text: str, now: int) -> Stored:
+            return changed(old, text, float(importance), now, self._history, self._most_bytes)
+
+        return await self._kept.put(texts, new, length, version)
 
     async def delete(self, key: str, *, version: int | None = None) -> bool:
         """Take a fact away, with its history, and return whether there was one.
@@ -189,29 +150,12 @@ class AsyncWorkingMemory:
         self._may_write()
         check_id(key, "key")
         values.whole("version", version, none=True)
-        while (item := await self._item(key)) is not None:
-            if version is not None:
-                self._check_version(key, item, version)
-            try:
-                return await self._home.store.delete_item(
-                    self._home.tenant, self._namespace, key, expect=item.version, destroys=True
-                )
-            except Conflict:
-                continue  # somebody was first
-        if version:
-            self._check_version(key, None, version)
-        return False
-
-    def _check_version(self, key: str, item: Item | None, version: int) -> None:
-        there = 0 if item is None else self._stored(item).version
-        if there != version:
-            raise Conflict(f"fact {key!r} of {self._name!r}", f"has version {there}, not {version}: read it again")
+        return await self._kept.delete(key, version)
 
     async def clear(self) -> int:
         """Take all facts of the scope away, and return how many there were. Scopes beneath it stay."""
         self._may_write()
-        gone = await self._home.store.clear_items(self._home.tenant, self._namespace)
-        return sum(gone.values())
+        return await self._kept.clear()
 
     # --- reading
 
@@ -223,7 +167,7 @@ class AsyncWorkingMemory:
             default: what is returned where there is no such fact.
         """
         item = await self._item(key)
-        return default if item is None else self._value(item)
+        return default if item is None else self._kept.value(item)
 
     async def fact(self, key: str) -> Fact | None:
         """Return the whole fact under a key: value, version, importance, times and history; None where there is none.
@@ -232,7 +176,7 @@ class AsyncWorkingMemory:
             key: its key.
         """
         item = await self._item(key)
-        return None if item is None else self._fact(item)
+        return None if item is None else self._kept.fact(item)
 
     async def has(self, key: str) -> bool:
         """Return whether there is a fact under a key; None is a value, too.
@@ -256,7 +200,7 @@ class AsyncWorkingMemory:
         Args:
             prefix: only keys that begin so.
         """
-        return [(item.key, self._value(item)) for item in await self._items(prefix)]
+        return [(item.key, self._kept.value(item)) for item in await self._items(prefix)]
 
     async def to_dict(self, prefix: str = "") -> dict[str, Any]:
         """Return the values by key, in the order in which the keys came first.
@@ -272,7 +216,7 @@ class AsyncWorkingMemory:
         Args:
             prefix: only keys that begin so.
         """
-        return [self._fact(item) for item in await self._items(prefix)]
+        return [self._kept.fact(item) for item in await self._items(prefix)]
 
     async def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> FactPage:
         """Return a page of facts, in an order of the store's own that stays: for scopes with many.
@@ -286,9 +230,8 @@ class AsyncWorkingMemory:
         if after:
             check_id(after, "after")
         _check_prefix(prefix)
-        store, tenant = self._home.store, self._home.tenant
-        items, more = await store.page_items(tenant, self._namespace, prefix=prefix, after=after, limit=limit)
-        return FactPage(facts=tuple(self._fact(item) for item in items), next=more)
+        items, more = await self._kept.page(prefix, after, limit)
+        return FactPage(facts=tuple(self._kept.fact(item) for item in items), next=more)
 
     async def to_context_string(
         self,
@@ -313,10 +256,6 @@ class AsyncWorkingMemory:
 
     # --- what is stored
 
-    @property
-    def _namespace(self) -> str:
-        return WORKING + self._name
-
     def _may_write(self) -> None:
         if self._readonly:
             raise ConfigError("readonly", True, f"False, for who changes the working memory {self._name!r}")
@@ -335,44 +274,13 @@ class AsyncWorkingMemory:
 
     async def _item(self, key: str) -> Item | None:
         check_id(key, "key")
-        return await self._home.store.get_item(self._home.tenant, self._namespace, key)
+        return await self._kept.item(key)
 
     async def _items(self, prefix: str) -> list[Item]:
         _check_prefix(prefix)
-        return await self._home.store.list_items(self._home.tenant, self._namespace, prefix=prefix)
-
-    def _stored(self, item: Item) -> Stored:
-        try:
-            return Stored.of(item.value)
-        except ValueError as cause:
-            raise self._corrupt(item, cause) from cause
-
-    def _value(self, item: Item) -> Any:
-        try:
-            return from_json(self._stored(item).value)
-        except ValueError as cause:
-            raise self._corrupt(item, cause) from cause
-
-    def _fact(self, item: Item) -> Fact:
-        return read_fact(self._home.store, self._name, item)
-
-    def _corrupt(self, item: Item, cause: Exception) -> StoreCorrupt:
-        return _corrupt(self._home.store, self._name, item, cause)
+        return await self._kept.items(prefix)
 
 
 def _check_prefix(prefix: object) -> None:
     if not isinstance(prefix, str):
         raise ConfigError("prefix", type(prefix).__name__, "text that keys begin with")
-
-
-def read_fact(store: Store, scope: str, item: Item) -> Fact:
-    """The fact of an item of a scope. Raises StoreCorrupt, naming it, where it cannot be read."""
-    try:
-        return fact_of(item.key, Stored.of(item.value), item.expires)
-    except ValueError as cause:
-        raise _corrupt(store, scope, item, cause) from cause
-
-
-def _corrupt(store: Store, scope: str, item: Item, cause: Exception) -> StoreCorrupt:
-    told = f"the fact {item.key!r} of the working memory {scope!r} cannot be read ({type(cause).__name__})"
-    return StoreCorrupt(store.url, told)

@@ -13,15 +13,10 @@ from palimpsest.stores.values import Tables
 T = TypeVar("T")
 
 
-class Around(Backend):
-    """A backend around `below`. Its verbs are its own; where they run, and how it ends, is as it is with that one.
+class RunsBelow(Backend):
+    """A backend whose verbs run where those of the one `below` it run."""
 
-    What the other keeps beside its tables, or apart, it does not have, unless it says so: what it keeps may be sealed.
-    """
-
-    def __init__(self, below: Backend) -> None:
-        self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
-        self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
+    below: Backend
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await self.below.together(start, reads=reads)
@@ -31,6 +26,17 @@ class Around(Backend):
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.below.apart(function, *arguments)
+
+
+class Around(RunsBelow):
+    """A backend around `below`. Its verbs are its own; where they run, and how it ends, is as it is with that one.
+
+    What the other keeps beside its tables, or apart, it does not have, unless it says so: what it keeps may be sealed.
+    """
+
+    def __init__(self, below: Backend) -> None:
+        self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
+        self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
 
     async def pause(self, seconds: float) -> None:
         await self.below.pause(seconds)

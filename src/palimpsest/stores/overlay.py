@@ -9,13 +9,14 @@ is erased, cleared or deleted below is gone here, too. A sweep is of what was wr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from palimpsest.log.entry import now_us
 from palimpsest.log.spans import Span, union, visible, within
 from palimpsest.runtime.runner import Inline
+from palimpsest.stores.around import RunsBelow
 from palimpsest.stores.backend import (
     LAST_KEY,
     Again,
@@ -69,7 +70,7 @@ class Taken(NamedTuple):
     hidden: Sequence[Hidden]
 
 
-class OverBackend(MemoryBackend):
+class OverBackend(RunsBelow, MemoryBackend):
     """Writes over another backend that never reach it."""
 
     def __init__(self, below: Backend) -> None:
@@ -77,16 +78,7 @@ class OverBackend(MemoryBackend):
         self.url, self.blocking, self.gathers = f"an overlay of {below.url}", below.blocking, below.gathers
         self.inline = below.inline
         self.lacking: set[Place] = set()
-        self._below, self._taken, self._mark = below, dict[Place, Taken](), ABOVE
-
-    async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        return await self._below.together(start, reads=reads)
-
-    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await self._below.surely(start)
-
-    async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self._below.apart(function, *arguments)
+        self.below, self._taken, self._mark = below, dict[Place, Taken](), ABOVE
 
     # --- what is here
 
@@ -125,7 +117,7 @@ class OverBackend(MemoryBackend):
         shared = [ask for ask in asks if ask.place.space != LEASES]
         while True:
             asked = [self._asked(ask, asks) for ask in shared]
-            found = await self._below.look(asked) if asked else []
+            found = await self.below.look(asked) if asked else []
             for ask, one in zip(asked, found, strict=True):
                 if ask.head:
                     self._take(ask.place, one.head)
@@ -179,7 +171,7 @@ class OverBackend(MemoryBackend):
     ) -> list[Listed]:
         found = await super().places(tenant, space, beneath=beneath, after=after, limit=limit)
         while True:
-            page = await self._below.places(tenant, space, beneath=beneath, after=after, limit=limit)
+            page = await self.below.places(tenant, space, beneath=beneath, after=after, limit=limit)
             found += [one for one in page if not self._is_here(one.place)]
             found.sort(key=lambda one: in_order(one.place))
             known = [one for one in found if len(page) < limit or in_order(one.place) <= in_order(page[-1].place)]
@@ -195,7 +187,7 @@ class OverBackend(MemoryBackend):
     ) -> list[Listed]:
         found, mark, behind = list[Listed](), since, after
         while len(found) < limit:
-            page = await self._below.recent(tenant, space, since=mark, after=behind, limit=limit)
+            page = await self.below.recent(tenant, space, since=mark, after=behind, limit=limit)
             found += [one for one in page if not self._is_here(one.place)]
             if len(page) < limit:
                 break
@@ -204,7 +196,7 @@ class OverBackend(MemoryBackend):
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         found, last = set(await super().tenants(after=after, limit=LAST)), after
-        while page := await self._below.tenants(after=last, limit=limit):
+        while page := await self.below.tenants(after=last, limit=limit):
             found.update(page)
             last = page[-1]
         there = [one for one in sorted(found) if await self.places(one, "", beneath=True, limit=1)]

@@ -18,12 +18,12 @@ from palimpsest.stores import MARK, Item
 from palimpsest.stores.around import Around
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Look, Place, PlaceHead, Refusal, Seen
 from palimpsest.stores.encrypted import Encryption
-from palimpsest.stores.encrypted.anew import Anew
-from palimpsest.stores.encrypted.batches import Sealing
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.mark import Markings, read_mark
-from palimpsest.stores.encrypted.rows import LOG, SESSION, VOUCHED, Heads, Rows, agrees, hides
-from palimpsest.stores.encrypted.values import SealedHead, Values
+from palimpsest.stores.encrypted.resealing import Resealer
+from palimpsest.stores.encrypted.sealed_batch import Sealing
+from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Values
+from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, VOUCHED, Heads, Rows, agrees, hides
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.rules import refused
@@ -66,7 +66,7 @@ class SealedBackend(Around):
         self.markings = markings
         self.rows = Rows(below.url, values, markings)
         self._heads = Heads(below.url, self.rows)
-        self.anew = Anew(below, self.rows, self._heads, markings)
+        self.resealer = Resealer(below, self.rows, self._heads, markings)
 
     # --- reading
 
@@ -230,9 +230,9 @@ class SealedBackend(Around):
             await self.markings.refresh()
             if self.markings.writing != sealing.key_id:  # a change of keys has not seen it
                 for place in filter(None, sealing.places):
-                    await self.anew.head(place)
+                    await self.resealer.head(place)
                 for step in sealing.batch:
-                    await self.anew.rows(step.place)
+                    await self.resealer.rows(step.place)
 
     # --- listings
 

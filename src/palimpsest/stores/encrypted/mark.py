@@ -16,7 +16,7 @@ from palimpsest.errors.secret import Secret
 from palimpsest.stores import MARK, Item, Put
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.keys import Keys
-from palimpsest.stores.encrypted.values import NONCE, REFUSED, Unsealed, Values
+from palimpsest.stores.encrypted.sealed_bytes import NONCE, REFUSED, Unsealed, Values
 from palimpsest.stores.engine.items import LEASES, Items
 from palimpsest.stores.rules import all_places, all_tenants
 

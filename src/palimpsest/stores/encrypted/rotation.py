@@ -24,8 +24,8 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Place
 from palimpsest.stores.encrypted.backend import SealedBackend
-from palimpsest.stores.encrypted.rows import LOG, SESSION, hides, is_clear
-from palimpsest.stores.encrypted.values import key_of
+from palimpsest.stores.encrypted.sealed_bytes import key_of
+from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, hides, is_clear
 from palimpsest.stores.rules import all_places, all_tenants
 
 Progress: TypeAlias = Callable[[int, int], object]
@@ -111,10 +111,10 @@ async def _home(backend: SealedBackend, log: Place, places: Sequence[Place]) -> 
     while True:
         own = backend.markings.writing
         for place in places:
-            items += await backend.anew.head(place) and hides(place)
-        await backend.anew.head(log)  # after the heads of the sessions: who has looked at these makes no other
-        await backend.anew.rows(log._replace(space="tree"))
-        texts += await backend.anew.rows(log)
+            items += await backend.resealer.head(place) and hides(place)
+        await backend.resealer.head(log)  # after the heads of the sessions: who has looked at these makes no other
+        await backend.resealer.rows(log._replace(space="tree"))
+        texts += await backend.resealer.rows(log)
         await backend.markings.refresh()
         if backend.markings.writing == own:
             return items, texts

@@ -13,12 +13,12 @@ from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreT
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.redis.address import RedisOptions
+from palimpsest.stores.redis.calls import Call, look_call, refusal_of, seen_of, write_call
 from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
 from palimpsest.stores.redis.link import FAULTS, Cluster, Link, Server, info, told
 from palimpsest.stores.redis.listing import Listings
 from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
-from palimpsest.stores.redis.spelling import Asked, asked_of, refusal_of, seen_of, spelled
 from palimpsest.stores.redis.writing import DESTROY, WRITE
 from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of
 from palimpsest.stores.servers import ServerBackend
@@ -101,18 +101,18 @@ class RedisBackend(ServerBackend[Link]):
         return await self._with(do)
 
     async def _looked(self, link: Link, asks: Sequence[Ask], groups: Sequence[Sequence[int]]) -> list[Seen]:
-        spelled_all = [asked_of([asks[number] for number in group]) for group in groups]
+        calls = [look_call([asks[number] for number in group]) for group in groups]
         if len(groups) == 1:  # as a rule
-            answers = [await self._look(link, spelled_all[0])]
+            answers = [await self._look(link, calls[0])]
         else:
-            answers = await asyncio.gather(*(self._look(link, one) for one in spelled_all))
+            answers = await asyncio.gather(*(self._look(link, one) for one in calls))
         seen: dict[int, Seen] = {}
         for group, answer in zip(groups, answers, strict=True):
             seen.update(zip(group, seen_of([asks[number] for number in group], answer), strict=True))
         return [seen[number] for number in range(len(asks))]
 
-    async def _look(self, link: Link, asked: Asked) -> bytes:
-        found: bytes = await link.run(LOOK, [self.keys[bucket] for bucket in asked.buckets], asked.given)
+    async def _look(self, link: Link, call: Call) -> bytes:
+        found: bytes = await link.run(LOOK, [self.keys[bucket] for bucket in call.buckets], call.arguments)
         return found
 
     def _grouped(self, ones: Sequence[T], place: Callable[[T], Place]) -> list[list[int]]:
@@ -162,10 +162,10 @@ class RedisBackend(ServerBackend[Link]):
         return done
 
     async def _sent(self, batches: Sequence[Batch]) -> list[Any]:
-        asked = spelled(batches)
+        call = write_call(batches)
         script = DESTROY if any(step.destroys for batch in batches for step in batch) else WRITE
-        keys = [self.keys[bucket] for bucket in asked.buckets]
-        answers: list[Any] = await self._with(lambda link: link.run(script, keys, asked.given), writes=True)
+        keys = [self.keys[bucket] for bucket in call.buckets]
+        answers: list[Any] = await self._with(lambda link: link.run(script, keys, call.arguments), writes=True)
         return answers
 
     async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:

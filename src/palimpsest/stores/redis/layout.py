@@ -139,31 +139,6 @@ def row_of(member: bytes) -> Cells:
     return int.from_bytes(member[:8]), member[end:], read_name(member[begin:end].removesuffix(END)), expires
 
 
-class Packed:
-    """What a script has packed into one value, of which the driver's parser makes no more than one: it is read once,
-    from its beginning on."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._packed, self._at = packed, 0
-
-    def value(self) -> bytes | None:
-        """The next value, or None for one that is not there."""
-        begin = self._at + 4
-        size = int.from_bytes(self._packed[self._at : begin], signed=True)
-        self._at = begin + max(size, 0)
-        return self._packed[begin : self._at] if size >= 0 else None
-
-    def rows(self) -> list[Cells]:
-        """The next rows. Raises Damaged."""
-        packed, at, found = self._packed, self._at + 4, list[Cells]()
-        for _ in range(int.from_bytes(packed[self._at : at])):
-            begin = at + 4
-            at = begin + int.from_bytes(packed[at:begin])
-            found.append(row_of(packed[begin:at]))
-        self._at = at
-        return found
-
-
 # --- heads
 
 

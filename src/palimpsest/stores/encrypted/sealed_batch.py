@@ -9,8 +9,18 @@ import msgspec
 
 from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Step
 from palimpsest.stores.encrypted.notes import new_token
-from palimpsest.stores.encrypted.rows import CLEAR, LISTED, LOG, SESSION, VOUCHED, Rows, agrees, is_clear, is_noted
-from palimpsest.stores.encrypted.values import LIFE, Floor, SealedHead
+from palimpsest.stores.encrypted.sealed_bytes import LIFE, Floor, SealedHead
+from palimpsest.stores.encrypted.sealed_rows import (
+    CLEAR,
+    LISTED,
+    LOG,
+    SESSION,
+    VOUCHED,
+    Rows,
+    agrees,
+    is_clear,
+    is_noted,
+)
 
 NO_HEAD = PlaceHead(b"")
 

@@ -1,4 +1,4 @@
-"""What is asked of scripts, as they take it, and what they answer, as the seam has it."""
+"""Calls of the scripts: arguments, made of what the seam is asked, and answers, read as what it returns."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import NamedTuple
 from palimpsest.stores.backend import Ask, Batch, Cells, Range, Refusal, Seen, Step
 from palimpsest.stores.redis.layout import (
     NEVER,
-    Packed,
     escaped,
     escaped_beginning,
     head_of,
     home_of,
     member_of,
     place_of,
+    row_of,
     table_of,
 )
 
-Given = list[bytes | str | int]
+Arguments = list[bytes | str | int]
 """Arguments of a script."""
 
 LOOKS, MOVES, EXPECTS, HAS, CHILLS, DESTROYS = 1, 2, 4, 8, 16, 32
 """What a step does: look at its head, change it, expect one, leave one, give it a cold value; and destroy."""
 
 
-class Asked(NamedTuple):
+class Call(NamedTuple):
     """The buckets whose keys a script is given, and its arguments."""
 
     buckets: Sequence[int]
-    given: Given
+    arguments: Arguments
 
 
 # --- writing
 
 
-def spelled(batches: Sequence[Batch]) -> Asked:
+def write_call(batches: Sequence[Batch]) -> Call:
     """How a script is told what to do."""
     buckets: dict[int, int] = {}
-    given: Given = [len(batches)]
+    given: Arguments = [len(batches)]
     for batch in batches:
         where = batch[0].place
         bucket, tenant, home = home_of(where.tenant, where.home)
         given += (buckets.setdefault(bucket, len(buckets) + 1), tenant, home, len(batch))
         for step in batch:
-            _spell(step, given)
-    return Asked(list(buckets), given)
+            _add_step(step, given)
+    return Call(list(buckets), given)
 
 
-def _spell(step: Step, given: Given) -> None:
+def _add_step(step: Step, given: Arguments) -> None:
     space, name = place_of(step.place.space, step.place.name)
     how = DESTROYS if step.destroys else 0
     if step.rows_only:
@@ -89,10 +89,10 @@ def refusal_of(batch: Batch, answer: Sequence[bytes | None]) -> Refusal:
 # --- reading
 
 
-def asked_of(asks: Sequence[Ask]) -> Asked:
+def look_call(asks: Sequence[Ask]) -> Call:
     """How a script is asked."""
     buckets: dict[int, int] = {}
-    given: Given = [len(asks)]
+    given: Arguments = [len(asks)]
     for ask in asks:
         tenant, home, space, name = ask.place
         bucket, tenants, homes = home_of(tenant, home)
@@ -108,7 +108,32 @@ def asked_of(asks: Sequence[Ask]) -> Asked:
                     given += (low.to_bytes(8), high.to_bytes(8))
             else:
                 given += (b"n", table_of(rows.table), len(rows.ids), *map(escaped, rows.ids))
-    return Asked(list(buckets), given)
+    return Call(list(buckets), given)
+
+
+class Packed:
+    """What a script has packed into one value, of which the driver's parser makes no more than one: it is read once,
+    from its beginning on."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed, self._at = packed, 0
+
+    def value(self) -> bytes | None:
+        """The next value, or None for one that is not there."""
+        begin = self._at + 4
+        size = int.from_bytes(self._packed[self._at : begin], signed=True)
+        self._at = begin + max(size, 0)
+        return self._packed[begin : self._at] if size >= 0 else None
+
+    def rows(self) -> list[Cells]:
+        """The next rows. Raises Damaged."""
+        packed, at, found = self._packed, self._at + 4, list[Cells]()
+        for _ in range(int.from_bytes(packed[self._at : at])):
+            begin = at + 4
+            at = begin + int.from_bytes(packed[at:begin])
+            found.append(row_of(packed[begin:at]))
+        self._at = at
+        return found
 
 
 def seen_of(asks: Sequence[Ask], answer: bytes) -> list[Seen]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from palimpsest.errors import StoreError
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Step
-from palimpsest.stores.encrypted.batches import NO_HEAD
 from palimpsest.stores.encrypted.mark import Markings
-from palimpsest.stores.encrypted.rows import LOG, Heads, Rows, is_clear, what_row
-from palimpsest.stores.encrypted.values import LIFE, SealedHead, Unsealed, key_of
+from palimpsest.stores.encrypted.sealed_batch import NO_HEAD
+from palimpsest.stores.encrypted.sealed_bytes import LIFE, SealedHead, Unsealed, key_of
+from palimpsest.stores.encrypted.sealed_rows import LOG, Heads, Rows, is_clear, what_row
 from palimpsest.stores.rules import expect_of
 
 STRETCH = 256
@@ -19,8 +19,8 @@ STRETCH = 256
 TABLES = {LOG: ("entry", "record"), "tree": ("share",)}
 
 
-class Anew:
-    """Seals anew what a backend has."""
+class Resealer:
+    """Seals under the key that is written with what a backend has under another."""
 
     def __init__(self, below: Backend, rows: Rows, heads: Heads, markings: Markings) -> None:
         self._below, self._rows, self._heads, self._markings = below, rows, heads, markings
@@ -53,7 +53,7 @@ class Anew:
             while True:
                 (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
                 rows, hot = seen.rows[0], expect_of(seen.head)
-                put, bad = self._anew(place, table, rows)
+                put, bad = self._resealed(place, table, rows)
                 if put and hot is None:  # nothing would tell that these rows have gone meanwhile
                     await self._noted(place)
                     continue
@@ -77,7 +77,7 @@ class Anew:
         head = self._rows.values.head(place, made, self._markings.writing).stored
         await self._below.write([[Step(place, None, head.hot, head.cold)]], 0)
 
-    def _anew(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
+    def _resealed(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
         """Those of these rows that are under another key, sealed anew, and why others could not be opened."""
         own, found, bad = self._markings.writing, list[Row](), list[StoreError]()
         open_row = self._rows.values.opener(place, table)

@@ -13,7 +13,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
-from palimpsest.stores.encrypted.values import SealedHead, Unsealed, Values, token
+from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Unsealed, Values, token
 from palimpsest.stores.engine.forms import Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 from palimpsest.stores.engine.known import OWNED
