@@ -140,17 +140,21 @@ class Worker:
         found = None
         for memory, resources in self._memories:
             try:
-                await memory.connect()
-                for tenant in await self._tenants_of(memory):
-                    place = self._place(memory, resources, tenant)
-                    place.once = once
-                    for duty in self._duties.values():
-                        if not self.stopping:
-                            await duty(place)
+                await self._go_through(memory, resources, once)
             except PalimpsestError as fault:
                 found = found or fault
         self.report.waiting = sum(place.waiting for place in self._places.values())
         return found
+
+    async def _go_through(self, memory: AsyncMemory, resources: Sequence[Resource], once: bool) -> None:
+        """Go through all duties of a memory, tenant by tenant, until somebody says stop."""
+        await memory.connect()
+        for tenant in await self._tenants_of(memory):
+            place = self._place(memory, resources, tenant)
+            place.once = once
+            for duty in self._duties.values():
+                if not self.stopping:
+                    await duty(place)
 
     async def _tenants_of(self, memory: AsyncMemory) -> Sequence[str]:
         if self._tenants is not None:

@@ -65,25 +65,29 @@ class Withheld:
 
         It never suspends where its store does not, and is called there.
         """
+        rest = iter(stored)
+        places = [(next(rest) if slot.kept is not None else None, slot.own) for slot in slots]
+        # What stands before something that was there already is of an interaction of then.
+        there = [i for i, (entry, _) in enumerate(places) if entry is not None and entry.revision != revision]
         async with self._turn:
             with self._lock:
-                rest = iter(stored)
-                places = [(next(rest) if slot.kept is not None else None, slot.own) for slot in slots]
-                # What stands before something that was there already is of an interaction of then.
-                there = [i for i, (entry, _) in enumerate(places) if entry is not None and entry.revision != revision]
-                waiting: list[Entry] = []
-                for entry, own in places[there[-1] + 1 if there else 0 :]:
-                    self.holds |= own is not None
-                    if entry is None:
-                        waiting += self._once(own)
-                    elif entry.seq > self._seen:
-                        if entry.seq > self._seen + 1:  # others came between
-                            await self._take(waiting)
-                            waiting = []
-                            await self._catch_up(entry.seq)
-                        waiting.append(self._as_said(entry))
-                        self._seen = entry.seq
-                await self._take(waiting)
+                await self._add(places[there[-1] + 1 if there else 0 :])
+
+    async def _add(self, places: Sequence[tuple[Entry | None, Entry | None]]) -> None:
+        """Take over what was added, in its order: what of each is stored, and what it is here where that is more."""
+        waiting: list[Entry] = []
+        for entry, own in places:
+            self.holds |= own is not None
+            if entry is None:
+                waiting += self._once(own)
+            elif entry.seq > self._seen:
+                if entry.seq > self._seen + 1:  # others came between
+                    await self._take(waiting)
+                    waiting = []
+                    await self._catch_up(entry.seq)
+                waiting.append(self._as_said(entry))
+                self._seen = entry.seq
+        await self._take(waiting)
 
     async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], first: int) -> None:
         """Take over a replacement that was committed: what was to be added, what of it is stored, from the place

@@ -66,21 +66,7 @@ def _get(value: Any, name: str) -> Any:
 def paired(turns: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """The messages of turns, oldest first, without results whose call is not there, and without calls that have no
     result, but for those of the newest turn, which may still get one."""
-    lone: dict[tuple[int, int], list[Link]] = {}
-    waiting: dict[str, tuple[tuple[int, int], Link]] = {}
-    for at, messages in enumerate(turns):
-        for i, message in enumerate(messages):
-            for link in links(message):
-                if not link.answers:
-                    if link.id in waiting:
-                        place, other = waiting[link.id]
-                        lone.setdefault(place, []).append(other)
-                    waiting[link.id] = (at, i), link
-                elif waiting.pop(link.id, None) is None:
-                    lone.setdefault((at, i), []).append(link)
-    for place, link in waiting.values():
-        if place[0] < len(turns) - 1:
-            lone.setdefault(place, []).append(link)
+    lone = _lone(turns)
     if not lone:
         return [list(messages) for messages in turns]
     kept = [
@@ -88,6 +74,31 @@ def paired(turns: Sequence[Sequence[Any]]) -> list[list[Any]]:
         for at, messages in enumerate(turns)
     ]
     return [[message for message in messages if message is not None] for messages in kept]
+
+
+def _lone(turns: Sequence[Sequence[Any]]) -> dict[tuple[int, int], list[Link]]:
+    """Results without their call, and calls without a result in turns before the newest, by the turn and the message
+    in it that they are in."""
+    found: dict[tuple[int, int], list[Link]] = {}
+    waiting: dict[str, tuple[tuple[int, int], Link]] = {}
+    placed = (
+        ((at, i), link)
+        for at, messages in enumerate(turns)
+        for i, message in enumerate(messages)
+        for link in links(message)
+    )
+    for place, link in placed:
+        call = waiting.pop(link.id, None)
+        if not link.answers:
+            waiting[link.id] = place, link
+            if call is not None:  # another one of this id, which nothing has answered
+                found.setdefault(call[0], []).append(call[1])
+        elif call is None:
+            found.setdefault(place, []).append(link)
+    for place, link in waiting.values():
+        if place[0] < len(turns) - 1:
+            found.setdefault(place, []).append(link)
+    return found
 
 
 def _without(message: Any, gone: Sequence[Link]) -> Any:

@@ -63,20 +63,7 @@ class Given:
 
     def natively(self, session: str, scale: Scale, now: int, gone: int = 0) -> dict[str, Any]:
         """What a memory imports: these turns, of which the first `gone` are not kept any more."""
-        log: list[dict[str, Any]] = []
-        covered: list[int] = []
-        if self.summary and not gone:
-            log.append({"kind": "context", "role": "user", "content": EARLIER, "name": "earlier", "at": now})
-            covered = [1]
-        for number, turn in enumerate(self.turns):
-            first, second = turn.entries()
-            at = turn.at or now
-            if number < gone:
-                covered += [len(log) + 1, len(log) + 2]
-            log.append(
-                {"kind": "message", "role": "user", "content": first.content, "metadata": first.metadata, "at": at}
-            )
-            log.append({"kind": "message", "role": "assistant", "content": second.content, "at": at})
+        log, covered = self._log(now, gone)
         ids = new_ids(len(log) + 1, now // 1000)
         records = [self._record(covered, scale, log, ids[-1], now)] if covered else []
         entries = [
@@ -108,6 +95,21 @@ class Given:
                 **about,
             },
         }
+
+    def _log(self, now: int, gone: int) -> tuple[list[dict[str, Any]], list[int]]:
+        """What is said in these turns, as entries without their ids, and the numbers of those that are not kept."""
+        log: list[dict[str, Any]] = []
+        if self.summary and not gone:  # of turns that are not here
+            log.append({"kind": "context", "role": "user", "content": EARLIER, "name": "earlier", "at": now})
+        before = len(log)
+        for turn in self.turns:
+            first, second = turn.entries()
+            at = turn.at or now
+            log += (
+                {"kind": "message", "role": "user", "content": first.content, "metadata": first.metadata, "at": at},
+                {"kind": "message", "role": "assistant", "content": second.content, "at": at},
+            )
+        return log, list(range(1, min(before + 2 * gone, len(log)) + 1))
 
     def _record(
         self, covered: Sequence[int], scale: Scale, log: Sequence[Mapping[str, Any]], id: str, now: int

@@ -113,11 +113,7 @@ class SnapshotReader:
                 clock=clock,
                 weigh=weigh,
                 fence=fence(_sample(head), meter.counter, weigh) if archive else 0,
-                notes={
-                    entry.seq: meter.note(entry, mask_note(entry), mask_tokens(entry.seq))
-                    for entry in active
-                    if entry.kind == "tool_result" and is_maskable(entry)
-                },
+                notes=_notes(active, meter),
             )
 
         snapshot = await self.apart(made)
@@ -194,6 +190,12 @@ def fence(shell: Summary, counter: TokenCounter, weigh: Callable[[Summary], int]
 
 _SAMPLE = "They spoke about it. " * 20
 """A text as long as those that leave nothing out of what formats add to long ones."""
+
+
+def _notes(active: Sequence[Entry], meter: Meter) -> dict[int, int]:
+    """What the note costs that stands for an old result, by the `seq` of each that may become one."""
+    results = (entry for entry in active if entry.kind == "tool_result" and is_maskable(entry))
+    return {entry.seq: meter.note(entry, mask_note(entry), mask_tokens(entry.seq)) for entry in results}
 
 
 def _sample(head: Head) -> Summary:

@@ -78,25 +78,28 @@ async def untouched(
     """Delete the sessions that nobody has written to for so long; how many those are."""
     if length is None:
         return 0
-    until, store = scope.clock() - values.microseconds("untouched_for", length), scope.store
-    found = await _used_before(scope, until)
+    found = await _used_before(scope, scope.clock() - values.microseconds("untouched_for", length))
     deleted = 0
     for number, one in enumerate(found, 1):
-        key = scope.key(one.session)
-        head = await store.head(key) if not dry_run else None
-        if dry_run:
-            deleted += 1
-        elif head is not None and (head.revision, head.created) == (one.revision, one.created):
-            async with scope.drop_derived(key):
-                with suppress(Conflict):  # somebody has written to it just now
-                    gone = await store.delete(key, expect=one.revision)
-                    deleted += gone
-                    if gone:
-                        await scope.drop_facts(key)
-            scope.let_go(key)
+        deleted += dry_run or await _deleted(scope, one)
         if progress is not None:
             progress(number, len(found))
     return deleted
+
+
+async def _deleted(scope: MemoryScope, one: SessionInfo) -> bool:
+    """Delete a session that is as it was; whether it was."""
+    key, gone = scope.key(one.session), False
+    head = await scope.store.head(key)
+    if head is None or (head.revision, head.created) != (one.revision, one.created):
+        return False
+    async with scope.drop_derived(key):
+        with suppress(Conflict):  # somebody has written to it just now
+            gone = await scope.store.delete(key, expect=one.revision)
+            if gone:
+                await scope.drop_facts(key)
+    scope.let_go(key)
+    return gone
 
 
 async def _used_before(scope: MemoryScope, until: int) -> list[SessionInfo]:

@@ -65,18 +65,14 @@ class Importing:
         if key is not None and (not isinstance(key, str) or not key or unfit(key) is not None):
             raise ConfigError("key", key, "a text that names this import, or None")
         most = limits_of(limits)
-        scope, run, finish = self._scope, self._scope.runner.run, self._scope.runner.finish
+        run, finish = self._scope.runner.run, self._scope.runner.finish
         file: SourceFile = await run(_opened, path, strict, most)
         try:
             if strict:
-                checking = Checking(scope.gate, session_id)
-                _, _, pieces = await run(_pieces, file, source, format, branches)
-                while chunk := await run(_next, pieces):
-                    for piece in chunk:
-                        checking.take(piece)
+                await self._check(file, source, format, branches, session_id)
                 await run(file.again)
             found, taken, pieces = await run(_pieces, file, source, format, branches)
-            importer = Importer(scope, self._open_session, file.stem, session_id, key, most.refused)
+            importer = Importer(self._scope, self._open_session, file.stem, session_id, key, most.refused)
             if file.others:
                 importer.account.leave_out(OTHERS, file.others)
             while chunk := await run(_next, pieces):
@@ -88,6 +84,16 @@ class Importing:
         finally:
             await finish(file.close)
         return importer.account.report(found, taken)
+
+    async def _check(
+        self, file: SourceFile, source: str, format: str | None, branches: bool, session_id: str | None
+    ) -> None:
+        """Read a file once without storing anything. Raises ImportFailed for the first thing that is wrong with it."""
+        checking, run = Checking(self._scope.gate, session_id), self._scope.runner.run
+        _, _, pieces = await run(_pieces, file, source, format, branches)
+        while chunk := await run(_next, pieces):
+            for piece in chunk:
+                checking.take(piece)
 
 
 def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:

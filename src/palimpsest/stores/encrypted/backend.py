@@ -129,14 +129,14 @@ class SealedBackend(Around):
             for (i, sealing), refusal in zip(made, results, strict=True):
                 if refusal is None:
                     await self._done(sealing)
+                    continue
+                heads = self._refusal(sealing, refusal)
+                # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
+                alike = batches[i] is not sealing.batch or refused(sealing.batch, heads) is None
+                if alike and (tries == 1 or not self.crowded):  # who is in a crowd waits where he holds nothing
+                    left.append(i)
                 else:
-                    heads = self._refusal(sealing, refusal)
-                    # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
-                    alike = batches[i] is not sealing.batch or refused(sealing.batch, heads) is None
-                    if alike and (tries == 1 or not self.crowded):  # who is in a crowd waits where he holds nothing
-                        left.append(i)
-                    else:
-                        done[i] = heads
+                    done[i] = heads
         return done
 
     def _over(

@@ -14,6 +14,7 @@ everything, also where nothing is known to be left.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
@@ -24,6 +25,7 @@ from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Place
 from palimpsest.stores.encrypted.backend import SealedBackend
+from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.sealed_bytes import key_of
 from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, hides, is_clear
 from palimpsest.stores.rules import all_places, all_tenants
@@ -80,16 +82,13 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     left = await backend.together(lambda: _places(backend))
     while left:
         total = sessions + sum(place.space == SESSION for place in left)  # others are found when these are done
-        for (tenant, home), some in groupby(sorted(left), lambda place: place[:2]):
-            places = list(some)
+        for places in [list(some) for _, some in groupby(sorted(left), lambda place: place[:2])]:
             try:
-                found = await backend.together(lambda: _home(backend, Place(tenant, home, LOG, ""), places))  # noqa: B023
+                found = await backend.together(partial(_home, backend, places))
                 items, texts = items + found[0], texts + found[1]
             except StoreCorrupt as fault:
                 damaged.append(fault)
-            if markings.writing != own:
-                told = f"was overtaken by another one, to the key {markings.writing!r}: all comes under that"
-                raise Conflict("the change of keys", told)
+            _check_not_overtaken(markings, own)
             for _ in range(sum(place.space == SESSION for place in places)):
                 sessions += 1
                 if progress is not None:
@@ -102,11 +101,18 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     return Rotated(key_id=own, sessions=sessions, texts=texts, items=items, remains=remains)
 
 
-async def _home(backend: SealedBackend, log: Place, places: Sequence[Place]) -> tuple[int, int]:
-    """Bring these places of a home under the current key, and its rows; how many items, and rows, were not.
+def _check_not_overtaken(markings: Markings, own: str) -> None:
+    if markings.writing != own:
+        told = f"was overtaken by another one, to the key {markings.writing!r}: all comes under that"
+        raise Conflict("the change of keys", told)
+
+
+async def _home(backend: SealedBackend, places: Sequence[Place]) -> tuple[int, int]:
+    """Bring these places of one home under the current key, and its rows; how many items, and rows, were not.
 
     Again where another change of keys has overtaken it.
     """
+    log = Place(places[0].tenant, places[0].home, LOG, "")
     items = texts = 0
     while True:
         own = backend.markings.writing
