@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest.privacy.glance import Glance
 from palimpsest.privacy.policy import load, rules_of
+from palimpsest.privacy.prefilter import Prefilter
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.privacy.scanning import Scan
@@ -21,7 +21,7 @@ from plain_numbers import PLAIN, found
 from privacy_corpus import NEGATIVE, POSITIVE, corpus
 
 USES = rules_of(load({"recognisers": "default"})).uses
-GLANCES = (Glance(USES, linear=True), Glance(USES, linear=False))
+GLANCES = (Prefilter(USES, linear=True), Prefilter(USES, linear=False))
 
 NAMES = (
     "phone",
@@ -132,7 +132,7 @@ def text_of(rng: random.Random) -> str:
     )
 
 
-def quick(text: str, kind: str, glance: Glance) -> list[tuple[int, int]]:
+def quick(text: str, kind: str, glance: Prefilter) -> list[tuple[int, int]]:
     """What the recogniser finds, if the first look at the text has it asked."""
     scan, asked = glance.asked(text)
     if scan is None or kind not in [use.name for use in asked]:

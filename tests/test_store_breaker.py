@@ -13,7 +13,7 @@ from palimpsest import AsyncMemory, Keys, Memory
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import STORES
-from palimpsest.stores.breaking import BreakingBackend, CircuitBreaker
+from palimpsest.stores.circuit_breaker import BreakingBackend, CircuitBreaker
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
 

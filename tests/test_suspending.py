@@ -23,9 +23,9 @@ from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.threads import Suspended, apart, outcome
 from palimpsest.stores import Store
-from palimpsest.stores.around import Passing
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.bridged import BridgedBackend
+from palimpsest.stores.wrappers import PassThrough
 from palimpsest.strategies import MaxTokens, Summarize
 from palimpsest.testing import FakeClock
 from processes import at_once
@@ -185,7 +185,7 @@ def test_every_verb_of_the_seam_is_bridged() -> None:
     """Whatever verb a backend has, the bridge hands on; only what says where things run is its own."""
     verbs = {name for name, _ in inspect.getmembers(Backend, inspect.iscoroutinefunction)}
 
-    assert verbs - {"together", "surely"} <= vars(BridgedBackend).keys() | vars(Passing).keys()
+    assert verbs - {"together", "surely"} <= vars(BridgedBackend).keys() | vars(PassThrough).keys()
 
 
 def test_threads_that_share_a_memory_share_its_loop() -> None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.sessions.working import FactPage as FactPage
-    from palimpsest.stores.breaking import CircuitBreaker as CircuitBreaker
+    from palimpsest.stores.circuit_breaker import CircuitBreaker as CircuitBreaker
     from palimpsest.stores.options import StoreOptions as StoreOptions
     from palimpsest.stores.options import Synchronous as Synchronous
     from palimpsest.stores.values import SessionInfo as SessionInfo
@@ -67,7 +67,7 @@ _HOMES = {
     "Adapted": "formats",
     "AsyncKnowledge": "sessions.knowing.knowledge",
     "AutoCompact": "sessions.options",
-    "CircuitBreaker": "stores.breaking",
+    "CircuitBreaker": "stores.circuit_breaker",
     "CompactionResult": "sessions.compacting.result",
     "Content": "sessions.adding.verbs",
     "CutOff": "sessions.adding.streaming",

@@ -15,9 +15,9 @@ import msgspec
 from palimpsest.errors import ConfigError
 from palimpsest.errors.secret import Secret
 from palimpsest.privacy import Span
-from palimpsest.privacy.glance import Glance
 from palimpsest.privacy.patterns import Matcher, Places, allowed_seconds, compiled
 from palimpsest.privacy.policy import Rules, Use
+from palimpsest.privacy.prefilter import Prefilter
 from palimpsest.privacy.pseudonyms import MIN_KEY, Numbering, Pseudonyms, label_of
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
@@ -123,7 +123,7 @@ class Cleaner:
         strings |= {use.redaction_string for use in rules.uses if use.redaction_string is not None}
         self._labels = frozenset(label_of(use.name) for use in numbered)
         self._stand_ins = re.compile("|".join(map(re.escape, sorted(strings, key=len, reverse=True))))
-        self._glance = Glance(rules.uses, linear=linear)
+        self._prefilter = Prefilter(rules.uses, linear=linear)
         self.names_secrets = any(use.name == "credential" for use in rules.uses)
         """Whether values of keys that name a secret are masked everywhere."""
         self._only_built_in = all(use.find is None for use in rules.uses)
@@ -192,7 +192,7 @@ class Cleaner:
     def _recognised(self, text: str, tally: Tally) -> str:
         if not self.uses or not text:
             return text
-        scan, asked = self._glance.asked(text)
+        scan, asked = self._prefilter.asked(text)
         if scan is None or not asked:
             return text
         found = [(span, use) for use in asked for span in self._found(use, scan)]

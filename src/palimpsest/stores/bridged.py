@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.around import Passing, passed
 from palimpsest.stores.backend import Backend
+from palimpsest.stores.wrappers import PassThrough, passed
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ SETTLE = 1.0
 """Seconds that a caller who was interrupted waits for the end of the verb that this cancels."""
 
 
-class BridgedBackend(Passing):
+class BridgedBackend(PassThrough):
     """Another backend, each verb of which is awaited on the event loop of the runner of a synchronous memory."""
 
     def __init__(self, below: Backend, runner: Runner) -> None:

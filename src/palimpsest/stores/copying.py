@@ -22,7 +22,7 @@ from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
 from palimpsest.stores.engine.items import ITEMS
-from palimpsest.stores.engine.wholes import PIECE, in_pieces
+from palimpsest.stores.engine.whole_sessions import PIECE, in_pieces
 from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address

@@ -18,7 +18,7 @@ from palimpsest.stores.options import discreet_address, has_options, options_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from palimpsest.stores.breaking import CircuitBreaker
+    from palimpsest.stores.circuit_breaker import CircuitBreaker
     from palimpsest.stores.encrypted import Encryption
     from palimpsest.stores.encrypted.keys import Keys
 
@@ -61,7 +61,7 @@ def open_store(
 
 
 def _breaking(given: GivenBreaker, clock: Callable[[], int]) -> Callable[[Backend], Backend] | None:
-    from palimpsest.stores.breaking import BreakingBackend, CircuitBreaker  # only for who has one
+    from palimpsest.stores.circuit_breaker import BreakingBackend, CircuitBreaker  # only for who has one
 
     chosen = CircuitBreaker.of(given)
     return None if chosen is None else lambda backend: BreakingBackend(backend, chosen, clock)

@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeVar
 from palimpsest.log.entry import now_us
 from palimpsest.log.spans import Span, union, visible, within
 from palimpsest.runtime.runner import Inline
-from palimpsest.stores.around import RunsBelow
 from palimpsest.stores.backend import (
     LAST_KEY,
     Again,
@@ -38,6 +37,7 @@ from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
 from palimpsest.stores.rules import in_order, is_meant
+from palimpsest.stores.wrappers import RunsBelow
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ import msgspec
 from palimpsest.errors import Conflict, PrivacyRefused
 from palimpsest.log.entry import moment
 from palimpsest.log.facts import Stored
-from palimpsest.privacy.afterwards import Findings, Unchecked
 from palimpsest.privacy.facts import cleaned_fact, fact_mentions
 from palimpsest.privacy.gate import Gate
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.privacy.redaction import Redactor
+from palimpsest.privacy.retroactive import Findings, Unchecked
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.scopes import WORKING, scopes_of

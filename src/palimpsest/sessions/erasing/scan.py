@@ -26,9 +26,9 @@ from palimpsest.log.checks import check_progress, check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.ids import check_id
-from palimpsest.privacy.afterwards import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.privacy.removed import Removed
+from palimpsest.privacy.retroactive import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.sessions.derived import Unmaking
 from palimpsest.sessions.erasing.facts import FactScan
 from palimpsest.sessions.erasing.scanned import Scanned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from palimpsest.privacy.afterwards import Sample, Unchecked
+from palimpsest.privacy.retroactive import Sample, Unchecked
 
 
 class Scanned(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):

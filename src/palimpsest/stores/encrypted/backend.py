@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
-from palimpsest.stores.around import Around
 from palimpsest.stores.backend import Again, Ask, Backend, Batch, Due, Listed, Look, Place, PlaceHead, Refusal, Seen
 from palimpsest.stores.encrypted import Encryption
 from palimpsest.stores.encrypted.keys import Keys
@@ -27,6 +26,7 @@ from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, VOUCHED, Heads
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.rules import refused
+from palimpsest.stores.wrappers import Wrapper
 
 
 async def unlocked_backend(
@@ -58,7 +58,7 @@ class Looking(NamedTuple):
     floors: Sequence[SealedHead | None]
 
 
-class SealedBackend(Around):
+class SealedBackend(Wrapper):
     """A backend whose values are sealed. `markings` says under which keys."""
 
     def __init__(self, below: Backend, values: Values, markings: Markings) -> None:

@@ -17,8 +17,8 @@ A place (home, "tree", "") is there as soon as a home has more than the session 
 The modules, none of which imports one above it:
 
     store, opened               the face: each verb checked, and run where the backend's verbs run
-    seldom                      listings, expiry, scrubbing; loaded with the next two when first asked for
-    changing, wholes            commits, erasure and redaction; branches, imports, deletion
+    maintenance                 listings, expiry, scrubbing; loaded with the next two when first asked for
+    changing, whole_sessions    commits, erasure and redaction; branches, imports, deletion
     trees                       who reads which log, and changes of what several sessions have
     queues, appends             where appends meet; what writes them
     reading, large              entries, records, counts; large contents

@@ -22,7 +22,7 @@ from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
     from palimpsest.stores.engine.changing import Rewrite
-    from palimpsest.stores.engine.seldom import Seldom
+    from palimpsest.stores.engine.maintenance import Maintenance
 
 T = TypeVar("T")
 
@@ -49,11 +49,11 @@ class Store(ItemsAndLeases):
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
 
     @lazy
-    def _seldom(self) -> Seldom:
+    def _maintenance(self) -> Maintenance:
         """What most processes that add and read do without."""
-        from palimpsest.stores.engine.seldom import Seldom  # four modules
+        from palimpsest.stores.engine.maintenance import Maintenance  # four modules
 
-        return Seldom(self._sessions, self._reading, self._large, self._items, self._leases)
+        return Maintenance(self._sessions, self._reading, self._large, self._items, self._leases)
 
     async def _make(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `_run`, for what may make a session: one of its name whose time is over is ended first."""
@@ -66,12 +66,12 @@ class Store(ItemsAndLeases):
     async def _rarely(
         self,
         run: Callable[[Callable[[], Coroutine[Any, Any, T]]], Awaitable[T]],
-        do: Callable[[Seldom], Coroutine[Any, Any, T]],
+        do: Callable[[Maintenance], Coroutine[Any, Any, T]],
     ) -> T:
         """Run what most processes do without; over a driver it is loaded in a thread, before anything is awaited."""
-        if not (self.blocking or "_seldom" in vars(self)):
-            await self.backend.apart(lambda: self._seldom)
-        return await run(lambda: do(self._seldom))
+        if not (self.blocking or "_maintenance" in vars(self)):
+            await self.backend.apart(lambda: self._maintenance)
+        return await run(lambda: do(self._maintenance))
 
     # --- logs
 
@@ -184,7 +184,7 @@ class Store(ItemsAndLeases):
         expected, and the session is the one that the change is meant for.
         """
         return await self._rarely(
-            self._make, lambda seldom: seldom.changing.commit(key, change, expect_revision, expect_epoch)
+            self._make, lambda rare: rare.changing.commit(key, change, expect_revision, expect_epoch)
         )
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
@@ -195,24 +195,24 @@ class Store(ItemsAndLeases):
         one leaves the others whole. Raises Conflict where `into` exists, or unless the epoch of `key` is as
         expected and it is the session that began at `created` (0: any); what is added meanwhile does not conflict.
         """
-        await self._rarely(self._make, lambda seldom: seldom.wholes.fork(key, into, head, expect_epoch, created))
+        await self._rarely(self._make, lambda rare: rare.wholes.fork(key, into, head, expect_epoch, created))
 
     async def branches(self, key: SessionKey) -> list[str]:
         """Return the other sessions of the tenant that share entries with this one, tombstones included, by id."""
-        return await self._rarely(self._look, lambda seldom: seldom.wholes.branches(key))
+        return await self._rarely(self._look, lambda rare: rare.wholes.branches(key))
 
     async def sharing(self, key: SessionKey, seqs: Collection[int]) -> dict[str, tuple[int, ...]]:
         """Return which of these entries other sessions of the tenant share, by their ids."""
-        return await self._rarely(self._look, lambda seldom: seldom.wholes.sharing(key, seqs)) if seqs else {}
+        return await self._rarely(self._look, lambda rare: rare.wholes.sharing(key, seqs)) if seqs else {}
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
-        await self._rarely(self._make, lambda seldom: seldom.wholes.load(key, dump, replace))
+        await self._rarely(self._make, lambda rare: rare.wholes.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         """Destroy the session with all that is its; return whether there was one. Raises Conflict if it is not at the
         revision `expect`, where one is given."""
-        return await self._rarely(self._run, lambda seldom: seldom.wholes.delete(key, expect))
+        return await self._rarely(self._run, lambda rare: rare.wholes.delete(key, expect))
 
     async def sessions(
         self, tenant: str, *, after: str = "", limit: int = 1000, begin: str = "", user: str | None = None
@@ -221,7 +221,7 @@ class Store(ItemsAndLeases):
 
         The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's.
         """
-        return await self._rarely(self._look, lambda seldom: seldom.sessions(tenant, after, limit, begin, user))
+        return await self._rarely(self._look, lambda rare: rare.sessions(tenant, after, limit, begin, user))
 
     async def used(
         self, tenant: str, *, mark: int | None = None, after: str = "", limit: int = 1000, newest_first: bool = False
@@ -231,22 +231,22 @@ class Store(ItemsAndLeases):
         The page behind one begins at the mark of its last session, `after` the id of that. One that is written
         meanwhile comes at its new place: again, or with `newest_first` not at all.
         """
-        return await self._rarely(self._look, lambda seldom: seldom.used(tenant, mark, after, limit, newest_first))
+        return await self._rarely(self._look, lambda rare: rare.used(tenant, mark, after, limit, newest_first))
 
     # --- expiry, rewriting, and what goes
 
     async def due(self, tenant: str, now: int) -> list[tuple[SessionKey, tuple[int, ...]]]:
         """Return the tenant's entries that have expired at `now` (microseconds) and were not swept yet, by session; of
         one whose time is over none, for it goes whole."""
-        return await self._rarely(self._look, lambda seldom: seldom.due(tenant, now))
+        return await self._rarely(self._look, lambda rare: rare.due(tenant, now))
 
     async def end(self, key: SessionKey) -> bool:
         """Destroy the session if its time is over; return whether it was."""
-        return await self._rarely(self._run, lambda seldom: seldom.wholes.end(key))
+        return await self._rarely(self._run, lambda rare: rare.wholes.end(key))
 
     async def sweep(self, tenant: str, now: int) -> int:
         """Erase what of the tenant's has expired at `now` (microseconds), entries and items; return how much."""
-        return await self._rarely(self._run, lambda seldom: seldom.sweep(tenant, now))
+        return await self._rarely(self._run, lambda rare: rare.sweep(tenant, now))
 
     async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
         """Rewrite the session's head, its records and these entries in one step; return how many records and entries.
@@ -254,7 +254,7 @@ class Store(ItemsAndLeases):
         What `how` raises undoes the step. What other writers commit meanwhile is never undone. Entries that branches
         share become others there, too, with the heads of those: also in a branch that somebody makes meanwhile.
         """
-        return await self._rarely(self._run, lambda seldom: seldom.changing.rewrite(key, how, seqs))
+        return await self._rarely(self._run, lambda rare: rare.changing.rewrite(key, how, seqs))
 
     async def clear_items(self, tenant: str, namespace: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
         """Remove all items of the tenant, or of one namespace, those that have expired, too, and return how many there
@@ -263,7 +263,7 @@ class Store(ItemsAndLeases):
         if dry_run:
             return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
         if namespace is None:
-            await self._run(lambda: self._seldom.wholes.clear(tenant))
+            await self._run(lambda: self._maintenance.wholes.clear(tenant))
             await self._run(lambda: self._leases.end_all(tenant))
         return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
 
@@ -275,4 +275,4 @@ class Store(ItemsAndLeases):
         Without `whole` what would take long is left for another time; with it that is done by pieces, so that others go
         on, and unused room is given back. `progress` is told about how many bytes were gone through, and of how many.
         """
-        return await self._seldom.scrub(whole, progress, self.check)
+        return await self._maintenance.scrub(whole, progress, self.check)

@@ -39,7 +39,7 @@ PIECE, BYTES = 1000, 2**22
 """Rows, and bytes of rows, that are put in one step."""
 
 
-class Wholes:
+class WholeSessions:
     """Makes sessions, and removes them."""
 
     def __init__(self, sessions: Sessions, large: Large) -> None:

@@ -19,7 +19,7 @@ _END = r"\z"
 would match at every place, and RE2 notes each.)"""
 
 
-class Glance:
+class Prefilter:
     """Looks for what recognisers cannot do without; `linear` says whether RE2 may be used. For any thread."""
 
     def __init__(self, uses: Sequence[Use], *, linear: bool) -> None:

@@ -14,8 +14,8 @@ import msgspec
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
-from palimpsest.stores.around import Passing
 from palimpsest.stores.backend import Backend
+from palimpsest.stores.wrappers import PassThrough
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -59,7 +59,7 @@ class CircuitBreaker(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_on
         return given
 
 
-class BreakingBackend(Passing):
+class BreakingBackend(PassThrough):
     """Another backend whose calls go through a circuit breaker. `clock` gives microseconds."""
 
     def __init__(self, below: Backend, given: CircuitBreaker, clock: Callable[[], int]) -> None:

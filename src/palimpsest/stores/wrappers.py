@@ -28,7 +28,7 @@ class RunsBelow(Backend):
         return await self.below.apart(function, *arguments)
 
 
-class Around(RunsBelow):
+class Wrapper(RunsBelow):
     """A backend around `below`. Its verbs are its own; where they run, and how it ends, is as it is with that one.
 
     What the other keeps beside its tables, or apart, it does not have, unless it says so: what it keeps may be sealed.
@@ -59,19 +59,19 @@ def passed(verb: Callable[..., Awaitable[Any]]) -> Any:
     name = verb.__name__
 
     @wraps(verb, updated=())
-    async def passing(self: Passing, *given: Any, **named: Any) -> Any:
+    async def passing(self: PassThrough, *given: Any, **named: Any) -> Any:
         return await self.pass_on(lambda: getattr(self.below, name)(*given, **named), writes=name == "write")
 
     return passing
 
 
-class Passing(Around):
+class PassThrough(Wrapper):
     """A backend around another one that passes everything on to it, in a way of its own."""
 
     def __init__(self, below: Backend) -> None:
         super().__init__(below)
         self.large_bytes, self.companion = below.large_bytes, below.companion
-        self.tables = PassingTables(below.tables, self) if below.tables is not None else None
+        self.tables = PassThroughTables(below.tables, self) if below.tables is not None else None
 
     @abstractmethod
     async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
@@ -86,10 +86,10 @@ class Passing(Around):
     tenants = passed(Backend.tenants)
 
 
-class PassingTables:
+class PassThroughTables:
     """Tables beside those of the store below, whose work is passed on in the same way."""
 
-    def __init__(self, below: Tables, passing: Passing) -> None:
+    def __init__(self, below: Tables, passing: PassThrough) -> None:
         self.schema, self._below, self._passing = below.schema, below, passing
 
     async def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:

@@ -22,7 +22,7 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.engine.trees import Tree, named
-from palimpsest.stores.engine.wholes import Wholes
+from palimpsest.stores.engine.whole_sessions import WholeSessions
 from palimpsest.stores.values import SessionInfo
 
 HEADS = 100
@@ -31,11 +31,11 @@ HEADS = 100
 PAGE = 1000
 
 
-class Seldom:
+class Maintenance:
     """Lists sessions, sweeps what has expired, scrubs; has what changes sessions, and what makes and removes them."""
 
     def __init__(self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases) -> None:
-        self.changing, self.wholes = Changing(sessions, reading, large), Wholes(sessions, large)
+        self.changing, self.wholes = Changing(sessions, reading, large), WholeSessions(sessions, large)
         self._sessions, self._items, self._leases, self._backend = sessions, items, leases, sessions.backend
 
     # --- listing
