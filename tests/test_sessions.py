@@ -170,20 +170,22 @@ def test_a_new_text_supersedes_the_context_of_its_name(session: Session) -> None
     assert texts(session.entries()) == ["read it", "old text", "new text"]
 
 
-def test_an_open_call_can_be_resolved(session: Session) -> None:
-    """`resolve` adds a result for a call whose process died; from then on its group is shown."""
+@pytest.mark.parametrize("given", ["entry", "id"])
+def test_an_open_call_can_be_resolved(session: Session, given: str) -> None:
+    """`resolve` adds a result for a call whose process died, which is named by its entry or its id; from then on its
+    group is shown."""
     session.add_user_message("look")
-    session.add_tool_call("look", {}, call_id="lost")
+    call = session.add_tool_call("look", {}, call_id="lost")
     assert session.context().pending == ("lost",)
     assert session.stats().open_calls == ("lost",)
 
-    closing = session.resolve("lost", status="error")
+    closing = session.resolve(call if given == "entry" else "lost", status="error")
 
     assert (closing.kind, closing.status, closing.answers) == ("tool_result", "error", 2)
     assert session.context().pending == ()
     assert session.stats().open_calls == ()
-    with pytest.raises(EntryNotFound):
-        session.resolve("lost")
+    with pytest.raises(EntryNotFound, match="open call 'lost'"):
+        session.resolve(call if given == "entry" else "lost")
 
 
 # --- reading

@@ -91,8 +91,7 @@ WORDS = {
 A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
 
     Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
-    the background, and, while a `turn()` is open, one that renews its lease.
-    """,
+    the background, and, while a `turn()` is open, one that renews its lease.""",
     "Name the store to open: ": "Open a store: ",
     """Nothing is opened yet. `async with` opens the store, and closes it; or the first verb that is awaited does, and
         the next one where that fails. It raises """: "Raises ",

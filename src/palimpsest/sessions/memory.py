@@ -98,7 +98,12 @@ OnConflict: TypeAlias = Literal["error", "replace", "merge"]
 
 @guarded
 class AsyncMemory:
-    """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`."""
+    """A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`.
+
+    `session` gives a conversation, `working` values under keys, `knowledge` documents. `sessions` and `recall` look
+    into all conversations of the tenant, `for_tenant` is the same store for another one. `forget` destroys what belongs
+    to somebody. `close` ends it.
+    """
 
     def __init__(
         self,

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 class AsyncSession:
     """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
 
+    `add` and its kin keep what is said, and `context` returns what the next call of the model is given. `entries` and
+    `recall` read the log; `compact` makes contexts smaller; `fork` and `rewind` go back; `erase` destroys.
+
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
     processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
     """
@@ -372,17 +375,18 @@ class AsyncSession:
         """
         return await self._adding.entries(entries, key)
 
-    async def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
+    async def resolve(self, call: Entry | str, *, status: Status = "unknown", output: str = "") -> Entry:
         """Close an open call whose result will not come, and return the result entry that says so.
 
         Until then a group with an open call is held back from every context. Raises EntryNotFound where no
         call of this id is open.
 
         Args:
-            call_id: the id of the open call.
+            call: the open call, or its `call_id`.
             status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
             output: what the result says instead; empty by default.
         """
+        call_id = call.call_id or call.id if isinstance(call, Entry) else call
         return await self._adding.resolve(call_id, status, output)
 
     async def replace(

@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 class Session:
     """One conversation's log and its contexts. Made by `Memory.session`; opening it reads nothing.
 
+    `add` and its kin keep what is said, and `context` returns what the next call of the model is given. `entries` and
+    `recall` read the log; `compact` makes contexts smaller; `fork` and `rewind` go back; `erase` destroys.
+
     Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
     processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
     """
@@ -314,18 +317,18 @@ class Session:
         """
         return drive(self._core.add_entries(entries, key=key))
 
-    def resolve(self, call_id: str, *, status: Status = "unknown", output: str = "") -> Entry:
+    def resolve(self, call: Entry | str, *, status: Status = "unknown", output: str = "") -> Entry:
         """Close an open call whose result will not come, and return the result entry that says so.
 
         Until then a group with an open call is held back from every context. Raises EntryNotFound where no
         call of this id is open.
 
         Args:
-            call_id: the id of the open call.
+            call: the open call, or its `call_id`.
             status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
             output: what the result says instead; empty by default.
         """
-        return drive(self._core.resolve(call_id, status=status, output=output))
+        return drive(self._core.resolve(call, status=status, output=output))
 
     def replace(
         self,
@@ -915,6 +918,10 @@ class Memory:
 
     Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
     the background, and, while a `turn()` is open, one that renews its lease.
+
+    `session` gives a conversation, `working` values under keys, `knowledge` documents. `sessions` and `recall` look
+    into all conversations of the tenant, `for_tenant` is the same store for another one. `forget` destroys what belongs
+    to somebody. `close` ends it.
     """
 
     def __init__(self, core: AsyncMemory | None = None) -> None:
