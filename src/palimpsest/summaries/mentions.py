@@ -178,7 +178,7 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
             word, number = "", match[_NUMBER]
             first, last = match.span(_NUMBER)
             start = first
-            if 1 < last - first <= LONGEST:
+            if 1 < last - first <= LONGEST:  # here, for plain numbers are many: no call is made for one
                 found.append((first, first - last, False, number, True))
             if kind == _AMOUNT or text[before : before + 3] in _MONTHS:
                 _add_phrases(found, text, before, first, number)
@@ -186,10 +186,8 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
             token = match[kind]
             first, last = match.span(kind)
             looked = known.get(token) or _looked_at(token, known)
-            for place, words in looked.inside:
-                found.append((first + place, -len(words), False, words, True))
-            if looked.is_numbered:
-                _add_phrases(found, text, before, first, token)
+            if looked.inside or looked.is_numbered:
+                _add_token(found, text, before, token, first, looked)
             word, start = looked.word, first + looked.place
             apart = apart and not ("," in token or "://" in token)
         before = first
@@ -207,6 +205,14 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
 
 
 # --- identifiers
+
+
+def _add_token(found: list[_Place], text: str, before: int, token: str, first: int, looked: _Token) -> None:
+    """The identifiers in a token, and the phrases that it ends, where it has digits."""
+    for place, words in looked.inside:
+        found.append((first + place, -len(words), False, words, True))
+    if looked.is_numbered:
+        _add_phrases(found, text, before, first, token)
 
 
 def _looked_at(token: str, known: Known) -> _Token:
