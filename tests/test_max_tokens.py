@@ -370,3 +370,28 @@ def test_the_newest_result_is_given_what_low_water_leaves(memory: Memory) -> Non
 
     assert 250 < context.tokens <= 360
     assert "clamp" in context.report.rungs
+
+
+def test_what_no_clamp_makes_fit_is_left_out_and_never_in_silence(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A newest group of too many calls cannot be shown: a model that is asked again would make the same calls for ever.
+    So the report says it, and the program's log; what could be shortened is no such group."""
+    session = memory.session("s", counter=words, max_tokens=40)
+    session.add_user_message("look everywhere")
+    calls = [session.add_tool_call("look", {"place": place}) for place in range(60)]
+    for call in calls:
+        session.add_tool_result("look", "nothing here", call_id=call.call_id)
+
+    context = session.context()
+
+    assert [message["content"] for message in context.messages] == ["look everywhere"]
+    assert "newest" in context.report.rungs
+    assert ["session s" in record.getMessage() for record in caplog.records] == [True]
+    caplog.clear()
+    shown = memory.session("t", counter=words, max_tokens=40)
+    shown.add_user_message("look here")
+    shown.add_tool_result("look", "w " * 500, call_id=shown.add_tool_call("look", {}).call_id)
+    assert len(shown.context().messages) == 3
+    assert "newest" not in shown.context(dry_run=True).report.rungs
+    assert caplog.records == []

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 import msgspec
 
 from palimpsest.context.clamping import level, may_clamp, shortened
-from palimpsest.context.groups import Group, Meter, by_interaction, fill, opening
+from palimpsest.context.groups import NEWEST, Group, Meter, by_interaction, fill, opening
 from palimpsest.errors import BudgetImpossible
 from palimpsest.log.head import RENDERER, Clamp, Cut
 
@@ -228,6 +228,8 @@ class _Ladder:
                 break
             self.take([group])
             kept.append(group)
+        if rest and not kept:
+            self.rungs.append(NEWEST)
         in_place = [group for group in (*human, *rest) if group.seq not in self.moved]
         if len(kept) == len(rest) and in_place:
             self.start = in_place[0].seq

@@ -29,6 +29,9 @@ from palimpsest.tokens.counter import Encoding, TokenCounter, failures_of
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
 
+NEWEST = "newest"
+"""The rung of a cut which leaves out the newest group: it is too large, and nothing of it can be shortened enough."""
+
 
 class Meter:
     """What entries cost in one format and by one counter, in tokens.

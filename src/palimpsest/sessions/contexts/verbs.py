@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 
+from palimpsest.context.groups import NEWEST
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.formats import Message
 from palimpsest.formats.wording import sendable, sendable_value
@@ -14,6 +15,7 @@ from palimpsest.log import values
 from palimpsest.log.change import Change
 from palimpsest.log.codec import encode
 from palimpsest.log.head import PromptSize
+from palimpsest.runtime.logs import warn
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.contexts.builder import ContextBuilder
 from palimpsest.sessions.contexts.request import ContextRequest
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from palimpsest.sessions.knowing.linking import SessionKnowledge
     from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.stores import Store
+
+LEFT_OUT = "the newest calls have no room, nor their results: the model may call the same for ever; raise max_tokens"
 
 Mode: TypeAlias = AutoCompact | Literal["shown"]
 """How a context takes part in its session's compaction: not at all (another view, a dry run), what it would evict is
@@ -225,6 +229,8 @@ class Contexts:
         for text, failure in builder.terms.failures.items():
             if observers.first_failure(self._scope.key.session, text):
                 await self._scope.tell("condition:error", condition=told(text), error=told(failure))
+        if builder.changed is not None and NEWEST in builder.changed.detail.get("rungs", ()):
+            warn("session %s: %s", self._scope.key.session, LEFT_OUT)
         if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
             change = builder.changed
             facts = {"view": change.view, "reason": change.reason, "epoch": context.epoch, **change.detail}
