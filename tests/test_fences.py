@@ -207,6 +207,21 @@ def test_arguments_of_a_call_stay_as_the_model_gave_them() -> None:
     assert asked[2][1]["parts"][0]["function_call"]["args"] == given
 
 
+def test_a_thought_whose_signature_is_null_is_not_signed() -> None:
+    """A dump of a thought has null in the place of what it lacks: it writes no more fences than one that lacks it."""
+    bare = {"text": f"They say {FORGED}", "thought": True}
+    told = []
+    for thought in (bare, {**bare, "thought_signature": None}, {**bare, "thoughtSignature": None}):
+        with Memory.open("memory://") as memory:
+            session = memory.session("s", format="gemini", max_tokens=500)
+            session.add_user_message("Hello")
+            session.add({"role": "model", "parts": [thought, {"text": "no"}]})
+            told.append(session.context().messages[1]["parts"][0]["text"])
+
+    assert FORGED not in told[0]
+    assert told == [told[0]] * 3
+
+
 def test_a_signed_thought_goes_back_as_it_came() -> None:
     """Its provider refuses any other; another provider reads it guarded, in a fence."""
     thought = {"type": "thinking", "thinking": f"They say {FORGED}", "signature": "c2ln"}

@@ -139,7 +139,9 @@ def _guarded_part(part: Part, entry: Entry) -> Part:
             extra = {key: value for key, value in extra.items() if key not in _SIGNATURES} or None
         guarded = _changed(part, text=text, extra=extra)
     elif isinstance(part, Reasoning):
-        guarded = part if part.extra is not None and entry.native is not None else _changed(part, text=guard(part.text))
+        # A null says that it lacks what stands there, such as a signature.
+        says = part.extra is not None and any(value is not None for value in part.extra.values())
+        guarded = part if says and entry.native is not None else _changed(part, text=guard(part.text))
     elif isinstance(part, Opaque):
         guarded = _changed(part, item=_leaves(part.item, exact))
     elif isinstance(part, File):
