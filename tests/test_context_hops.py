@@ -160,10 +160,11 @@ def test_a_counter_of_the_users_is_never_called_on_the_loop(monkeypatch: pytest.
 
 
 def test_exact_figures_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where bounds on what nobody has counted leave it open whether all fits, that is counted in one change."""
+    """Where bounds on what nobody has counted leave it open whether all fits, that is counted in one change: where it
+    is more than is counted while the store is waited for."""
 
     async def play(session: Any, hops: Hops) -> None:
-        await session.add(talk(9, times=8))
+        await session.add(talk(9, times=11))
         hopped, asked, made = await hops.of(session.context)
         assert (hopped, "commit" in asked, made.counted <= 8_000) == (1, False, True)
 
@@ -194,17 +195,18 @@ def test_no_context_over_a_driver_holds_the_loop(max_tokens: int, view_bytes: in
 
 
 def test_counts_of_turns_are_stored_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A context after a turn is one read, whether or not the turn had to be counted: its counts wait for more."""
+    """A context after a turn is one read, and changes no threads: the turn was counted while the store was waited for,
+    and its counts wait for more."""
 
     async def play(session: Any, hops: Hops) -> None:
-        counted = written = 0
+        written = gone_on = 0
         for _ in range(40):
             await session.add(talk(1, times=4))
             hopped, asked, _ = await hops.of(session.context)
             if "commit" not in asked:
-                counted, written = counted + hopped, written + ("write" in asked)
-                assert (hopped <= 1, asked[1:] in STORED) == (True, True)
-        assert counted >= 10
+                gone_on, written = gone_on + 1, written + ("write" in asked)
+                assert (hopped, asked[1:] in STORED) == (0, True)
+        assert gone_on >= 10
         assert written <= 3
 
     counted(monkeypatch, 60, play)

@@ -115,7 +115,7 @@ class Meter:
         return (known if self._bounds is not None else self.counter.count(note)) + self.overhead(entry)
 
     def _measure(self, entry: Entry) -> int:
-        if self.exact or self._bounds is None:
+        if self.exact or self._bounds is None or entry.seq in self.memo:
             return self.texts(entry)
         self.guessed += 1
         return sum(map(self._bounds.upper_bound, counted_texts(entry)))

@@ -101,6 +101,13 @@ class Runner(Protocol):
         """Wait without holding anything."""
         ...
 
+    def meanwhile(self, function: Callable[[], object]) -> None:
+        """Have a short function called on the event loop while its caller awaits what he awaits next.
+
+        It is over before that is answered. Where there is no loop it is not called.
+        """
+        ...
+
     def background(self, start: Job) -> None:
         """Run a coroutine beside everything else; one that raises is logged. Raises Closed after `close`."""
         ...
@@ -194,6 +201,9 @@ class Inline:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop here to hold up)
+
+    def meanwhile(self, function: Callable[[], object]) -> None:
+        return
 
     def background(self, start: Job) -> None:
         with self._lock:

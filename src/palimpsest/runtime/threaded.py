@@ -137,6 +137,9 @@ class Threaded:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def meanwhile(self, function: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(function)
+
     def background(self, start: Job) -> None:
         if self._closed:
             raise Closed("the memory")

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from palimpsest.formats.wording import counted_texts
 from palimpsest.log.entry import Entry, pack
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store, keep_counts
+from palimpsest.tokens.counter import Encoding, TokenCounter
 
 if TYPE_CHECKING:
     from palimpsest.context.layout import Recollection
@@ -33,6 +36,11 @@ EACH = 1024
 AHEAD, SHORT = 64, 100_000
 """Entries that are remembered at most of those that were appended since a context, and characters of one of them: what
 is beyond that is read. To look at it all would hold up an event loop."""
+
+
+QUICK = 16_384
+"""Characters that are counted at most between two turns of an event loop, which takes a millisecond or two: what many
+sessions add at once is counted in threads, by their contexts."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -83,6 +91,20 @@ def weight_of(entries: Sequence[Entry]) -> int:
     """About how many bytes entries take in memory, with how they are shown and sent."""
     texts = sum([len(e.content) if type(e.content) is str and e.native is None else len(pack(e)) for e in entries])
     return EACH * len(entries) + 2 * texts
+
+
+def _texts(entry: Entry) -> Sequence[str]:
+    """What will be counted of an entry that is about to be appended: a result is taken for the answer to its call."""
+    content = entry.content
+    return (content,) if entry.kind == "tool_result" and type(content) is str else counted_texts(entry)
+
+
+def _note(entries: Sequence[Entry], counts: Mapping[str, int], memo: dict[int, int]) -> None:
+    """Note by `seq` what entries cost whose texts have all been counted."""
+    for entry in entries:
+        texts = counted_texts(entry)
+        if counts.keys() >= {*texts}:
+            memo[entry.seq] = sum([counts[text] for text in texts])
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -141,7 +163,7 @@ class Views:
     was asked for last. Threads may share it."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._weight, self._era = most, 0, 0
+        self._most, self._weight, self._era, self._uncounted = most, 0, 0, 0
         self._kept: OrderedDict[SessionKey, Remembered] = OrderedDict()
         self._lock = allocate_lock()
 
@@ -157,7 +179,34 @@ class Views:
                 self._kept[key] = new
                 self._weigh(new.weight)
 
-    def appended(self, store: Store, key: SessionKey, entries: Sequence[Entry]) -> None:
+    def counted(
+        self, key: SessionKey, entries: Sequence[Entry], counter: TokenCounter, runner: Runner
+    ) -> Mapping[str, int]:
+        """Count what is about to be appended to a session that is remembered, while the store is waited for.
+
+        Return the counts by text: they are there when the store has answered, or none are, for only a counter of ours
+        is quick, and only little text.
+        """
+        counts: dict[str, int] = {}
+        kept = self._kept.get(key) if runner.suspends else None
+        if kept is None or not isinstance(counter, Encoding) or not counter.loaded or counter.name != kept.counter:
+            return counts
+        texts = [text for entry in entries for text in _texts(entry)]
+        size = sum(map(len, texts))
+        if self._uncounted + size > QUICK:
+            return counts
+
+        def count() -> None:
+            with self._lock:
+                self._uncounted -= size
+            counts.update(zip(texts, map(counter.count, texts), strict=True))
+
+        with self._lock:  # event loops of several threads may share this
+            self._uncounted += size
+        runner.meanwhile(count)
+        return counts
+
+    def appended(self, store: Store, key: SessionKey, entries: Sequence[Entry], counts: Mapping[str, int]) -> None:
         """Remember what was appended to a session right behind what is remembered of it: what anybody has seen there
         since has its place. An entry that its giver could change, or that is not read as it was given, is left to be
         read."""
@@ -174,6 +223,8 @@ class Views:
                 stretches = tuple(one.joined(new) or one for one in old.stretches)
                 self._kept[key] = msgspec.structs.replace(old, stretches=stretches, ahead=old.ahead + count)
                 self._weigh(weight)
+                if counts and old.recollection.view is not None:
+                    _note(entries, counts, old.recollection.view.memo)
 
     def unstored(self) -> list[Unstored]:
         """What is remembered with counts that are still to be stored."""

@@ -122,10 +122,12 @@ class Appender:
         if self._options.definition is not None:
             await self.declare()
         if self._gate.redactor is None and self.turn.buffer is None:
-            store = scope.store
+            store, views = scope.store, scope.memory.views
+            remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
+            counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
             done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-            if store is scope.memory.opened and done.added == len(done.entries) and not self._options.long_term:
-                scope.memory.views.appended(store, scope.key, done.entries)  # a strategy may have stored counts of them
+            if remembers and done.added == len(done.entries):
+                views.appended(store, scope.key, done.entries, counts)
             if self._options.long_term or scope.observers.handled or self._options.definition is not None:
                 await self.follow_up(done)
             else:  # as a rule there is nothing to be done: a coroutine less
