@@ -50,10 +50,14 @@ def loaded(path: Path, more: str = "pass") -> set[str]:
 def test_a_cold_start_loads_what_it_needs(tmp_path: Path) -> None:
     """A process that adds to a file of SQLite and asks for a context loads few modules, and none of another's work."""
     path = tmp_path / "log.db"
-    loaded(path, "session.context()")  # stores the cut, for which the engine loads what changes sessions
+    loaded(path, "session.context()")  # stores what was counted
 
     added, shown = loaded(path), loaded(path, "session.context()")
+    cut = loaded(
+        tmp_path / "cut.db", "session.add([{'role': 'user', 'content': 'word ' * 400}] * 5); session.context()"
+    )
 
+    assert sorted(cut.intersection(SELDOM)) == ["stores.engine.changing", "stores.engine.trees"]
     for found in (added, shown):
         assert not [name for name in found if name.startswith(ELSEWHERE + RARE)]
     assert len(added) <= 97

@@ -1,7 +1,6 @@
-"""What of the engine neither an append nor a steady context needs: loaded, and made, when it is first asked for.
+"""What of the engine neither an append nor a context needs: loaded, and made, when it is first asked for.
 
-Here is what lists sessions, finds and erases what has expired, and scrubs. What changes sessions, and makes and removes
-them, it has.
+Here is what lists sessions, finds and erases what has expired, and scrubs. What makes and removes sessions it has.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items, Leases
 from palimpsest.stores.engine.known import BARRED, ENDS, FAR, LAID, OWNED, root
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.engine.trees import Tree, named
 from palimpsest.stores.engine.whole_sessions import WholeSessions
@@ -32,10 +30,10 @@ PAGE = 1000
 
 
 class Maintenance:
-    """Lists sessions, sweeps what has expired, scrubs; has what changes sessions, and what makes and removes them."""
+    """Lists sessions, sweeps what has expired, scrubs; has what makes and removes sessions; has `changing` erase."""
 
-    def __init__(self, sessions: Sessions, reading: Reading, large: Large, items: Items, leases: Leases) -> None:
-        self.changing, self.wholes = Changing(sessions, reading, large), WholeSessions(sessions, large)
+    def __init__(self, sessions: Sessions, changing: Changing, large: Large, items: Items, leases: Leases) -> None:
+        self._changing, self.wholes = changing, WholeSessions(sessions, large)
         self._sessions, self._items, self._leases, self._backend = sessions, items, leases, sessions.backend
 
     # --- listing
@@ -150,7 +148,7 @@ class Maintenance:
         for key, read in sorted(readers.items(), key=lambda one: -len(one[1])):
             meant = tuple(seq for seq in read if seq in left)
             if meant:
-                await self.changing.commit(key, Change(kind="erase", reason="expiry", seqs=meant), None, None)
+                await self._changing.commit(key, Change(kind="erase", reason="expiry", seqs=meant), None, None)
                 left.difference_update(meant)
         return len(seqs) - len(left)
 

@@ -21,7 +21,7 @@ from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
-    from palimpsest.stores.engine.changing import Rewrite
+    from palimpsest.stores.engine.changing import Changing, Rewrite
     from palimpsest.stores.engine.maintenance import Maintenance
 
 T = TypeVar("T")
@@ -49,11 +49,18 @@ class Store(ItemsAndLeases):
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
 
     @lazy
-    def _maintenance(self) -> Maintenance:
-        """What most processes that add and read do without."""
-        from palimpsest.stores.engine.maintenance import Maintenance  # four modules
+    def _changing(self) -> Changing:
+        """What commits changes, such as a cut: who adds and reads a little does without."""
+        from palimpsest.stores.engine.changing import Changing  # three modules
 
-        return Maintenance(self._sessions, self._reading, self._large, self._items, self._leases)
+        return Changing(self._sessions, self._reading, self._large)
+
+    @lazy
+    def _maintenance(self) -> Maintenance:
+        """What most processes that add, read and cut do without."""
+        from palimpsest.stores.engine.maintenance import Maintenance  # two modules more
+
+        return Maintenance(self._sessions, self._changing, self._large, self._items, self._leases)
 
     async def _make(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `_run`, for what may make a session: one of its name whose time is over is ended first."""
@@ -68,10 +75,14 @@ class Store(ItemsAndLeases):
         run: Callable[[Callable[[], Coroutine[Any, Any, T]]], Awaitable[T]],
         do: Callable[[Maintenance], Coroutine[Any, Any, T]],
     ) -> T:
-        """Run what most processes do without; over a driver it is loaded in a thread, before anything is awaited."""
-        if not (self.blocking or "_maintenance" in vars(self)):
-            await self.backend.apart(lambda: self._maintenance)
+        """Run what most processes do without."""
+        await self._loaded("_maintenance")
         return await run(lambda: do(self._maintenance))
+
+    async def _loaded(self, name: str) -> None:
+        """See that this part is made: over a driver it is loaded in a thread, before anything is awaited."""
+        if not (self.blocking or name in vars(self)):
+            await self.backend.apart(getattr, self, name)
 
     # --- logs
 
@@ -183,9 +194,8 @@ class Store(ItemsAndLeases):
         it. Clearing removes what is before it from this session alone. Raises Conflict unless revision and epoch are as
         expected, and the session is the one that the change is meant for.
         """
-        return await self._rarely(
-            self._make, lambda rare: rare.changing.commit(key, change, expect_revision, expect_epoch)
-        )
+        await self._loaded("_changing")
+        return await self._make(lambda: self._changing.commit(key, change, expect_revision, expect_epoch))
 
     async def fork(self, key: SessionKey, into: str, head: Head, *, expect_epoch: int, created: int = 0) -> None:
         """Make the session `into` of the same tenant: a branch of `key` with the given head.
@@ -254,7 +264,8 @@ class Store(ItemsAndLeases):
         What `how` raises undoes the step. What other writers commit meanwhile is never undone. Entries that branches
         share become others there, too, with the heads of those: also in a branch that somebody makes meanwhile.
         """
-        return await self._rarely(self._run, lambda rare: rare.changing.rewrite(key, how, seqs))
+        await self._loaded("_changing")
+        return await self._run(lambda: self._changing.rewrite(key, how, seqs))
 
     async def clear_items(self, tenant: str, namespace: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
         """Remove all items of the tenant, or of one namespace, those that have expired, too, and return how many there
