@@ -24,6 +24,7 @@ from palimpsest.context.result import Context
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Cut
 from palimpsest.runtime.workers import Workers
+from palimpsest.sessions import remembered
 from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
 from sqlitestore import connection
@@ -372,6 +373,16 @@ def test_what_is_remembered_does_not_grow_with_the_log(memory: Memory) -> None:
         sizes.append(max(len(kept.recollection.stored), len(view.memo) if view is not None else 0) - shown)
 
     assert max(sizes) <= 40
+
+
+@pytest.mark.parametrize(("letter", "width"), [("a", 1), ("é", 1), ("漢", 2), ("🙂", 4)])
+def test_a_text_weighs_what_it_takes_in_memory(letter: str, width: int) -> None:
+    """So that the bytes that may be remembered are as many texts as go into them, whatever their letters."""
+    texts = [letter * 1_000, letter * 51_000]
+    short, long = (remembered.weight_of([Entry(content=text)]) for text in texts)
+
+    assert long - short == width * 50_000
+    assert short - width * 1_000 < 1.2 * remembered.EACH
 
 
 def test_threads_share_what_is_remembered(tmp_path: Path) -> None:

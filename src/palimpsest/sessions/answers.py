@@ -20,7 +20,7 @@ from palimpsest.stores.values import Standing
 
 T = TypeVar("T")
 
-LIGHT = 256 * 1024
+LIGHT = 176 * 1024
 """Bytes of entries, as `weight_of` has it, up to which what is computed of them takes some two milliseconds at most,
 mostly half of one: a change of threads, with what it costs all others, takes as long."""
 

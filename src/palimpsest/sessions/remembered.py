@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from sys import getsizeof
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -89,8 +90,8 @@ def _is_unicode(text: str) -> bool:
 
 def weight_of(entries: Sequence[Entry]) -> int:
     """About how many bytes entries take in memory, with how they are shown and sent."""
-    texts = sum([len(e.content) if type(e.content) is str and e.native is None else len(pack(e)) for e in entries])
-    return EACH * len(entries) + 2 * texts
+    texts = [getsizeof(e.content) if type(e.content) is str and e.native is None else 2 * len(pack(e)) for e in entries]
+    return EACH * len(entries) + sum(texts)
 
 
 def _texts(entry: Entry) -> Sequence[str]:
