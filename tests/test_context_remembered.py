@@ -20,9 +20,10 @@ from laws import examples
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading, window
 from palimpsest.context.asks import Steps
+from palimpsest.context.layout import Recollection
 from palimpsest.context.result import Context
 from palimpsest.log.entry import Entry, moment
-from palimpsest.log.head import Cut
+from palimpsest.log.head import Cut, SessionKey
 from palimpsest.runtime.workers import Workers
 from palimpsest.sessions import remembered
 from palimpsest.sessions.contexts import builder
@@ -383,6 +384,21 @@ def test_a_text_weighs_what_it_takes_in_memory(letter: str, width: int) -> None:
 
     assert long - short == width * 50_000
     assert short - width * 1_000 < 1.2 * remembered.EACH
+
+
+def test_more_sessions_than_fit_are_not_all_forgotten() -> None:
+    """Where each of them is asked for in turn, the one that was not asked for longest is always the next."""
+    views, asked, held = remembered.Views(900), [SessionKey("t", f"s{number}") for number in range(10)], list[bool]()
+    own = remembered.Stretch(0, 2, [Entry(seq=1)], 100)
+
+    for number in range(200):
+        key = asked[number % len(asked)]
+        recall = views.of(key)
+        assert recall is not None
+        held.append(recall.before is not None)
+        views.keep(key, remembered.Remembered("mark", "counter", (own,), Recollection()), recall.era)
+
+    assert 40 < sum(held) < 200
 
 
 def test_threads_share_what_is_remembered(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from sys import getsizeof
 from typing import TYPE_CHECKING, TypeAlias
@@ -160,8 +161,8 @@ class Recall:
 
 
 class Views:
-    """What is remembered of a memory's sessions, of each what its last context was made of: about `most` bytes, of what
-    was asked for last. Threads may share it."""
+    """What is remembered of a memory's sessions, of each what its last context was made of: about `most` bytes, rather
+    of what was asked for last. Threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most, self._weight, self._era, self._uncounted = most, 0, 0, 0
@@ -239,10 +240,18 @@ class Views:
             self._weight, self._era = 0, self._era + 1
 
     def _weigh(self, more: int) -> None:
-        """Let go of what was asked for longest ago, if this is too much."""
+        """Let go of others, if this is too much, by chance of the half that were asked for longest ago.
+
+        What sessions ask for in turn would all be gone, each before its turn, if it were always the first of them.
+        """
         self._weight += more
+        if self._weight <= self._most:
+            return
+        from random import randrange  # a millisecond, for who has more than that
+
         while self._weight > self._most:
-            self._drop(next(iter(self._kept)))
+            number = randrange((len(self._kept) + 1) // 2)  # noqa: S311 (chance guards nothing here)
+            self._drop(next(islice(self._kept, number, None)))
 
     def _drop(self, key: SessionKey) -> None:
         old = self._kept.pop(key, None)
