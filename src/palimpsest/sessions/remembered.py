@@ -41,8 +41,8 @@ is beyond that is read. To look at it all would hold up an event loop."""
 
 
 QUICK = 16_384
-"""Characters that are counted at most between two turns of an event loop, which takes a millisecond or two: what many
-sessions add at once is counted in threads, by their contexts."""
+"""Characters that are counted at most between two turns of an event loop: of prose that takes a third of a millisecond,
+of what takes longest five. What many sessions add at once is counted in threads, by their contexts."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
