@@ -6,6 +6,7 @@ here. What others destroy is told by the mark of the session, which every contex
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock
 from bisect import bisect_left
 from collections import OrderedDict
@@ -245,12 +246,8 @@ class Views:
         What sessions ask for in turn would all be gone, each before its turn, if it were always the first of them.
         """
         self._weight += more
-        if self._weight <= self._most:
-            return
-        from random import randrange  # a millisecond, for who has more than that
-
         while self._weight > self._most:
-            number = randrange((len(self._kept) + 1) // 2)  # noqa: S311 (chance guards nothing here)
+            number = int.from_bytes(os.urandom(4)) % ((len(self._kept) + 1) // 2)
             self._drop(next(islice(self._kept, number, None)))
 
     def _drop(self, key: SessionKey) -> None:
