@@ -443,3 +443,16 @@ def test_a_memory_is_made_by_open(kind: Any, given: tuple[Any, ...]) -> None:
     """Who calls the class is told how it is opened, and not what it is made of."""
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.open\(address\)"):
         kind(*given)
+
+
+class Unshowable:
+    """Somebody's object that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no connection")
+
+
+def test_what_cannot_be_shown_is_refused_as_anything_else() -> None:
+    """The message says what it is instead, and the error is ours."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="a Unshowable that cannot be shown"):
+        memory.session("s", max_tokens=Unshowable())  # type: ignore[arg-type]

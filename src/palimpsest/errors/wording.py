@@ -42,6 +42,8 @@ def shorten(value: object, limit: int = 80) -> str:
         text = repr(value)
     except (RecursionError, ValueError):  # Python writes no whole number of more than 4,300 digits
         text = f"a {type(value).__name__} too large to show"
+    except Exception:  # noqa: BLE001 (somebody else's `__repr__`, which may raise anything)
+        text = f"a {type(value).__name__} that cannot be shown"
     if clean is not None:
         text = clean(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
