@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import random
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from on_servers import KINDS as ON_SERVERS
 from on_servers import SERVERS
-from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory
+from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory, Session
 from palimpsest.runtime.threads import apart, outcome
 from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.summaries.models.callables import CallableSummarizer
@@ -80,6 +82,126 @@ def test_the_memory_of_another_tenant_has_the_same(clock: FakeClock) -> None:
             outcome(apart(enter, memory.for_tenant("other")), 60)
             with pytest.raises(Conflict, match="taken over by another"):
                 session.add_user_message("late")
+
+
+# --- clocks that are set, or differ
+
+
+class Stopwatch:
+    """What `time.monotonic` is in this process, for tests: no clock that is set moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for place in ("sessions.lease", "stores.engine.items"):
+            monkeypatch.setattr(f"palimpsest.{place}.monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    return Stopwatch(monkeypatch)
+
+
+def test_who_stood_still_while_the_clock_was_set_back_writes_nothing_in_anothers_turn(
+    where: str, clock: FakeClock, stopwatch: Stopwatch
+) -> None:
+    """By the clock his lease lasts still; by how long he stood still it does not, and another has had it since."""
+    with Memory.open(where, clock=clock) as stuck, Memory.open(where, clock=clock) as other:
+        session = stuck.session("s")
+        with session.turn():
+            session.add_user_message("first")
+            clock.advance(31)
+            stopwatch.now += 31
+            with other.session("s").turn():
+                clock.advance(-20)
+                with pytest.raises(Conflict, match="taken over by another"):
+                    session.add_user_message("late")
+                other.session("s").add_user_message("second")
+        assert [entry.text for entry in other.session("s").entries()] == ["first", "second"]
+
+
+def test_who_was_told_that_his_turn_is_lost_does_not_believe_the_clock(where: str, clock: FakeClock) -> None:
+    """A renewal found another's turn, whose clock is ahead: from then on nothing is added to it."""
+    ahead = FakeClock(clock.now + 60_000_000)
+    with Memory.open(where, clock=clock) as behind, Memory.open(where, clock=ahead) as other:
+        session = behind.session("s")
+        with session.turn(), other.session("s").turn():
+            behind._core._scope.renewals.renew()
+            with pytest.raises(Conflict, match="taken over by another"):
+                session.add_user_message("late")
+        assert other.session("s").entries() == []
+
+
+def test_a_clock_that_is_set_back_holds_nobody_up_for_longer_than_a_lease(
+    where: str, clock: FakeClock, stopwatch: Stopwatch
+) -> None:
+    """A turn whose process was killed is over when nobody has renewed it for its length, counted by who waits."""
+    with Memory.open(where, clock=clock, turn_lease=10) as killed, Memory.open(where, clock=clock) as other:
+        session = killed.session("s")
+        with session.turn():
+            session.add_user_message("first")
+            clock.advance(-3_600)
+            for _ in range(2):
+                with pytest.raises(LockTimeout):
+                    enter(other)
+                stopwatch.now += 9
+            killed._core._scope.renewals.renew()  # it lives: from now on it is waited for anew
+            for _ in range(2):
+                with pytest.raises(LockTimeout):
+                    enter(other)
+                stopwatch.now += 9
+            enter(other)
+            with pytest.raises(Conflict, match="taken over by another"):
+                session.add_user_message("late")
+
+
+def taken(session: Session) -> ExitStack:
+    """A turn that is begun, if nobody else has one."""
+    with ExitStack() as begun:
+        begun.enter_context(session.turn(wait=0))
+        return begun.pop_all()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_two_turns_mix_though_the_clock_is_set(
+    seed: int, tmp_path: Path, clock: FakeClock, stopwatch: Stopwatch
+) -> None:
+    """Of several who stand still and go on while the clock is set back, or forwards, again and again: whoever adds in
+    his turn has begun last, and nobody waits for longer than a lease for one who does nothing."""
+    dice = random.Random(seed)
+    jumps = [20, 3_600] if seed % 2 else [-20, -3_600]
+    with ExitStack() as opened:
+        where = f"sqlite:///{tmp_path}/a.db?synchronous=NORMAL"
+        sessions = [opened.enter_context(Memory.open(where, clock=clock)).session("s") for _ in range(3)]
+        ending = opened.enter_context(ExitStack())
+        turns: dict[int, ExitStack] = {}
+        last = None
+        for _ in range(80):
+            one = dice.randrange(3)
+            match dice.choice(["take", "add", "end", "wait", "set"]):
+                case "take" if one not in turns:
+                    with suppress(LockTimeout):
+                        turns[one], last = ending.enter_context(taken(sessions[one])), one
+                case "add" if one in turns:
+                    try:
+                        sessions[one].add_user_message(str(one))
+                    except Conflict:
+                        assert last != one
+                    else:
+                        assert last == one
+                case "end" if one in turns:
+                    turns.pop(one).close()
+                case "wait":
+                    seconds = dice.choice([1, 20, 31])
+                    clock.advance(seconds)
+                    stopwatch.now += seconds
+                case "set":
+                    clock.advance(dice.choice(jumps))
+        waits = next((session for one, session in enumerate(sessions) if one not in turns), None)
+        if waits is not None:
+            with suppress(LockTimeout):
+                taken(waits).close()
+            stopwatch.now += 30
+            taken(waits).close()
 
 
 # --- compactions that pay

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import Closed, ConfigError, Conflict, LockTimeout, PalimpsestError
@@ -51,7 +52,7 @@ class Lease:
         clock: Callable[[], int],
     ) -> None:
         self._store, self._runner, self._key, self._seconds, self._clock = store, runner, key, seconds, clock
-        self._until = 0
+        self._until, self._until_here = 0, 0.0
         self._what, self._name = what, f"{what}:{key.session}"
         self._holder = new_ids(1, 0)[0]
         self._caller: object = None
@@ -67,14 +68,16 @@ class Lease:
     async def try_to_take(self) -> bool:
         """Take the lease unless somebody else holds it, and say whether it is ours."""
         self._may_hold = True  # whoever is interrupted here never learns whether it was given to him
-        until = self._end()
+        ends = self._ends()
         self._fence = await self._store.lease(self._key.tenant, self._name, self._holder, self._seconds)
-        self._may_hold, self._until = self.held, until
+        self._may_hold = self.held
+        self._until, self._until_here = ends
         return self.held
 
-    def _end(self) -> int:
-        """Until when at least a lease is ours that is asked for now."""
-        return self._clock() + int(self._seconds * 1_000_000)
+    def _ends(self) -> tuple[int, float]:
+        """Until when at least a lease is ours that is asked for now: by the clock, which may be set back, and by one
+        that may not, but stands still while the machine is suspended."""
+        return self._clock() + int(self._seconds * 1_000_000), monotonic() + self._seconds
 
     async def take(self, renewals: Renewals, wait: float | None = None) -> None:
         """Wait until nobody else holds the lease, take it, and have it renewed until it is given back.
@@ -106,18 +109,20 @@ class Lease:
         """Keep the lease for another while, where it is ours; say whether it still is."""
         if self._fence is None:
             return False
-        tenant, fence, until = self._key.tenant, self._fence, self._end()
+        tenant, fence, ends = self._key.tenant, self._fence, self._ends()
         if await self._store.lease(tenant, self._name, self._holder, self._seconds, fence=fence) is None:
+            self._until = 0  # whatever the clock says from now on
             return False
-        self._until = until
+        self._until, self._until_here = ends
         return True
 
     async def check(self) -> None:
         """See that the lease is ours still, for whoever is about to write under it. Raises Conflict where it is not.
 
-        Where it was renewed in time it is; else it is renewed now.
+        Where it was renewed in time, by both clocks, it is; else it is renewed now.
         """
-        if self._clock() >= self._until and not await self.renew():
+        late = self._clock() >= self._until or monotonic() >= self._until_here
+        if late and not await self.renew():
             told = "was taken over by another, since it could not be renewed in time: begin a new one"
             raise Conflict(f"the {self._what} of session {self._key.session!r}", told)
 

@@ -5,11 +5,15 @@ counts the items that came, which tells their order whatever clocks say, and whi
 
 A lease that was given back stays, so that its fence goes on, until the clock has passed that. No lease waits for the
 disk: what a loss of power could take of it, it takes with whoever held it.
+
+A lease ends by the clock. Who gave it may have had one that is ahead, or was set back since: so one that stays as it is
+for its whole length, while somebody waits for it, is over as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from time import monotonic
 
 import msgspec
 
@@ -222,11 +226,12 @@ def _what(place: Place) -> str:
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """A lease: its holder, its fence, until when."""
+    """A lease: its holder, its fence, until when, and for how many microseconds it was given."""
 
     holder: str
     fence: int
     until: int
+    length: int | None = None  # older versions did not say
 
 
 class Leases:
@@ -235,6 +240,7 @@ class Leases:
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self._backend, self._crowds, self._clock = backend, crowds, clock
         self._leases: dict[Place, PlaceHead] = {}
+        self._waited: dict[Place, tuple[Held, float]] = {}
         self._fence = 0
 
     async def _look(self, place: Place) -> PlaceHead | None:
@@ -250,18 +256,25 @@ class Leases:
             # One that has ended by itself can still be renewed, while nobody has come since; one given back cannot.
             mine = before is not None and before.until and (before.holder, before.fence) == (holder, fence)
             held = before if before is not None and (before.until > now or mine) else None
-            theirs = held.holder != holder if held is not None else fence is not None
+            if held is not None:
+                theirs = held.holder != holder
+            else:  # nobody has it: there is nothing to renew, nor to give back by who was not the last to have it
+                was_his = before is not None and before.until and before.holder == holder
+                theirs = fence is not None or (seconds <= 0 and not was_his)
             if theirs or (held is not None and fence not in (None, held.fence)):
-                if fresh:
+                if not fresh:
+                    head, fresh = await self._look(place), True  # what was seen last may be outdated
+                    continue
+                if held is None or fence is not None or seconds <= 0 or not self._was_left(place, held):
                     return None
-                head, fresh = await self._look(place), True  # what was seen last may be outdated
-                continue
+                held = None
             if held is not None:
                 number = held.fence
             else:
                 self._fence = number = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
-            until = now + int(seconds * 1_000_000) if seconds > 0 else 0  # given back, also when the clock goes back
-            lease = Held(holder, number, until)
+            length = int(seconds * 1_000_000)
+            until = now + length if seconds > 0 else 0  # given back, also when the clock goes back
+            lease = Held(holder, number, until, length)
             step = Step(
                 place, expect_of(head), stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True
             )
@@ -272,6 +285,17 @@ class Leases:
                 self._leases[place] = PlaceHead(step.hot or b"")
                 return number
             head, fresh = refusal[0], True
+
+    def _was_left(self, place: Place, held: Held) -> bool:
+        """Whether another's lease has been as it is for its whole length, since it was first asked for here."""
+        now = monotonic()
+        seen = self._waited.get(place)
+        if seen is None or seen[0] != held:
+            if len(self._waited) >= KEPT:
+                self._waited.clear()
+            self._waited[place] = held, now
+            return False
+        return held.length is not None and now >= seen[1] + held.length / 1_000_000
 
     async def swept(self, place: Place) -> None:
         """End a lease that is over."""
@@ -293,6 +317,6 @@ class Leases:
         """End a lease, which goes when nobody needs its fence to give out a greater one."""
         before, now = self._held(place, head), self._clock()
         assert before is not None, "what is listed is there"
-        hot = None if before.fence < now else stamped(encoded(Held("", before.fence, 0)))
+        hot = None if before.fence < now else stamped(encoded(Held("", before.fence, 0, 0)))
         if hot != head.hot:
             await self._crowds.write([Step(place, head.hot, hot, expires=before.fence + 1)], now)

@@ -147,7 +147,8 @@ class ItemsAndLeases(Opened):
         """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
 
         A fence is greater than every fence of this lease that was given out before; one of another lease may be the
-        same. A lease ends by itself; until somebody takes it it can be renewed. `seconds` of 0 gives it back. Who takes
-        what is his renews it: so one who never learned whether he has it may ask again, or give it back.
+        same. A lease ends by itself: by the clock, and where whoever asks has seen nobody renew it for its whole
+        length. Until somebody takes it it can be renewed. `seconds` of 0 gives it back. Who takes what is his renews
+        it: so one who never learned whether he has it may ask again, or give it back.
         """
         return await self._run(lambda: self._leases.lease(tenant, name, holder, seconds, fence))
