@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from palimpsest import Memory
-from palimpsest.errors import ConfigError, StoreCorrupt
+from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, StoreCorrupt
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Place, Step
 from palimpsest.stores.engine.items import ITEMS
@@ -82,6 +83,49 @@ def test_what_has_expired_goes_as_before(memory: Memory, clock: FakeClock) -> No
     assert memory.session("s").entries()[0].text == "for a day"
     assert memory.sweep(untouched_for="30d") == 1
     assert memory.session("s").entries()[0].erased
+
+
+OLD = ["0001-01-01T00:00:00Z", "0001-01-01T23:00:00+23:00", "1960-01-01T00:00:00Z", "1969-12-31T23:59:59.999999Z"]
+
+
+@pytest.mark.parametrize("at", [*OLD, "1970-01-01T00:00:00Z"])
+def test_what_expired_before_time_began_goes_as_well(memory: Memory, at: str) -> None:
+    """Entries, and facts that an import brings; they are seen by nobody before that."""
+    chat = memory.session("s")
+    chat.add_user_message("over for long", expires_at=datetime.fromisoformat(at))
+    chat.add_user_message("stays")
+    data = chat.export()
+    times = dict.fromkeys(("created_at", "updated_at", "since"), "2020-01-01T00:00:00Z")
+    data["facts"] = [{"key": "seat", "value": "aisle", "version": 1, "importance": 0.5, **times, "expires_at": at}]
+    memory.import_session(data, session_id="copy")
+    assert not memory.session("copy").export().get("facts")
+
+    assert memory.sweep(dry_run=True) == 2  # which counts entries alone
+    assert memory.sweep() == 3
+    assert [entry.text for entry in memory.session("copy").entries()] == ["", "stays"]
+    assert memory.sweep() == 0
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59.999999-00:01", "0001-01-01T00:00:00+00:01"])
+@pytest.mark.parametrize("field", ["expires_at", "created_at", "updated_at", "since"])
+def test_a_time_that_has_no_date_in_utc_is_refused_by_name(at: str, field: str) -> None:
+    """By the verb that adds, and by an import, of entries and of facts; nothing is stored."""
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s")
+        with pytest.raises(InvalidEntry, match=r"message\.expires_at: .* is in UTC not of the years 1 to 9999"):
+            chat.add_user_message("x", expires_at=datetime.fromisoformat(at))
+        chat.add_user_message("x")
+        memory.working("session/s").set("seat", "aisle")
+        data = chat.export()
+        places = {"data.facts[0]": data["facts"][0]}
+        if field in ("expires_at", "created_at"):
+            places["data.entries[0]"] = data["entries"][0]
+        for where, what in places.items():
+            whole, what[field] = what.get(field), at
+            with pytest.raises(ImportFailed, match=re.escape(where)):
+                memory.import_session(data, session_id="copy")
+            what[field] = whole
+        assert [info.session for info in memory.sessions()] == ["s"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.codec import decoded, encoded
-from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
+from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, has_date, now_us
 from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.log.values import is_number, is_whole, microseconds
 
@@ -118,6 +118,8 @@ def check(entry: Entry, where: str) -> None:
         _check_native(entry.native, f"{where}.native")
     if entry.expires_at is not None and entry.expires_at.tzinfo is None:
         raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
+    if entry.expires_at is not None and not has_date(entry.expires_at):
+        raise InvalidEntry(f"{where}.expires_at", f"{entry.expires_at} is in UTC not of the years 1 to 9999")
     if entry.metadata is not None:
         check_json(entry.metadata, f"{where}.metadata")
 

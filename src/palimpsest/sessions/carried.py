@@ -10,7 +10,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, ImportFailed
 from palimpsest.log.checks import is_share
-from palimpsest.log.entry import microseconds_of, moment
+from palimpsest.log.entry import has_date, microseconds_of, moment
 from palimpsest.log.facts import Before, Stored
 from palimpsest.log.ids import check_id, check_scope
 from palimpsest.log.late import dumps, loads
@@ -119,8 +119,8 @@ def _check(fact: Carried) -> None:
         raise ConfigError("importance", fact.importance, "a number from 0 to 1")
     times = [fact.created_at, fact.updated_at, fact.since]
     times += [time for one in fact.history for time in (one.since, one.superseded_at)]
-    if any(time.tzinfo is None for time in [*times, fact.expires_at or fact.created_at]):
-        raise ValueError("a time has no time zone")
+    if not all(has_date(time) for time in [*times, fact.expires_at or fact.created_at]):
+        raise ValueError("a time has no time zone, or is in UTC not of the years 1 to 9999")
     versions = [fact.version, *(one.version for one in fact.history)]
     if min(versions) < 1 or versions != sorted(set(versions), reverse=True):
         raise ValueError("versions do not count down from the newest")

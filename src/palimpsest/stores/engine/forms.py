@@ -167,11 +167,16 @@ def head_of(hot: Hot, cold: Head) -> Head:
 # --- entries
 
 
+def due(expires: int) -> int:
+    """When a store is to find what expires then: not before 1970, where time begins for it."""
+    return max(expires, 0)
+
+
 def entry_row(log: int, entry: Entry) -> Cells:
     """The row of an entry: its stored form. Its id is found where it does not name its seq."""
     seq, id, expires = entry.seq, entry.id, None
     if entry.expires_at is not None and not entry.erased:  # a tombstone has nothing left to sweep
-        expires = microseconds_of(entry.expires_at)
+        expires = due(microseconds_of(entry.expires_at))
     key = log << 32 | seq
     found_by = "" if len(id) == 36 and id.endswith(seq.to_bytes(4).hex()) else id  # as `placed_at` reads them
     return key, stamped(pack(entry), key), found_by, expires

@@ -21,7 +21,7 @@ from palimpsest.errors import Conflict
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
-from palimpsest.stores.engine.forms import checked, read_as, stamped
+from palimpsest.stores.engine.forms import checked, due, read_as, stamped
 from palimpsest.stores.engine.known import FAR
 from palimpsest.stores.rules import all_places, expect_of
 from palimpsest.stores.values import Item, Put
@@ -100,7 +100,8 @@ class Items:
                 number += 1
             about = About(version + 1, live[0].order if live is not None else number, put.expires)
             cells = stamped(encoded(about)), stamped(put.value)
-            steps.append(Step(place, expect_of(head), *cells, expires=put.expires, destroys=put.destroys))
+            ends = None if put.expires is None else due(put.expires)
+            steps.append(Step(place, expect_of(head), *cells, expires=ends, destroys=put.destroys))
             items.append(Item(key=put.key, value=put.value, version=about.version, expires=put.expires))
         if number != before:
             steps.append(Step(counter, expect_of(last), stamped(b"%d" % number)))
