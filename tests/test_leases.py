@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,53 @@ def test_the_memory_of_another_tenant_has_the_same(clock: FakeClock) -> None:
             outcome(apart(enter, memory.for_tenant("other")), 60)
             with pytest.raises(Conflict, match="taken over by another"):
                 session.add_user_message("late")
+
+
+# --- what a sweep does to them
+
+
+def test_who_stood_still_has_his_turn_still_where_nobody_has_come_but_a_sweep(where: str, clock: FakeClock) -> None:
+    """A sweep takes a lease away long after it has ended, and not before somebody could have noticed."""
+    with Memory.open(where, clock=clock) as stuck, Memory.open(where, clock=clock) as other:
+        session = stuck.session("s")
+        with session.turn():
+            session.add_user_message("first")
+            clock.advance(31)
+            other.sweep()
+            session.add_assistant_message("late, and nobody minds")
+        with session.turn():
+            clock.advance(31)
+            other.sweep()
+            enter(other)
+            other.sweep()
+            with pytest.raises(Conflict, match="taken over by another"):
+                session.add_user_message("late")
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_sweep_ends_no_lease_that_somebody_has_taken_since_it_looked(
+    where: str, look: int, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was over when it was listed, and is held when its time has come."""
+    with Memory.open(where, clock=clock) as memory, Memory.open(where, clock=clock) as other, ExitStack() as holds:
+        with memory.session("s").turn():
+            clock.advance(7 * 86_400)
+            backend = memory._core._scope.opened.backend
+            due, looks = backend.expired, count(1)
+
+            async def expired(*which: Any, **page: Any) -> Any:
+                found = await due(*which, **page)
+                if found and next(looks) == look:
+                    holds.enter_context(other.session("s").turn())
+                    other.session("s").add_user_message("mine")
+                return found
+
+            monkeypatch.setattr(backend, "expired", expired)
+            memory.sweep()
+        assert [entry.text for entry in other.session("s").entries()] == ["mine"]
+        clock.advance(29)
+        with pytest.raises(LockTimeout):
+            taken(memory.session("s"))
 
 
 # --- clocks that are set, or differ

@@ -3,7 +3,8 @@
 Each namespace of items is a home. An item's hot value is what is compared, its cold value what it holds. Each namespace
 counts the items that came, which tells their order whatever clocks say, and which namespaces there are.
 
-A lease that was given back stays, so that its fence goes on, until the clock has passed that. No lease waits for the
+A lease that was given back stays, so that its fence goes on, until the clock has passed that; one that has ended by
+itself stays for a day. No lease waits for the
 disk: what a loss of power could take of it, it takes with whoever held it.
 
 A lease ends by the clock. Who gave it may have had one that is ahead, or was set back since: so one that stays as it is
@@ -33,6 +34,8 @@ TOGETHER = 256
 """Items that are removed in one step."""
 
 LEASES = "lease"
+LATE = 86_400_000_000
+"""For how many microseconds a lease stays that has ended by itself: who held it can renew it where nobody has come."""
 KEPT = 4096
 """Leases that are remembered at once, so that who holds one renews it, and gives it back, in one call."""
 
@@ -276,9 +279,8 @@ class Leases:
             length = int(seconds * 1_000_000)
             until = now + length if seconds > 0 else 0  # given back, also when the clock goes back
             lease = Held(holder, number, until, length)
-            step = Step(
-                place, expect_of(head), stamped(encoded(lease)), expires=max(lease.until, number + 1), fleeting=True
-            )
+            ends = max(until + LATE if until else 0, number + 1)
+            step = Step(place, expect_of(head), stamped(encoded(lease)), expires=ends, fleeting=True)
             refusal = await self._crowds.write([step], now)
             if refusal is None:
                 if len(self._leases) >= KEPT:
@@ -299,9 +301,10 @@ class Leases:
         return held.length is not None and now >= seen[1] + held.length / 1_000_000
 
     async def swept(self, place: Place) -> None:
-        """End a lease that is over."""
+        """End a lease that is over, unless somebody has taken or renewed it since it was found to be."""
         head = await self._look(place)
-        if head is not None:
+        held = self._held(place, head)
+        if head is not None and held is not None and held.until + LATE <= self._clock():
             await self.ended(place, head)
 
     async def end_all(self, tenant: str) -> None:
