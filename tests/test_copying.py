@@ -303,3 +303,28 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> N
     for one, other in ((plain, sealed), (sealed, plain)):
         with pytest.raises(ConfigError, match="encrypted as the source"):
             copy_store(one, other)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kinds", [*itertools.product(KINDS, KINDS)], ids="-".join)
+def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed: int, tmp_path: Path) -> None:
+    """Right after a copy before, and where somebody has used the target meanwhile: what has moved in the source is
+    behind all that the target has."""
+    dice, clock = random.Random(seed), FakeClock()
+    source, target = (address(kind, tmp_path, name) for kind, name in zip(kinds, ("source", "target"), strict=True))
+    for _ in range(5):
+        for where in dice.choice([[source], [source, target]]):
+            with Memory.open(where, clock=clock) as memory:
+                for _ in range(dice.randrange(1, 5)):
+                    clock.advance(2)
+                    session = memory.session(f"s{dice.randrange(6)}")
+                    session.add_user_message("hello")
+                    if dice.random() < 0.2:
+                        session.fork()
+        copy_store(source, target, replace=True)
+        orders = []
+        for where in (source, target):
+            with Memory.open(where, clock=clock) as memory:
+                orders.append([one.session for one in memory.sessions(order="latest")])
+        assert [one for one in orders[1] if one in orders[0]] == orders[0]
+    assert copy_store(source, target).rows == 0

@@ -39,7 +39,7 @@ SECOND = 1_000_000
 """Microseconds."""
 
 TRIES = 20
-"""How often a home that others write to meanwhile is begun again."""
+"""How often a home that others write to meanwhile is begun again, and a place for what was used last is looked for."""
 
 IN_MEMORY = ("memory:", ":memory:")
 
@@ -277,18 +277,31 @@ class _Copying:
     async def order(self, tenant: str) -> None:
         """Put the tenant's sessions in the order in which they were written to last.
 
-        A store may tell apart only what is written a second apart: so they seem to be written now, a second apart.
+        A store may tell apart only what is written a second apart: so those that are not behind the ones before them
+        seem to be written now, a second apart, and behind all that the target has.
         """
         ours, theirs = [
             {one.place: one.mark async for one in _used(each, tenant)} for each in (self._source, self._target)
         ]
-        wanted = {place: mark for place, mark in ours.items() if place in theirs}
-        if _ranks(wanted) == _ranks({place: mark for place, mark in theirs.items() if place in wanted}):
-            return
-        begin = self.at
-        for place, rank in _ranks(wanted).items():
-            self.at = begin + (rank + 1) * SECOND
-            head = (await _heads(self._target, [place]))[place]
+        late = _misplaced({place: mark for place, mark in ours.items() if place in theirs}, theirs)
+        if late:
+            await self._behind(late[0], max(theirs.values()))
+        for places in late[1:]:
+            self.at += SECOND
+            await self._again(places)
+
+    async def _behind(self, places: Sequence[Place], last: int) -> None:
+        """Write heads as they are behind a mark, which a copy before may have given out, or whoever uses the target."""
+        for doubled in range(TRIES):
+            self.at += SECOND
+            await self._again(places)
+            if await self._target.recent(places[0].tenant, "session", since=last + 1, limit=1):
+                return
+            self.at = max(self.at, now_us()) + (SECOND << doubled)
+
+    async def _again(self, places: Sequence[Place]) -> None:
+        """Write heads as they are."""
+        for place, head in (await _heads(self._target, places)).items():
             if head is not None:
                 await self._put([Step(place, head.hot, head.hot, head.cold)], place.home)
 
@@ -302,10 +315,18 @@ async def _heads(backend: Backend, places: Sequence[Place]) -> Heads:
     return {place: one.head for place, one in zip(places, seen, strict=True)}
 
 
-def _ranks(marks: dict[Place, int]) -> dict[Place, int]:
-    """Which of several marks each has, from the first on."""
-    ranks = {mark: number for number, mark in enumerate(sorted(set(marks.values())))}
-    return {place: ranks[mark] for place, mark in sorted(marks.items(), key=lambda one: one[1])}
+def _misplaced(ours: dict[Place, int], theirs: dict[Place, int]) -> list[list[Place]]:
+    """Places that were written together, oldest first, from the first on that are not behind those before them."""
+    groups: dict[int, list[Place]] = {}
+    for place, mark in sorted(ours.items(), key=lambda one: one[1]):
+        groups.setdefault(mark, []).append(place)
+    last, found = -1, list(groups.values())
+    for number, places in enumerate(found):
+        marks = {theirs[place] for place in places}
+        if len(marks) > 1 or min(marks) <= last:
+            return found[number:]
+        last = max(marks)
+    return []
 
 
 async def _used(backend: Backend, tenant: str) -> AsyncIterator[Listed]:
