@@ -266,7 +266,7 @@ def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment
     with Memory.open(there, clock=clock) as memory:
         session = memory.session("s")
         session.add_user_message("first")
-        times, heads = 0, copying._heads
+        times, heads = 0, copying.heads_of
 
         async def beside(backend: Any, places: Any) -> Any:
             nonlocal times
@@ -275,7 +275,7 @@ def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment
                 session.add_user_message("more")
             return await heads(backend, places)
 
-        monkeypatch.setattr(copying, "_heads", beside)
+        monkeypatch.setattr(copying, "heads_of", beside)
         times = 8
         copy_store(there, here)
         wanted = session.export()["entries"]
@@ -328,3 +328,59 @@ def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed
                 orders.append([one.session for one in memory.sessions(order="latest")])
         assert [one for one in orders[1] if one in orders[0]] == orders[0]
     assert copy_store(source, target).rows == 0
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
+    kind: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each of its writes: a session is in the target as it was, as it is now, or, where it is too large for one
+    step, not at all; with a branch that it shares entries with. Whoever begins it again has the rest."""
+    clock = FakeClock()
+    source, target = address("sqlite", tmp_path, "source"), address(kind, tmp_path, "target")
+    with Memory.open(source, clock=clock) as memory:
+        first, branch = memory.session("s"), memory.session("b")
+        first.add_user_message("hello")
+        first.fork("b").add_user_message("aside")
+    copy_store(source, target)
+
+    def there(where: str) -> dict[str, list[str]]:
+        with Memory.open(where, clock=clock) as memory:
+            assert all(memory.session(one.session).verify().ok for one in memory.sessions())
+            return {
+                one.session: [entry.text for entry in memory.session(one.session).entries()]
+                for one in memory.sessions()
+            }
+
+    versions = [there(target)]
+    with Memory.open(source, clock=clock) as memory:
+        first, branch = memory.session("s"), memory.session("b")
+        first.erase([1])
+        for number in range(700 if large else 3):
+            first.add([{"role": "user", "content": f"{number}"}, {"role": "assistant", "content": "yes"}])
+        branch.add_user_message("more")
+    versions.append(there(source))
+    backend = {"sqlite": SQLiteBackend, "file": FileBackend}[kind]
+    write, left = backend.write, 0
+
+    async def killed(self: Any, *given: Any, **named: Any) -> Any:
+        nonlocal left
+        if self.url.endswith(target.rpartition("/")[2]):
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return await write(self, *given, **named)
+
+    monkeypatch.setattr(backend, "write", killed)
+    for number in itertools.count():
+        left = number
+        try:
+            copy_store(source, target, replace=True)
+            break
+        except KeyboardInterrupt:
+            left = 1_000_000
+            assert there(target) in (versions if not large else [*versions, {}])
+    assert number > (2 if large else 0)
+    left = 1_000_000
+    assert there(target) == versions[-1]

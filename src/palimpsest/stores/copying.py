@@ -9,7 +9,7 @@ there yet. Last, sessions are put in the order in which they were used.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,13 +20,14 @@ from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Listed, Place, PlaceHead, Range, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Step
 from palimpsest.stores.engine.items import ITEMS
-from palimpsest.stores.engine.whole_sessions import PIECE, in_pieces
+from palimpsest.stores.engine.whole_sessions import BYTES, PIECE, in_pieces
 from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address
 from palimpsest.stores.rules import expect_of
+from palimpsest.stores.used import SECOND, Heads, heads_of, put, put_in_order
 from palimpsest.tokens.counter import ENCODINGS
 
 if TYPE_CHECKING:
@@ -35,11 +36,8 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of homes that are done, and of all."""
 
-SECOND = 1_000_000
-"""Microseconds."""
-
 TRIES = 20
-"""How often a home that others write to meanwhile is begun again, and a place for what was used last is looked for."""
+"""How often a home that others write to meanwhile is begun again."""
 
 IN_MEMORY = ("memory:", ":memory:")
 
@@ -125,7 +123,7 @@ async def _copied(
             if progress is not None:
                 progress(number, len(homes))
         for name in names:
-            await copying.order(name)
+            await put_in_order(one, other, name, copying.at)
         return msgspec.structs.replace(copying.done, tenants=len({owner_of(home) for home in homes}))
 
 
@@ -137,7 +135,11 @@ def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backe
     return store.backend
 
 
-Heads = dict[Place, PlaceHead | None]
+Puts: TypeAlias = dict[Place, list[tuple[str, Sequence[Cells]]]]
+Drop: TypeAlias = Sequence[tuple[str, int, int]]
+
+ALL: Drop = [("*", 0, LAST_KEY)]
+"""All rows of a place."""
 
 
 class _Copying:
@@ -151,7 +153,7 @@ class _Copying:
 
     async def begin(self, tenants: Sequence[str]) -> None:
         """See that both stores are encrypted alike; a new one becomes so. Look at what is there of these tenants."""
-        there = [await _heads(backend, [_mark()]) for backend in (self._source, self._target)]
+        there = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
         ours, theirs = (heads[_mark()] for heads in there)
         self._theirs = await homes_of(self._target, tenants)
         if ours == theirs:
@@ -164,45 +166,54 @@ class _Copying:
 
     async def joined(self, home: Home, places: Sequence[Place]) -> None:
         """Have the target list what the source does, too. What it has there itself stays."""
-        ours, theirs = await _heads(self._source, places), await _heads(self._target, places)
+        ours, theirs = await heads_of(self._source, places), await heads_of(self._target, places)
         new = [(place, head) for place, head in ours.items() if head is not None and theirs[place] is None]
         if new:
             await self._put([Step(place, None, head.hot, head.cold) for place, head in new], home[1])
 
     async def home(self, where: Home, places: Sequence[Place]) -> None:
-        """Copy a home, unless it is there as it is."""
+        """Copy a home, unless it is there as it is.
+
+        What it replaces goes in the step that puts it there. If it is too large for one step, what it replaces goes
+        before: so there is never a head in the target with the rows of another.
+        """
         tenant, home = where
         places = list(dict.fromkeys([*places, *self._theirs.get(where, ())]))
+        rows = [Place(tenant, home, space, "") for space in TABLES]
         for _ in range(TRIES):
-            before = await _heads(self._source, places)
-            there = await _heads(self._target, places)
-            rows = [Place(tenant, home, space, "") for space in TABLES]
+            before = await heads_of(self._source, places)
+            there = await heads_of(self._target, places)
             if before == there and await self._same(rows):
                 self._note(before, already=True)
                 return
             self._refuse(before, there)
-            await self._put([Step(one, rows_only=True, drop=[("*", 0, LAST_KEY)]) for one in rows], home)
-            for place in rows:
-                await self._rows(place)
-            if await _heads(self._source, places) != before:
+            whole, drop = await self._whole(rows), dict.fromkeys(rows, ALL)
+            if whole is None:
+                await self._put(_steps(there, dict.fromkeys(there), {}, drop, {}), home)
+                there, whole, drop = dict.fromkeys(there), {}, {}
+                for place in rows:
+                    await self._rows(place)
+            if await heads_of(self._source, places) != before:
                 continue  # somebody has written to it meanwhile
-            ends = await self._ends_of(tenant)
-            steps = [
-                Step(
-                    place,
-                    expect_of(there[place]),
-                    expect_of(head),
-                    head.cold if head is not None else None,
-                    ends.get(place),
-                )
-                for place, head in before.items()
-            ]
-            await self._put(steps, home)
-            if not await self._same(rows) and await _heads(self._source, places) == before:
+            await self._put(_steps(there, before, await self._ends_of(tenant), drop, whole), home)
+            if not await self._same(rows) and await heads_of(self._source, places) == before:
                 raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
+            for pieces in whole.values():
+                self._count([row for _, piece in pieces for row in piece])
             self._note(before)
             return
         raise Conflict(f"{home!r}", f"was written to {TRIES} times while it was copied: copy when there is less to do")
+
+    async def _whole(self, rows: Sequence[Place]) -> Puts | None:
+        """The rows of these places, if one step can put them all."""
+        found, number, size = Puts(), 0, 0
+        for place in rows:
+            async for table, piece in self._pieces(self._source, place):
+                found.setdefault(place, []).append((table, piece))
+                number, size = number + len(piece), size + sum(len(row[1]) for row in piece)
+                if number > PIECE or size > BYTES:
+                    return None
+        return found
 
     def _refuse(self, ours: Heads, theirs: Heads) -> None:
         other = next((place for place, head in theirs.items() if head is not None and head != ours[place]), None)
@@ -218,9 +229,12 @@ class _Copying:
     async def _rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):
             await self._put([Step(place, rows_only=True, put=[(table, piece)])], place.home)
-            size = sum(len(row[1]) for row in piece)
-            done = self.done
-            self.done = msgspec.structs.replace(done, rows=done.rows + len(piece), bytes=done.bytes + size)
+            self._count(piece)
+
+    def _count(self, rows: Sequence[Cells]) -> None:
+        """Count rows that were put."""
+        done, size = self.done, sum(len(row[1]) for row in rows)
+        self.done = msgspec.structs.replace(done, rows=done.rows + len(rows), bytes=done.bytes + size)
 
     async def _pieces(self, backend: Backend, place: Place) -> AsyncIterator[tuple[str, list[Cells]]]:
         tables = TABLES[place.space]
@@ -248,9 +262,7 @@ class _Copying:
         return found.digest()
 
     async def _put(self, steps: Sequence[Step], home: str) -> None:
-        (refusal,) = await self._target.write([steps], self.at)
-        if refusal is not None:
-            raise Conflict(f"{home!r}", "was written to in the store that is copied to: nobody may use that meanwhile")
+        await put(self._target, steps, home, self.at)
 
     def _note(self, heads: Heads, *, already: bool = False) -> None:
         there = [place for place, head in heads.items() if head is not None]
@@ -274,66 +286,21 @@ class _Copying:
             self._ends = {tenant: found}
         return self._ends[tenant]
 
-    async def order(self, tenant: str) -> None:
-        """Put the tenant's sessions in the order in which they were written to last.
-
-        A store may tell apart only what is written a second apart: so those that are not behind the ones before them
-        seem to be written now, a second apart, and behind all that the target has.
-        """
-        ours, theirs = [
-            {one.place: one.mark async for one in _used(each, tenant)} for each in (self._source, self._target)
-        ]
-        late = _misplaced({place: mark for place, mark in ours.items() if place in theirs}, theirs)
-        if late:
-            await self._behind(late[0], max(theirs.values()))
-        for places in late[1:]:
-            self.at += SECOND
-            await self._again(places)
-
-    async def _behind(self, places: Sequence[Place], last: int) -> None:
-        """Write heads as they are behind a mark, which a copy before may have given out, or whoever uses the target."""
-        for doubled in range(TRIES):
-            self.at += SECOND
-            await self._again(places)
-            if await self._target.recent(places[0].tenant, "session", since=last + 1, limit=1):
-                return
-            self.at = max(self.at, now_us()) + (SECOND << doubled)
-
-    async def _again(self, places: Sequence[Place]) -> None:
-        """Write heads as they are."""
-        for place, head in (await _heads(self._target, places)).items():
-            if head is not None:
-                await self._put([Step(place, head.hot, head.hot, head.cold)], place.home)
-
 
 def _mark() -> Place:
     return Place(MARK[0], MARK[1], ITEMS + MARK[1], MARK[2])
 
 
-async def _heads(backend: Backend, places: Sequence[Place]) -> Heads:
-    seen = await backend.look([Ask(place) for place in places])
-    return {place: one.head for place, one in zip(places, seen, strict=True)}
-
-
-def _misplaced(ours: dict[Place, int], theirs: dict[Place, int]) -> list[list[Place]]:
-    """Places that were written together, oldest first, from the first on that are not behind those before them."""
-    groups: dict[int, list[Place]] = {}
-    for place, mark in sorted(ours.items(), key=lambda one: one[1]):
-        groups.setdefault(mark, []).append(place)
-    last, found = -1, list(groups.values())
-    for number, places in enumerate(found):
-        marks = {theirs[place] for place in places}
-        if len(marks) > 1 or min(marks) <= last:
-            return found[number:]
-        last = max(marks)
-    return []
-
-
-async def _used(backend: Backend, tenant: str) -> AsyncIterator[Listed]:
-    since, after = 0, None
-    while page := await backend.recent(tenant, "session", since=since, after=after, limit=PIECE):
-        for one in page:
-            yield one
-        if len(page) < PIECE:  # or whoever goes on writing would keep it going
-            return
-        since, after = page[-1].mark, page[-1].place
+def _steps(there: Heads, wanted: Heads, ends: Mapping[Place, int], drop: Mapping[Place, Drop], put: Puts) -> list[Step]:
+    """What makes heads of those that are there, and takes and puts rows, in one step."""
+    steps = []
+    for place in dict.fromkeys([*there, *drop, *put]):
+        step = Step(place, rows_only=True, drop=drop.get(place, ()), put=put.get(place, ()))
+        if place in there:
+            head, expect = wanted[place], expect_of(there[place])
+            hot, cold = (None, None) if head is None else (head.hot, head.cold)
+            step = msgspec.structs.replace(
+                step, rows_only=False, expect=expect, hot=hot, cold=cold, expires=ends.get(place)
+            )
+        steps.append(step)
+    return steps
