@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palimpsest import Conflict, Memory, Session, Text
+from palimpsest import ConfigError, Conflict, Memory, Session, Text
 from palimpsest.testing import FakeClock
 from palimpsest.transfer.writing import partial
 from worlds import cut_session
@@ -149,6 +151,53 @@ def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, c
     copy = memory.session("copy", counter=quarters, max_tokens=300)
     assert copy.verify().ok
     assert copy.context().messages == session.context().messages
+
+
+STEPS = ["add", "add", "context", "hide", "show", "pin", "rewind", "erase", "summarise", "evict", "restore", "replace"]
+
+
+def step(session: Session, how: str, dice: random.Random) -> None:
+    """Do something to a session, if it is accepted there."""
+    there, active = session.entries(), session.active_entries()
+    with suppress(ConfigError):  # an entry that is pinned is not hidden, for example
+        match how:
+            case "add":
+                session.add(turn(str(len(there))))
+            case "context":
+                session.context()
+            case "hide" | "pin" if active:
+                (session.hide if how == "hide" else session.pin)(dice.choice(active).id)
+            case "show" | "rewind" | "erase" if there:
+                {"show": session.show, "rewind": session.rewind, "erase": lambda one: session.erase([one])}[how](
+                    dice.choice(there).id
+                )
+            case "summarise" | "evict":
+                keep = {"strategy": "summarizer", "interaction_keep": 1} if how == "summarise" else "ladder"
+                session.compact(keep)
+            case "restore" if session.summaries():
+                session.restore(session.summaries()[-1].id)
+            case "replace" if dice.random() < 0.3:
+                session.replace([{"role": "user", "content": "anew"}])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, clock: FakeClock) -> None:
+    """At any moment of its life, of a branch, too; and what is taken back exports the same."""
+    dice = random.Random(seed)
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session("s", max_tokens=dice.choice([200, 4_000]), counter=quarters)
+        session.add(turn("first"))
+        for number in range(40):
+            step(session, dice.choice(STEPS), dice)
+            if dice.random() < 0.05 and session.entries():
+                session = session.fork(f"f{number}")
+            data = json.loads(json.dumps(session.export()))
+            memory.import_session(data, session_id="copy", on_conflict="replace")
+            memory.delete_session("copy")
+            memory.import_session(data, session_id="copy")
+            again = json.loads(json.dumps(memory.session("copy").export()))
+            assert without_time(again) | {"session_id": ""} == without_time(data) | {"session_id": ""}
+            assert memory.session("copy").verify().ok
 
 
 def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp_path: Path) -> None:
