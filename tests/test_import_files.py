@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import signal
 import sqlite3
 import subprocess
@@ -165,3 +168,45 @@ def test_a_database_as_a_stream_in_use_is_read(memory: Memory, tmp_path: Path) -
         report = memory.import_file(stream, session_id="talk", strict=True)
 
     assert report.sessions["talk"].added == 2
+
+
+@pytest.mark.parametrize("id", ["", "a\nb", "x" * 257, 5])
+@pytest.mark.parametrize("layout", ["value", "list", "lines"])
+def test_an_export_without_a_usable_id_is_refused_by_its_place(
+    memory: Memory, tmp_path: Path, layout: str, id: Any
+) -> None:
+    """The others of the file come in, and so does it under an id that is given."""
+    memory.session("good").add_user_message("hello")
+    good = memory.session("good").export()
+    bad = good | {"session_id": id}
+    texts = {
+        "value": json.dumps(bad),
+        "list": json.dumps([bad, good]),
+        "lines": f"{json.dumps(bad)}\n{json.dumps(good)}",
+    }
+    path = tmp_path / "exports.json"
+    path.write_text(texts[layout])
+    with Memory.open("memory://") as other:
+        with pytest.raises(ImportFailed, match="session"):
+            other.import_file(path, strict=True)
+        assert other.sessions() == []
+        report = other.import_file(path)
+        assert [refused.reason.partition(":")[0] for refused in report.refused] == ["import refused at data.session_id"]
+        assert list(report.sessions) == ([] if layout == "value" else ["good"])
+        other.import_file(path, session_id="named")
+        assert id == 5 or [entry.text for entry in other.session("named").entries()] == ["hello"]
+    with pytest.raises(ImportFailed, match=r"data\.session_id"):
+        memory.import_session(bad)
+
+
+PACKS = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("what", PACKS)
+@pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
+def test_a_packed_file_is_named_as_such(memory: Memory, tmp_path: Path, what: str, stream: bool) -> None:
+    """And what to do about it."""
+    path = tmp_path / "conversations.json.gz"
+    path.write_bytes(PACKS[what](b"[]"))
+    with open(path, "rb") as file, pytest.raises(ImportFailed, match=rf"conversations.*compressed with {what}: unpack"):
+        memory.import_file(file if stream else path)

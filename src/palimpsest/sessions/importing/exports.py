@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from palimpsest.errors import ConfigError
-from palimpsest.log.ids import check_id
+from palimpsest.errors import ConfigError, ImportFailed, shorten
+from palimpsest.log.ids import check_id, is_id
 from palimpsest.sessions.accesses import restore_accesses
 from palimpsest.sessions.carried import carried, load_facts
 from palimpsest.sessions.scope import MemoryScope
@@ -23,8 +23,11 @@ async def import_session(
         raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
     apart = scope.store.apart
     found, dump = await apart(imported, data, "data", None if on_conflict == "merge" else scope.gate)
-    key, accesses = scope.key(session_id or found), await apart(accesses_of, data, dump)
-    check_id(key.session, "session")
+    key, accesses = scope.key(found if session_id is None else session_id), await apart(accesses_of, data, dump)
+    if session_id is not None:
+        check_id(session_id, "session")
+    elif not is_id(found):
+        raise ImportFailed("data.session_id", f"{shorten(found)} is no id of a session; give another as `session_id`")
     facts = await apart(carried, data, scope.gate)
     if on_conflict == "merge" and await scope.store.head(key) is not None:
         ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]

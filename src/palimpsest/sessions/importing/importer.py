@@ -21,7 +21,7 @@ from palimpsest.errors import (
     InvalidEntry,
     PrivacyRefused,
 )
-from palimpsest.log.checks import TITLE
+from palimpsest.log.checks import TITLE, is_id
 from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
@@ -243,10 +243,11 @@ class Importer:
 
     async def _take_export(self, piece: Piece) -> None:
         assert piece.export is not None, "the caller has looked"
-        own = piece.export.get("session_id")
-        name = self._given or (own if isinstance(own, str) else "")
-        had = (await self._head(name)).entries
+        name = self._given or piece.export.get("session_id")
         try:
+            had = 0
+            if isinstance(name, str) and is_id(name):  # else it is refused, with its place
+                had = (await self._head(name)).entries
             session = await import_session(self._scope, piece.export, session_id=self._given, on_conflict="merge")
         except (ImportFailed, Conflict, ConfigError, PrivacyRefused) as fault:
             self.account.refuse(piece, fault)
@@ -256,7 +257,6 @@ class Importer:
         self._seen.pop(session, None)
 
     async def _head(self, session: str) -> Head:
-        check_id(session, "session")
         return await self._scope.store.head(self._scope.key(session)) or Head()
 
 

@@ -125,10 +125,10 @@ class Checking:
             raise ImportFailed(_where(piece.place), piece.fault)
         own = piece.conversation.id if piece.conversation is not None else None
         try:
+            if piece.export is not None:
+                own, _ = imported(piece.export, gate=self._gate)
             if own is not None and self._given is None:
                 check_id(own, "session")
-            if piece.export is not None:
-                imported(piece.export, gate=self._gate)
             self._gate.shown(piece.entries)
         except PalimpsestError as fault:
             raise ImportFailed(_where(piece.place), str(fault)) from fault

@@ -23,6 +23,15 @@ T = TypeVar("T")
 
 CHUNK = 1 << 16
 SQLITE, ZIP = b"SQLite format 3\0", b"PK\x03\x04"
+PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"7z\xbc\xaf\x27\x1c": "7-Zip",
+    b"Rar!": "RAR",
+}
+"""How files begin that are compressed, and are not unpacked here, and with what."""
 
 
 class Readable(Protocol):
@@ -219,6 +228,11 @@ class SourceFile:
         self.is_sqlite = self._is_database or head == SQLITE
         if head.startswith(ZIP):
             self._unpack()
+        packed = next((what for begin, what in PACKED.items() if head.startswith(begin)), None)
+        if packed is not None:
+            raise ImportFailed(
+                self.name or "the file", f"is compressed with {packed}: unpack it, and import what was in it"
+            )
 
     def _unpack(self) -> None:
         if self._start is None:
