@@ -82,3 +82,39 @@ def test_a_trigger_on_messages_knows_of_pieces(memory: Memory) -> None:
         session.add_assistant_message((Reasoning(text="hm"), Text(text="a")))
 
     assert evicted == ["s"]
+
+
+BESIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "texts": ({"tail_share": 0.2}, {"tail": {"clock": "noon", "weather": "rain"}}),
+    "recalled": ({"tail_share": 0.2}, {"recall": "zebras"}),
+    "facts": ({"facts": "user/ann"}, {}),
+    "facts of two": ({"facts": ["user/ann", "user/bob"]}, {}),
+    "facts before": ({"facts": "user/ann", "facts_in": "prefix"}, {}),
+    "facts before, and a text": ({"facts": "user/ann", "facts_in": "prefix"}, {"tail": {"clock": "noon"}}),
+}
+
+
+@pytest.mark.parametrize("most", range(1, 8))
+@pytest.mark.parametrize("what", BESIDE)
+@pytest.mark.parametrize("format", MESSAGES)
+def test_what_stands_beside_the_log_counts_as_well(format: str, what: str, most: int) -> None:
+    """However long the log is, and for a call of its own, too; what has no room is named. The log's messages are the
+    same with and without it."""
+    options, given = BESIDE[what]
+    with Memory.open("memory://") as memory:
+        for scope in ("user/ann", "user/bob"):
+            memory.working(scope).set("seat", "aisle")
+        chat = memory.session("s", max_tokens=2_000, max_messages=most, **options)
+        for number in range(14):
+            add = chat.add_assistant_message if number % 3 == 1 else chat.add_user_message
+            add(f"{number} about zebras")
+            context = chat.context(format=format, **given)
+            call = chat.context(format=format, max_messages=max(most - 1, 1), **given)
+            assert len(context.messages) <= most
+            assert len(call.messages) <= max(most - 1, 1)
+            bare = chat.context(format=format)
+            assert bare.report.first_seq == context.report.first_seq
+            if "tail" in given and most > 2 and "before" not in what:
+                assert context.report.tail
+            if most == 1 and what != "recalled":
+                assert context.report.warnings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,17 @@ Shares: TypeAlias = tuple[tuple[str, float], ...]
 """Tags, and the share of the budget that entries with each take at most."""
 
 
+class Beside(NamedTuple):
+    """Counted tokens and messages that may stand beside the log; None: any number."""
+
+    tokens: int
+    messages: int | None
+
+    def less(self, tokens: int, messages: int) -> Beside:
+        """What is left of it beside these."""
+        return Beside(self.tokens - tokens, None if self.messages is None else self.messages - messages)
+
+
 class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """Limits resolved to numbers, in tokens.
 
@@ -34,7 +45,7 @@ class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
     for what comes behind the log, `room` is what is left for the log: high water; `low_water` is where a cut stops.
     `factor` is how many of the provider's tokens one counted token stands for (1 where the model's tokenizer is
     public); `room`, `low_water`, `fixed` and `tail` are counted tokens. `max_messages` bounds provider messages of the
-    log.
+    log, `tail_messages` those of what comes behind it.
     """
 
     limit: int
@@ -46,6 +57,12 @@ class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
     factor: float = 1.0
     max_messages: int | None = None
     tail: int = 0
+    tail_messages: int | None = None
+
+    @property
+    def beside(self) -> Beside:
+        """The room of what is not of the log."""
+        return Beside(self.tail, self.tail_messages)
 
     @property
     def available(self) -> int:
@@ -203,6 +220,8 @@ def resolve(
         room = min(room, unscaled(share, factor))
     tail = int(max(room, 0) * tail_share)
     room -= tail
+    most = limits.max_messages
+    kept = min(max(int(most * tail_share), 1), most - 1) if most is not None and tail_share else None
     return Budget(
         limit=limit,
         reserve=reserve,
@@ -211,8 +230,9 @@ def resolve(
         low_water=_level(limit, share, factor, fixed.tokens, room, low),
         share=share,
         factor=factor,
-        max_messages=limits.max_messages,
+        max_messages=most - (kept or 0) if most is not None else None,
         tail=tail,
+        tail_messages=kept,
     )
 
 

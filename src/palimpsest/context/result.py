@@ -90,7 +90,9 @@ class Context:
         """What of these the budget's `tail` has room for."""
         from palimpsest.context.tail import tail_of  # only for who has one
 
-        room = self.budget.tail - sum(group.cost for group in self._lead) if self.budget is not None else None
+        lead, room = self._lead, self.budget.beside if self.budget is not None else None
+        if room is not None and lead:
+            room = room.less(sum(group.cost for group in lead), sum(group.messages for group in lead))
         whole = (item for group in (*self._ahead, *self._window.groups) for item in group.items if item.form == "whole")
         shown = frozenset(item.entry.seq for item in whole)
         groups, left = tail_of([part.beside(shown) for part in parts], room, self._meter)

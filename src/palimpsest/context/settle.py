@@ -88,7 +88,7 @@ class Settler:
         self._terms, self._now, self._recalled = terms, now, recalled
         self._layouts = LayoutReader(terms, now, reader, recalled.stored if recalled is not None else None)
         self._meter, self.reader = self._layouts.meter, self._layouts.reader
-        self._leads: dict[tuple[int, int | None], Lead] = {}
+        self._leads: dict[tuple[int, object], Lead] = {}
 
     def settle(self, head: Head) -> Steps[Settled]:
         """Return what is shown of a session of this head."""
@@ -176,7 +176,7 @@ class Settler:
         """The facts of this time before the log, as far as the budget has room for them."""
         from palimpsest.context.tail import lead_of  # only for who has one
 
-        room = layout.budget.tail if layout.budget is not None else None
+        room = layout.budget.beside if layout.budget is not None else None
         if (at, room) not in self._leads:
             self._leads[at, room] = lead_of(self._terms.lead or (), at, room, self._meter)
         return self._leads[at, room]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from palimpsest.context.budget import Beside
 from palimpsest.context.groups import Group, Meter, by_group, fill
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.facts import Fact, as_of, rendered
@@ -96,14 +97,15 @@ class Facts:
         return self._times
 
 
-def tail_of(parts: Sequence[TailPart], room: int | None, meter: Meter) -> tuple[list[Group], tuple[str, ...]]:
-    """These parts as they are sent, within so many counted tokens (None: any number), the first ones first, and the
-    names of those that have no room."""
+def tail_of(parts: Sequence[TailPart], room: Beside | None, meter: Meter) -> tuple[list[Group], tuple[str, ...]]:
+    """These parts as they are sent, within this room (None: any), the first ones first, and the names of those that
+    have none."""
     groups, left = list[Group](), list[str]()
     for part in parts:
-        shown = part.group(None if room is None else room - sum(group.cost for group in groups), meter)
-        if shown is not None:
+        shown = part.group(None if room is None else room.tokens, meter)
+        if shown is not None and (room is None or room.messages is None or shown.messages <= room.messages):
             groups.append(shown)
+            room = room and room.less(shown.cost, shown.messages)
         elif part.within(None, len):
             left.append(part.name)
     return groups, tuple(left)
@@ -117,8 +119,8 @@ class Lead(NamedTuple):
     mark: str
 
 
-def lead_of(parts: Sequence[Facts], at: int, room: int | None, meter: Meter) -> Lead:
-    """Facts before the log as they were at this time (microseconds since 1970), within so many counted tokens.
+def lead_of(parts: Sequence[Facts], at: int, room: Beside | None, meter: Meter) -> Lead:
+    """Facts before the log as they were at this time (microseconds since 1970), within this room (None: any).
 
     The mark is made of times, importance and cost, since it is kept with the session, where no text may be known by it.
     """
