@@ -561,3 +561,33 @@ def test_who_adds_beside_a_turn_that_waits_is_in_none(clock: FakeClock) -> None:
 def _turn_of(chat: Session) -> None:
     with chat.turn():
         chat.add_user_message("in its turn")
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_closing_gives_back_the_turn_that_is_open(
+    place: tuple[str, dict[str, Any]], face: str, clock: FakeClock
+) -> None:
+    """Whoever comes next need not wait for its lease; and what the block raises is not hidden by its end."""
+    where, options = place
+    if where.startswith("memory:"):
+        pytest.skip("what is in memory is gone with the memory that is closed")
+
+    def left() -> None:
+        memory = Memory.open(where, clock=clock, **options)
+        with memory.session("s").turn() as session:
+            session.add_user_message("one")
+            memory.close()
+            raise RuntimeError("stopped")
+
+    async def left_behind() -> None:
+        memory = AsyncMemory.open(where, clock=clock, **options)
+        async with memory.session("s").turn() as session:
+            await session.add_user_message("one")
+            await memory.close()
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        left() if face == "sync" else asyncio.run(left_behind())
+    with Memory.open(where, clock=clock, **options) as memory, memory.session("s").turn(wait=0) as session:
+        session.add_user_message("two")
+        assert len(session.entries()) == 2

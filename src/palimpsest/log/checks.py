@@ -11,9 +11,9 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
 from palimpsest.log.codec import decoded, encoded
-from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, has_date, now_us
+from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
 from palimpsest.log.ids import ID_RULE, is_id
-from palimpsest.log.values import is_number, is_whole, microseconds
+from palimpsest.log.values import has_date, is_number, is_whole, microseconds
 
 MOST = 2**53
 """The largest number that anything may have: beyond it not every program reads JSON's numbers alike."""

@@ -319,9 +319,6 @@ def derived_ids(key: str, count: int) -> list[str]:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-FIRST_MOMENT = -62_135_596_800_000_000
-"""The first time that has a date, in microseconds since 1970: the beginning of the year 1."""
-
 LAST_MOMENT = 253_402_300_799_999_999
 """The last time that has a date, in microseconds since 1970: the end of the year 9999."""
 
@@ -334,11 +331,6 @@ def moment(microseconds: int) -> datetime:
 def microseconds_of(moment: datetime) -> int:
     """The microseconds from 1970 to a time, which has a time zone."""
     return (moment - EPOCH) // timedelta(microseconds=1)
-
-
-def has_date(moment: datetime) -> bool:
-    """Whether a time has a time zone, and is of the years 1 to 9999 in UTC, too."""
-    return moment.tzinfo is not None and FIRST_MOMENT <= microseconds_of(moment) <= LAST_MOMENT
 
 
 def is_past(moment: datetime | None, now: float) -> bool:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeGuard, TypeVar
 
 from palimpsest.errors import ConfigError, nearest
 
 W = TypeVar("W", bound=str)
+
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+"""The first and the last time that has a date."""
 
 
 def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
@@ -130,3 +133,8 @@ def microseconds(name: str, length: object, *, zero: bool = False) -> int:
     if not (0 <= found < LONGEST) or (int(found) == 0 and not zero):
         raise ConfigError(name, length, _ALLOWED + ("" if zero else ", over 0"))
     return int(found)
+
+
+def has_date(moment: datetime) -> bool:
+    """Whether a time has a time zone, and is of the years 1 to 9999 in UTC, too."""
+    return moment.tzinfo is not None and FIRST <= moment <= LAST

@@ -10,11 +10,12 @@ import msgspec
 
 from palimpsest.errors import ConfigError, ImportFailed
 from palimpsest.log.checks import is_share
-from palimpsest.log.entry import has_date, microseconds_of, moment
+from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.log.facts import Before, Stored
 from palimpsest.log.ids import check_id, check_scope
 from palimpsest.log.late import dumps, loads
 from palimpsest.log.typed import from_json
+from palimpsest.log.values import has_date
 from palimpsest.privacy.facts import cleaned_fact
 from palimpsest.privacy.gate import Gate
 from palimpsest.sessions.scopes import WORKING, scopes_of

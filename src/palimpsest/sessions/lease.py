@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,11 @@ class Lease:
         if self._may_hold:
             await self._runner.surely(self._given_back)
 
+    async def end(self) -> None:
+        """Let the next one in, where nothing of the runner's goes on that could interrupt it."""
+        if self._may_hold:
+            await self._given_back()
+
     async def _given_back(self) -> None:
         try:
             await self._store.lease(self._key.tenant, self._name, self._holder, 0)
@@ -206,13 +212,22 @@ class Renewals:
                     return
             self.renew()
 
-    def close(self) -> None:
-        """End the thread."""
+    def close(self) -> tuple[Lease, ...]:
+        """End the thread; return what is held still."""
         with self._lock:
+            held = tuple(self._held)
             self._held.clear()
             if self._end is not None:
                 self._end.set()
                 self._end = None
+        return held
+
+
+async def end_all(held: Iterable[Lease]) -> None:
+    """Let the next ones in, as far as that can be done now: whose lease it was will not write any more."""
+    for lease in held:
+        with suppress(PalimpsestError):  # it ends by itself
+            await lease.end()
 
 
 async def waited_for(attempt: Callable[[], Awaitable[bool]], runner: Runner, what: str, wait: float | None) -> float:

@@ -17,7 +17,7 @@ from palimpsest.runtime.events import EventName, Observers
 from palimpsest.runtime.logs import warn_caller
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Last, Runner
-from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS, Renewals
+from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS, Lease, Renewals, end_all
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import VIEW_BYTES, Sent, Unstored, Views, stored
 from palimpsest.stores import Store
@@ -184,11 +184,10 @@ class MemoryScope:
 
     def close(self) -> Last | None:
         """Renew nothing any more, and remember nothing. Return what closes the store, where one is open."""
-        self.renewals.close()
-        self.compactions.close()
+        held = [*self.renewals.close(), *self.compactions.close()]
         counts = self.views.unstored() if self.opened is not None and self.opened.blocking else []
         self.views.clear()
-        return partial(_closed, self.opened, counts, self._shared.indexes) if self.opened is not None else None
+        return partial(_closed, self.opened, held, counts, self._shared.indexes) if self.opened is not None else None
 
     def over(self, store: Store) -> MemoryScope:
         """The scope of the same memory over another store, of which no observer hears."""
@@ -340,9 +339,10 @@ async def _ended(of: ref[MemoryScope], store: Store, key: SessionKey) -> None:
         await scope.sharing(key.tenant).end_over(key)
 
 
-async def _closed(store: Store, counts: Sequence[Unstored], indexes: Mapping[str, Indexes]) -> None:
-    """Store counts that are still to be stored, as far as that can be done now, and close the store."""
-    for one in indexes.values():
+async def _closed(store: Store, held: Sequence[Lease], counts: Sequence[Unstored], made: Mapping[str, Indexes]) -> None:
+    """Give back leases, store counts that are still to be stored, as far as that can be done now; close the store."""
+    await end_all(held)
+    for one in made.values():
         one.close()
     if counts:
         with suppress(PalimpsestError):  # they can be made again
