@@ -129,3 +129,22 @@ def test_a_memory_that_is_not_declared_is_missing() -> None:
         done = run(*command)
         assert done.exit_code == 3
         assert "declares no memory 'chta'; did you mean 'chat'?" in done.stderr
+
+
+def test_a_tenant_before_the_command_is_meant() -> None:
+    """What is cleared is that tenant's, and not what lies under the same key of another one."""
+    filled("k", 2)
+    assert run("--tenant", "other", "memory", "append", "chat", "k", "theirs").exit_code == 0
+    assert run("--tenant", "other", "memory", "delete", "chat", "k", "--yes").exit_code == 0
+    assert read("memory", "read", "chat", "k")["total"] == 2
+    assert read("memory", "read", "chat", "k", "--tenant", "other")["total"] == 0
+
+
+@pytest.mark.parametrize("command", [("memory", "read", "chat", "k"), ("config", "check", "chat.yaml"), ("demo",)])
+@pytest.mark.parametrize("option", ["--store", "--privacy", "--tenant"])
+def test_what_a_command_could_not_heed_is_refused(command: tuple[str, ...], option: str) -> None:
+    """Instead of ignoring whose sessions, or what may not be kept, was said."""
+    if (command[0], option) == ("memory", "--tenant"):
+        pytest.skip("declared memories have tenants")
+    refused = run(option, "default", *command)
+    assert (refused.exit_code, f"{option} has no place before `{command[0]}`" in refused.stderr) == (2, True)

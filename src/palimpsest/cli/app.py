@@ -79,6 +79,16 @@ OTHER_NAMES = {
     **dict.fromkeys(("configuration", "resources", "schema", "validate"), "config"),
 }
 """What other programs call what a command does."""
+OUT_OF_PLACE = {
+    "config": dict.fromkeys(("--store", "--tenant", "--privacy"), "it reads files that declare memories"),
+    "copy": {
+        "--store": "it takes two stores, SOURCE and TARGET",
+        "--privacy": "what is stored is copied as it is; `palimpsest scan --apply` takes out what may not be kept",
+    },
+    "demo": dict.fromkeys(("--store", "--tenant", "--privacy"), "it makes a memory of its own"),
+    "memory": dict.fromkeys(("--store", "--privacy"), "the files of --config declare it"),
+}
+"""Options before a command that would be heeded by none of what it does, and why: to ignore them would be worse."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -286,3 +296,7 @@ def palimpsest(ctx: click.Context, store: str | None, tenant: str | None) -> Non
     `palimpsest COMMAND --help` explains a command. Data goes to standard output, errors to standard error.
     """
     ctx.obj = (store, tenant)
+    given = {"--store": store, "--tenant": tenant, "--privacy": ctx.meta.get(PRIVACY)}
+    for option, why in OUT_OF_PLACE.get(ctx.invoked_subcommand or "", {}).items():
+        if given[option] is not None:
+            raise click.UsageError(f"{option} has no place before `{ctx.invoked_subcommand}`: {why}")

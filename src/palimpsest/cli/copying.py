@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from palimpsest.cli.app import examples, json_option
 from palimpsest.cli.opening import expect_store, resolve
-from palimpsest.cli.output import counted, print_json, session_progress
+from palimpsest.cli.output import counted, note, print_json, session_progress
+from palimpsest.cli.privacy import ENVIRONMENT
 from palimpsest.stores.copying import copy_store
 
 
@@ -37,6 +40,10 @@ def copy_command(
     """
     (one, _), (other, _) = resolve(source, None), resolve(target, None)
     expect_store(one)
+    alone = (click.get_current_context().find_root().obj or (None, None))[1]
+    tenants = tenants or ((alone,) if alone is not None else ())
+    if os.environ.get(ENVIRONMENT):
+        note(f"{ENVIRONMENT} takes nothing out of a copy; `palimpsest scan --apply` does so in the store that it is in")
     with session_progress() as progress:
         done = copy_store(one, other, tenants=tenants or None, replace=replace, counters=counters, progress=progress)
     if as_json:

@@ -12,6 +12,7 @@ import click
 from palimpsest.cli.app import CommandGroup, Number, Whole, examples, expect_somebody, json_option
 from palimpsest.cli.defined import expect_memory
 from palimpsest.cli.failing import InputRefused, Missing
+from palimpsest.cli.opening import resolve
 from palimpsest.cli.output import console, counted, line, moment, note, print_json, table
 from palimpsest.resources import DeclaredMemory, KeyStats, Resources
 
@@ -40,7 +41,12 @@ def keyed(verb: F) -> F:
     """The arguments and options that each of these commands has."""
     for decorate in (
         json_option,
-        click.option("--tenant", metavar="NAME", default="default", help="The tenant whose sessions are meant."),
+        click.option(
+            "--tenant",
+            metavar="NAME",
+            default=lambda: resolve(None, None)[1],
+            help="The tenant whose sessions are meant. [default: default]",
+        ),
         click.option(
             "--config",
             metavar="FILE|FOLDER",
