@@ -306,3 +306,17 @@ def test_a_narrow_terminal_keeps_the_id(here: Path, columns: int) -> None:
     assert any(id in line for line in verified)
     assert any("add" in line for line in history)
     assert max(map(len, [*listed, *verified, *history])) <= columns
+
+
+@pytest.mark.parametrize("option", ["--store", "--tenant"])
+@pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
+@pytest.mark.parametrize("command", [("delete", "trip", "--yes"), ("sessions",), ("import", "chat.jsonl")])
+def test_an_empty_store_or_tenant_is_not_the_default_one(
+    several: Path, command: tuple[str, ...], before: bool, option: str
+) -> None:
+    """Which a variable of the shell gives that is not set: nothing is read, stored or destroyed elsewhere."""
+    there = names()
+    whole = [option, "", *command] if before else [*command, option, ""]
+    told = failed(*whole, status=2)
+    assert (told["error"], told["message"].partition(":")[0]) == ("ConfigError", option.removeprefix("--"))
+    assert names() == there

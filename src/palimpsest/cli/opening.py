@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from palimpsest import Entry, EntryNotFound, Keys, Memory, PalimpsestError, Session, SessionNotFound
+from palimpsest import ConfigError, Entry, EntryNotFound, Keys, Memory, PalimpsestError, Session, SessionNotFound
 from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
@@ -33,12 +33,15 @@ _PLAIN = re.compile(r"\w[\w.:@/+=%,-]*")
 def resolve(store: str | None, tenant: str | None) -> tuple[str | Path, str]:
     """Return store and tenant: the command's own options, else the root's, else the environment's, else defaults.
 
-    Raises ConfigError for an address that has lost its colon.
+    Raises ConfigError for an address that has lost its colon, or is empty.
     """
     root = click.get_current_context().find_root().obj or (None, None)
+    if "" in (store, root[0]):
+        raise ConfigError("store", "", "an address or a path; without --store it is PALIMPSEST_STORE's, or the default")
     where = store or root[0] or os.environ.get("PALIMPSEST_STORE") or DEFAULT_STORE
     refuse_mistyped(where)
-    return (where if ":" in where else Path(where)), (tenant or root[1] or "default")
+    owner = root[1] if tenant is None else tenant  # an empty one is refused by whoever opens
+    return (where if ":" in where else Path(where)), ("default" if owner is None else owner)
 
 
 def open_memory(
