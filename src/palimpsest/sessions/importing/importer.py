@@ -21,10 +21,10 @@ from palimpsest.errors import (
     InvalidEntry,
     PrivacyRefused,
 )
-from palimpsest.log.checks import TITLE, is_id
+from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
-from palimpsest.log.ids import check_id
+from palimpsest.log.ids import is_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
 from palimpsest.sessions.importing.report import CHANGED, ERASED, WITHHELD, Account

@@ -235,7 +235,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     holder: str
     fence: int
     until: int
-    length: int | None = None  # older versions did not say
+    length: int
 
 
 class Leases:
@@ -298,7 +298,7 @@ class Leases:
                 self._waited.clear()
             self._waited[place] = held, now
             return False
-        return held.length is not None and now >= seen[1] + held.length / 1_000_000
+        return now >= seen[1] + held.length / 1_000_000
 
     async def swept(self, place: Place) -> None:
         """End a lease that is over, unless somebody has taken or renewed it since it was found to be."""
