@@ -306,7 +306,7 @@ def figures_of(chat: Session) -> dict[str, Any]:
     """Return a session in numbers as JSON values."""
     found = chat.stats()
     stats = msgspec.to_builtins(found)
-    stats["usage"] = stats["usage"] or "never recorded"
+    stats["usage"] = stats["usage"] if found.usage.calls else "never recorded"
     stats["definition"] = stats["definition"] or "not declared"
     stats["spent"] = msgspec.structs.asdict(found.spent) if found.spent.calls else "nothing on summaries"
     return {"session": chat.id, "counter": chat.options.counter.name, **stats}

@@ -26,5 +26,6 @@ def framework_of(given: object, item: object) -> str | None:
     parts = item.get("parts")
     if isinstance(parts, list) and any(isinstance(part, Mapping) and "part_kind" in part for part in parts):
         return _PYDANTIC_AI
-    dumped = item.get("type") in _OF_LANGCHAIN and not {"content", "data", "lc"}.isdisjoint(item)
+    kind = item.get("type")
+    dumped = isinstance(kind, str) and kind in _OF_LANGCHAIN and not {"content", "data", "lc"}.isdisjoint(item)
     return _LANGCHAIN if dumped else None
