@@ -146,7 +146,7 @@ def judged(setting: Setting, faults: Sequence[Fault]) -> Judge:
     with Memory.open(setting.url, tenant=setting.tenant, clock=lambda: now_us() + LEASES * 10**6, **keys) as memory:
         for session in [info.session for info in memory.sessions()]:
             for what in ("turn", "compaction"):
-                if drive(memory.store.lease(memory.tenant, f"{what}:{session}", "judge", 0)) is None:
+                if drive(memory.store.lease(memory.tenant, f"{what}:{session}", "judge", 1)) is None:
                     judge.faults.append(Fault(f"the lease of {what}:{session} outlives its time"))
     return judge
 
