@@ -16,6 +16,7 @@ import click
 from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, StoreError
 from palimpsest.cli.output import clean, line, told_json
 from palimpsest.errors import InvalidResource
+from palimpsest.errors.secret import without_login
 
 
 class OperationFailed(click.ClickException):
@@ -36,7 +37,7 @@ class OperationFailed(click.ClickException):
         suggestions: Sequence[str] = (),
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(without_login(message))
         self.kind, self.suggestions, self.more = kind or self.kind, tuple(suggestions), more or {}
 
     def format_message(self) -> str:
@@ -72,10 +73,11 @@ class Unavailable(OperationFailed):
 
 
 class Misused(click.UsageError):
-    """The command was called in a way that it does not know. What it quotes of that is neutralised."""
+    """The command was called in a way that it does not know. What it quotes of that is neutralised, and
+    without the logins of addresses."""
 
     def __init__(self, error: click.UsageError) -> None:
-        super().__init__(clean(error.format_message()), error.ctx)
+        super().__init__(clean(without_login(error.format_message())), error.ctx)
         self.suggestions = tuple(getattr(error, "possibilities", None) or ())
 
 

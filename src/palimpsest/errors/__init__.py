@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from palimpsest.errors.secret import hidden, shown
+from palimpsest.errors.secret import hidden, shown, without_login
 from palimpsest.errors.wording import LISTS
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
@@ -83,8 +83,8 @@ class ConfigError(PalimpsestError, ValueError):
     """An option has a value that it may not have.
 
     `where` names the option (or file, line and key), `found` is what was given, `allowed` says what is
-    accepted, `nearest` is the valid name closest to an unknown one. Bytes, and what looks like a key, are not kept:
-    it may be a key in the wrong place.
+    accepted, `nearest` is the valid name closest to an unknown one. Bytes, what looks like a key, and user and
+    password of an address are not kept: they may be in the wrong place.
     """
 
     def __init__(self, where: str, found: object, allowed: str, *, nearest: str | None = None) -> None:
@@ -301,8 +301,8 @@ class StoreError(PalimpsestError):
     """The store could not do what it was asked. `store` names it, `reason` says why; the cause is the driver's."""
 
     def __init__(self, store: str, reason: str) -> None:
-        self.store, self.reason = store, reason
-        super().__init__(f"{store}: {reason}")
+        self.store, self.reason = without_login(store), reason
+        super().__init__(f"{self.store}: {reason}")
 
 
 class StoreUnavailable(StoreError, ConnectionError):

@@ -1,4 +1,5 @@
-"""Keys in a program: held where nothing shows them, and recognised where somebody put one in the wrong place. Pure."""
+"""Keys and passwords of a program: held where nothing shows them, and recognised where somebody put one in the wrong
+place. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +14,13 @@ _KEY = (  # a text, which `re` compiles when the first is looked for, and keeps:
 """32 bytes as hexadecimal digits, or as base64, which of bytes by chance has letters of both cases."""
 
 HIDDEN = "[what looks like a key]"
+
+_LOGIN = r"(?<=://)(?:[^\s/@:]{0,256}:\S{0,1024}|[^\s/]{1,1024})@"
+"""User and password of an address: up to the last "@", for a password may have any sign, "/" and "@" too."""
+
+_SETTING = r"""(?i)(?<=[?&;])([\w.-]{0,64}?(?:pass|pwd|secret|token|key|credential)[\w.-]{0,64}=)[^\s&"'<>#]+"""
+_MASKED = r"(?i)(?:.*[^a-z])?(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|api_?key)"
+"""Names of settings whose values are not shown: of an address, and of a mapping."""
 
 DEEP = 8
 """Levels of a value that are looked through; what lies deeper is not shown."""
@@ -43,12 +51,21 @@ def is_key(text: str) -> bool:
 
 
 def hidden(text: str) -> str:
-    """The text without what in it looks like a key."""
-    return re.sub(_KEY, HIDDEN, text)
+    """The text without what in it looks like a key, and without what an address in it says of its user."""
+    return re.sub(_KEY, HIDDEN, without_login(text))
+
+
+def without_login(text: str) -> str:
+    """The text with `…` for user and password of each address in it, and for the values of its secret settings."""
+    if "://" not in text:
+        return text
+    bare = re.sub(_LOGIN, "…@", text) if "@" in text else text
+    return re.sub(_SETTING, r"\1…", bare) if "=" in bare else bare
 
 
 def shown(value: object, depth: int = 0) -> object:
-    """What a message may show of a value that was given: the very same, unless it has bytes, or what looks like a key.
+    """What a message may show of a value that was given: the very same, unless it has bytes, what looks like a key, the
+    user of an address, or a value under the name of a secret.
 
     For what looks like a key may be one, in the place of something else.
     """
@@ -62,9 +79,16 @@ def shown(value: object, depth: int = 0) -> object:
     if depth > DEEP:
         return f"a {type(value).__name__} nested too deeply"
     if isinstance(value, Mapping):
-        told = {shown(key, depth + 1): shown(held, depth + 1) for key, held in value.items()}
+        told = {shown(key, depth + 1): _setting(key, held, depth + 1) for key, held in value.items()}
         pairs = zip(told.items(), value.items(), strict=False)
         same = len(told) == len(value) and all(key is k and held is v for (key, held), (k, v) in pairs)
         return value if same else told
     parts = [shown(held, depth + 1) for held in value]
     return value if all(part is held for part, held in zip(parts, value, strict=True)) else parts
+
+
+def _setting(name: object, value: object, depth: int) -> object:
+    """A value of a mapping as it may be shown."""
+    if isinstance(name, str) and isinstance(value, str) and re.fullmatch(_MASKED, name):
+        return "…"
+    return shown(value, depth)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 
+from palimpsest.errors.secret import without_login
+
 LONGEST_NAME = 256
 """Characters of what may have been meant for a known name."""
+
+FAR = 2_048
+"""Characters behind what is shown that are looked at, too: there a login may end that begins in what is shown."""
 
 LISTS = {
     "open call": "stats().open_calls",
@@ -34,7 +39,9 @@ quoting: ContextVar[Callable[[str], str] | None] = ContextVar("quoting", default
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private."""
+    """Return `repr(value)` cut to `limit` characters, for messages: input may be long or private. Of an address it has
+    neither user nor password.
+    """
     clean = quoting.get()
     if clean is not None and isinstance(value, str):
         value = clean(value)  # before the escapes of `repr` hide anything
@@ -44,6 +51,6 @@ def shorten(value: object, limit: int = 80) -> str:
         text = f"a {type(value).__name__} too large to show"
     except Exception:  # noqa: BLE001 (somebody else's `__repr__`, which may raise anything)
         text = f"a {type(value).__name__} that cannot be shown"
-    if clean is not None:
-        text = clean(text)
+    text = clean(text) if clean is not None else text
+    text = without_login(text[: limit + FAR])
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -112,7 +112,7 @@ def _read(path: Path, problems: Problems) -> Document | None:
 def _told(problems: Problems, document: Document, file: str | None) -> list[Mistake]:
     """The problems of one file as mistakes, in the order of their lines."""
     value = document.value
-    memory = value.get("id") if isinstance(value, Mapping) and isinstance(value.get("id"), str) else None
+    memory = hidden(value["id"]) if isinstance(value, Mapping) and isinstance(value.get("id"), str) else None
     told = []
     for problem in problems.found:
         path = _written(problem.path, problems)
