@@ -51,6 +51,30 @@ def test_every_value_keeps_its_pseudonym_wherever_the_session_goes(kind: str, gu
             assert other.add_user_message(said(many)).text.split() == names
 
 
+@pytest.mark.parametrize(
+    ("kind", "same", "other"),
+    [
+        ("email", ["jane@example.com", "JANE@Example.com", "mailto:jane%40example.com"], "jane@example.org"),
+        ("phone", ["+49 30 1234567", "+49-30-1234567", "0049 30 1234567", "+49 (0)30 1234567"], "030 1234567"),
+        ("card", ["4111 1111 1111 1111", "4111-1111-1111-1111", "4111111111111111"], "5500 0000 0000 0004"),
+        ("iban", ["DE89 3704 0044 0532 0130 00", "de89370400440532013000"], "GB82 WEST 1234 5698 7654 32"),
+        ("ip", ["2001:db8::1", "2001:0DB8:0:0:0:0:0:1"], "2001:db8::2"),
+        ("ip", ["10.1.2.3"], "10.1.2.4"),
+    ],
+)
+def test_a_value_has_one_name_however_it_is_written(kind: str, same: list[str], other: str) -> None:
+    """Case, what groups digits, the prefix of a foreign telephone, escapes of a link: the name is that of the value."""
+    redactor = Redactor({"recognisers": {"default": True, kind: "pseudonym"}}, key=KEY)
+    with Memory.open("memory://", privacy=redactor) as memory:
+        session = memory.session("s")
+
+        names = [session.add_user_message(f"it is {value} indeed").text.split()[2] for value in (*same, other)]
+
+    assert [name.removeprefix("mailto:") for name in names] == [f"[{kind.upper()}_1]"] * len(same) + [
+        f"[{kind.upper()}_2]"
+    ]
+
+
 @pytest.mark.parametrize("guard", GUARDS)
 def test_an_append_writes_as_much_after_many_values_as_after_few(guard: str, tmp_path: Path) -> None:
     """A line of a log holds the whole head: it is no longer for a thousand addresses than for those numbered."""
