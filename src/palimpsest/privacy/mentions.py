@@ -17,6 +17,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.log.head import About, Cut
 from palimpsest.log.summary import REBUILD, Summary
+from palimpsest.privacy.pieces import pieces, whole
 from palimpsest.privacy.records import IDENTIFIERS
 from palimpsest.privacy.surfaces import BASE64, is_data_address
 
@@ -85,6 +86,7 @@ def _texts_of(entry: Entry) -> Iterator[str]:
     else:
         for part in entry.content:
             yield from _texts_of_part(part, words)
+        yield from map(whole, pieces(entry.content))
     yield from (text for text in (entry.name, entry.call_id) if text)
     yield from texts_in(entry.metadata)
     if native is not None:

@@ -20,6 +20,7 @@ from palimpsest.formats.openai_responses_items import NAME as RESPONSES
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.credentials import secret_word
+from palimpsest.privacy.pieces import cleaned_across
 
 _replace = msgspec.structs.replace
 
@@ -200,12 +201,11 @@ class Washer:
             if self._tally.count > found and (is_item or is_sealed_reasoning(part)):
                 sealed_hit = True
             parts.append(cleaned)
-        if not sealed_hit:
-            return tuple(parts)
-        self._tally.note(SIGNED)
-        pairs = zip(content, parts, strict=True)
-        kept = () if is_item else tuple(new for old, new in pairs if not is_sealed_reasoning(old))
-        return kept or _NO_REASONING
+        if sealed_hit:
+            self._tally.note(SIGNED)
+            pairs = zip(content, parts, strict=True)
+            parts = [] if is_item else [new for old, new in pairs if not is_sealed_reasoning(old)]
+        return cleaned_across(parts, self.text) or (_NO_REASONING if sealed_hit else ())
 
     def _part(self, part: Part) -> Part:
         tally = self._tally

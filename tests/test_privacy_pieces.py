@@ -1,0 +1,103 @@
+"""A message in pieces: what begins in one of its texts and ends in the next is private like any other."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from palimpsest import Entry, Memory, Opaque, Query, Text
+from palimpsest.log.entry import Native, Reasoning
+from palimpsest.privacy.redaction import Redactor
+from privacy_corpus import corpus
+
+RED = "[REDACTED]"
+
+
+def cleaned(*parts: Any, native: Native | None = None) -> tuple[Any, ...]:
+    """What is kept of these parts."""
+    entry = Redactor("default").entry(Entry(content=parts, native=native)).entry
+    assert entry is not None
+    assert isinstance(entry.content, tuple)
+    return entry.content
+
+
+def test_texts_with_a_value_across_them_become_one() -> None:
+    """They are joined as a model reads them, with what stands beside them; others stay as they are."""
+    kept = cleaned(
+        Text(text="My mail is jane@exam", extra={"cache_control": {"type": "ephemeral"}}),
+        Text(text="ple.com, "),
+        Text(text="and the password is: "),
+        Text(text="sesame9x", extra={"thought_signature": "c2ln", "citations": []}),
+        Opaque(item={"type": "strange"}),
+        Text(text="One."),
+        Text(text="Two."),
+    )
+
+    assert kept == (
+        Text(
+            text=f"My mail is {RED}, and the password is: {RED}",
+            extra={"cache_control": {"type": "ephemeral"}, "citations": []},
+        ),
+        Opaque(item={"type": "strange"}),
+        Text(text="One."),
+        Text(text="Two."),
+    )
+
+
+def test_what_is_no_text_keeps_texts_apart() -> None:
+    """Nobody reads the text behind a thought, or an item, as the end of the one before it."""
+    parts = (Text(text="jane@exam"), Reasoning(text="Hm."), Text(text="ple.com"))
+
+    assert cleaned(*parts) == parts
+
+
+SHAPES: dict[str, Any] = {
+    "openai": lambda texts: {"role": "user", "content": [{"type": "text", "text": text} for text in texts]},
+    "openai-responses": lambda texts: {
+        "role": "user",
+        "content": [{"type": "input_text", "text": text} for text in texts],
+    },
+    "anthropic": lambda texts: {"role": "user", "content": [{"type": "text", "text": text} for text in texts]},
+    "gemini": lambda texts: {"role": "user", "parts": [{"text": text} for text in texts]},
+}
+
+
+@pytest.mark.parametrize("format", SHAPES)
+def test_no_cut_of_a_message_hides_a_value(format: str) -> None:
+    """Whatever the recognisers find in a text they find in its pieces, and nothing more when they look again."""
+    redactor, chance = Redactor("default"), random.Random(format)
+    with Memory.open("memory://", privacy=redactor) as memory:
+        session = memory.session("s", format=format, max_tokens=8_000)
+        for sample in corpus(seed=7, each=8):
+            if sample.hard or not sample.spans or "\\" in sample.text:
+                continue
+            start, end, kind = sample.spans[0]
+            cuts = sorted({chance.randrange(start, end), *(chance.randrange(len(sample.text)) for _ in range(2))})
+            places = [0, *cuts, len(sample.text)]
+            texts = [sample.text[one:two] for one, two in pairwise(places) if one < two]
+
+            (entry,) = session.add(SHAPES[format](texts), format=format)
+
+            parts = entry.content if isinstance(entry.content, tuple) else (Text(text=entry.content),)
+            whole = "".join(part.text for part in parts if isinstance(part, Text))
+            assert sample.text[start:end] not in whole, (kind, texts)
+            assert redactor.text(whole) == whole, (kind, texts)
+            assert redactor.entry(entry).findings == (), (kind, texts)
+        sent = json.dumps(session.context(format=format).messages)
+
+    assert RED in sent
+
+
+def test_an_erasure_finds_a_text_across_pieces() -> None:
+    """Like one that stands in one of them."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        session.add(SHAPES["openai"](["12 Quay ", "Str", "eet"]))
+        session.add(SHAPES["openai"](["12 Quay ", "and no street"]))
+
+        assert session.erase(Query(text="quay street")).entries == 1
+        assert [entry.erased for entry in session.entries()] == [True, False]
