@@ -12,7 +12,7 @@ import pytest
 
 from palimpsest import AsyncMemory, AsyncSession, ConfigError
 from palimpsest.errors import MissingExtra, PrivacyRefused
-from palimpsest.privacy.errors import redact_error
+from palimpsest.runtime.hushing import redact_error
 
 SECRET = "walrus"
 

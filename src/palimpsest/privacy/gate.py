@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, quoting
+from palimpsest.errors import ConfigError, Conflict, PrivacyRefused
 from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import TITLE, check_descriptors, checked_about
 from palimpsest.log.entry import Entry, Reasoning, Text
 from palimpsest.log.head import About, Head, SessionKey
 from palimpsest.log.summary import Summary
 from palimpsest.log.withdrawal import forgotten, tombstone
-from palimpsest.privacy.errors import redact_error
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
+from palimpsest.runtime.hushing import COROUTINE, Hushed, redact_error
 
 if TYPE_CHECKING:
     from palimpsest.privacy.pseudonyms import Pseudonyms
@@ -253,12 +253,9 @@ def guarded(cls: type[T]) -> type[T]:
         code = getattr(verb, "__code__", None)
         if name.startswith("_") or code is None or isinstance(vars(cls).get(name), staticmethod | classmethod):
             continue
-        awaited = code.co_flags & _COROUTINE
+        awaited = code.co_flags & COROUTINE
         setattr(cls, name, _discreet(verb, opens=name not in UNOPENED) if awaited else _discreet_at_once(verb))
     return cls
-
-
-_COROUTINE = 0x80  # as `inspect` has it, which a cold start does without
 
 
 def _discreet(verb: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
@@ -270,7 +267,7 @@ def _discreet(verb: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
                 await gate.opening()
             if gate.redactor is None:
                 return await verb(self, *args, **options)
-            with _Hushed(gate):
+            with Hushed(gate.redact):
                 return await verb(self, *args, **options)
         except OSError as fault:
             check_descriptors(fault)
@@ -284,24 +281,7 @@ def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
     def discreet_verb(self: Any, *args: Any, **options: Any) -> T:
         if self._gate.redactor is None:
             return verb(self, *args, **options)
-        with _Hushed(self._gate):
+        with Hushed(self._gate.redact):
             return verb(self, *args, **options)
 
     return discreet_verb
-
-
-class _Hushed:
-    """While a verb runs: as a class, for a generator costs every append a microsecond."""
-
-    __slots__ = ("_gate", "_token")
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def __enter__(self) -> None:
-        self._token = quoting.set(self._gate.redact)
-
-    def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
-        quoting.reset(self._token)
-        if isinstance(fault, Exception):  # one of a user's counter, or of Python, may quote as much as ours
-            self._gate.redact_error(fault)

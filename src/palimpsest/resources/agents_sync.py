@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
-from palimpsest.resources.sharing import AgentContext, together
+from palimpsest.resources.sharing import AgentContext, redacting, together
+from palimpsest.runtime.hushing import hushed
 from palimpsest.sessions.sync import Memory, Session
 
 
+@hushed(lambda self: self._redact)
 class AgentMemory:
     """The sessions that an agent's references name, together. Made by
     `Resources.agent`.
@@ -25,6 +27,11 @@ class AgentMemory:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(session.id for session in self.sessions)}>"
+
+    @property
+    def _redact(self) -> Callable[[str], str] | None:
+        """A function that takes out of a text what the policies of the memories find; None: none has a policy."""
+        return redacting([memory.redact for memory, _ in self._named])
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -46,9 +53,8 @@ class AgentMemory:
             tools: schemas of tools, as the provider takes them: counted and sent, not stored.
         """
         values.text("question", question)
-        for memory, _ in self._named:
-            if question is not None and memory.redact is not None:
-                question = memory.redact(question)  # as it would be, were it stored and shown
+        if question is not None and self._redact is not None:
+            question = self._redact(question)  # as it would be, were it stored and shown
         contexts = [session.context(system=system, tools=tools) for session in self.sessions]
         return together(contexts, question, system, tools, self.sessions[0].cost)
 

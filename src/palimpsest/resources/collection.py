@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -12,6 +13,7 @@ import msgspec
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.log.entry import now_us
+from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.resources.agents import AsyncAgentMemory
 from palimpsest.resources.agents_sync import AgentMemory
 from palimpsest.resources.definition import Resource, StorePlace
@@ -23,6 +25,7 @@ from palimpsest.resources.operations_sync import DeclaredMemory
 from palimpsest.resources.payloads import Limits
 from palimpsest.resources.worked import Told
 from palimpsest.resources.working import LEASE, Worker
+from palimpsest.runtime.hushing import Hushed
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.sync import Memory, Session
@@ -40,6 +43,7 @@ class _Collection(Generic[M]):
         self._resources = {resource.id: resource for resource in resources}
         self._tenant, self._given = tenant, options
         self._memories: dict[str, tuple[StorePlace, M]] = {}
+        self._gates: dict[str, Gate] = {}
 
     @classmethod
     def load(
@@ -100,6 +104,15 @@ class _Collection(Generic[M]):
         self._memories[resource.id] = resource.place, memory
         return memory
 
+    def _quiet(self, resource: Resource) -> AbstractContextManager[None]:
+        """What keeps out of errors what the policy of a memory finds, whose store need not be open."""
+        policy = self._given.get("privacy", resource.place.privacy)
+        if policy is None:
+            return nullcontext()
+        if (gate := self._gates.get(resource.id)) is None:
+            gate = self._gates[resource.id] = gate_of(policy)
+        return Hushed(gate.redact)
+
     def _named(
         self, reference: object, variables: Mapping[str, Any] | None, where: str = "reference"
     ) -> tuple[Resource, str, dict[str, Any]]:
@@ -116,7 +129,8 @@ class _Collection(Generic[M]):
         where = f"{where} {resource.id!r}"
         if mode not in MODES:
             raise ConfigError(f"{where}.mode", mode, ", ".join(MODES), nearest=nearest(mode, MODES))
-        id = _session_id(resource, given.get("key"), variables, f"{where}.key")
+        with self._quiet(resource):
+            id = _session_id(resource, given.get("key"), variables, f"{where}.key")
         return resource, id, {"readonly": True} if mode == MODES[1] else {}
 
     def _all_named(

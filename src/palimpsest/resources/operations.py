@@ -15,6 +15,7 @@ from palimpsest.resources.definition import Resource
 from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
+from palimpsest.runtime.hushing import hushed
 from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.memory import AsyncMemory
 from palimpsest.sessions.session import AsyncSession
@@ -23,6 +24,7 @@ COPIES = 10
 """Times that a backup is made of a session that others change meanwhile."""
 
 
+@hushed(lambda self: self._memory.redact)
 class AsyncDeclaredMemory:
     """A declared memory by its keys, for programs with an event loop. Made by `AsyncResources.keyed`.
 

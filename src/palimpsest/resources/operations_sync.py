@@ -17,6 +17,7 @@ from palimpsest.resources.definition import Resource
 from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
+from palimpsest.runtime.hushing import hushed
 from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.sync import Memory, Session
 
@@ -24,6 +25,7 @@ COPIES = 10
 """Times that a backup is made of a session that others change meanwhile."""
 
 
+@hushed(lambda self: self._memory.redact)
 class DeclaredMemory:
     """A declared memory by its keys. Made by `Resources.keyed`.
 

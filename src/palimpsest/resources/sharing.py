@@ -31,6 +31,18 @@ class AgentContext(msgspec.Struct, frozen=True, kw_only=True):
         return find_format(self.contexts[0].format).request(joined, [dict(tool) for tool in self.tools])
 
 
+def redacting(policies: Sequence[Callable[[str], str] | None]) -> Callable[[str], str] | None:
+    """Return what redacts a text by each of these in turn; None where none is there."""
+    known = [redact for redact in policies if redact is not None]
+
+    def redact_all(text: str) -> str:
+        for redact in known:
+            text = redact(text)
+        return text
+
+    return redact_all if known else None
+
+
 def together(
     contexts: Sequence[Context],
     question: str | None,

@@ -21,6 +21,7 @@ from palimpsest.compat.agterm.records import (
 from palimpsest.compat.agterm.state import exported_natively
 from palimpsest.compat.agterm.views import Originals, compression_of, parts_of, state_of, stats_of, summary_of
 from palimpsest.errors import ConfigError, Conflict
+from palimpsest.runtime.hushing import hushed
 from palimpsest.strategies import CallableSummarizer
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ TRIES = 8
 """How often a session that others change is read anew for an export."""
 
 
+@hushed(lambda self: self.memory.redact)
 class AsyncMemoryManager:
     """Conversations that are compressed by themselves, for programs with an event loop that were written for AGTerm's
     memory manager.

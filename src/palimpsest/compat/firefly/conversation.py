@@ -17,12 +17,14 @@ from palimpsest.compat.firefly.turns import ConversationTurn, Kept
 from palimpsest.compat.firefly.weighing import Scale, counter_of
 from palimpsest.log import values
 from palimpsest.runtime.events import left_once
+from palimpsest.runtime.hushing import hushed
 from palimpsest.runtime.logs import log_failure
 
 OVER_BUDGET = "context:over_budget"
 """The event of a newest turn that could not be shown, which is this object's own, too."""
 
 
+@hushed(lambda self: self._keeper.redact)
 class ConversationMemory:
     """Conversations of whole turns, within a budget of tokens, for programs that were written for Firefly's memory.
 

@@ -71,6 +71,11 @@ class Keeper:
                 self._memory = self._memory or self._opened(self._store)
         return self._memory
 
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """What takes out of a text what the memory's policy finds; None without a policy, and before one is open."""
+        return self._memory.redact if self._memory is not None else None
+
     def _opened(self, store: object) -> Memory:
         if isinstance(store, EntryStore):
             return store.conversations()

@@ -1,0 +1,147 @@
+"""What leads to a memory from elsewhere (programs of other memories, declared memories) keeps its errors quiet, too."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, Memory
+from palimpsest.compat.agterm import AsyncMemoryManager, MemoryManager
+from palimpsest.compat.firefly import ConversationMemory
+from palimpsest.resources import AsyncResources, Resources
+
+SECRET = "walrus@example.org"
+PRIVATE: tuple[Any, ...] = (
+    SECRET,
+    {SECRET: SECRET},
+    [SECRET],
+    [{"role": SECRET, "content": SECRET}],
+    [{"role": "user", "content": {SECRET: SECRET}}],
+    {"sessionId": "a", "entries": [{"id": "1", "type": "message", "role": SECRET, "content": SECRET}]},
+    {"sessionId": "b", "entries": [{"id": "1", "type": "message", "content": "x", "timestamp": SECRET}]},
+    {"sessionId": "c", "entries": [], "summaries": [{SECRET: 1}]},
+    {"messages": [{"role": SECRET}]},
+    f"a\0{SECRET}",
+    f"\ud800{SECRET}",
+    ("x" * 70 + SECRET,),
+    -1,
+)
+"""Values with something private in them, most of which are nowhere accepted."""
+
+DECLARED = {
+    "resource": "memory",
+    "id": "m",
+    "type": "token_based",
+    "max_tokens": 1000,
+    "persistence": {"type": "in_memory", "ttl": "1d"},
+    "privacy": "default",
+}
+
+
+def of_error(error: BaseException | None) -> Iterator[str]:
+    """Everything that an error, and those behind it, could show."""
+    while error is not None:
+        yield from (str(error), repr(error), repr(error.args), repr(vars(error)))
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def agterm() -> Iterator[object]:
+    with Memory.open("memory://", privacy="default") as memory:
+        yield MemoryManager(store=memory)
+
+
+@contextmanager
+def firefly() -> Iterator[object]:
+    with Memory.open("memory://", privacy="default") as memory:
+        yield ConversationMemory(store=memory)
+
+
+@contextmanager
+def keyed() -> Iterator[object]:
+    with Resources.load(DECLARED) as resources:
+        yield resources.keyed("m")
+
+
+@contextmanager
+def agent() -> Iterator[object]:
+    with Resources.load(DECLARED) as resources:
+        yield resources.agent([{"id": "m", "key": "k"}])
+
+
+DOORS = {"AGTerm": agterm, "Firefly": firefly, "a declared memory": keyed, "an agent": agent}
+
+
+def calls(door: object) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each public method with each private value in the place of each of its arguments."""
+    for name, verb in inspect.getmembers(door, callable):
+        if name.startswith("_") or name in ("close", "redact"):
+            continue
+        taken = [one for one in inspect.signature(verb).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        for odd in taken:
+            for value in PRIVATE:
+                given = {
+                    one.name: value if one is odd else "text" for one in taken if one is odd or not has_default(one)
+                }
+                yield f"{name}({odd.name}={value!r})", lambda verb=verb, given=given: verb(**given)
+
+
+def has_default(parameter: inspect.Parameter) -> bool:
+    """Whether it may be left out."""
+    return parameter.default is not parameter.empty
+
+
+def fault_of(call: Callable[[], object]) -> Exception | None:
+    """What a call raises, a coroutine's, too."""
+    try:
+        given = call()
+        if inspect.iscoroutine(given):
+            asyncio.run(given)
+    except Exception as fault:  # noqa: BLE001 (whichever it is)
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_error_of_a_door_quotes_what_is_private(door: str) -> None:
+    """Whatever is given, in whichever argument: an error, its fields and its causes have nothing private in them."""
+    with DOORS[door]() as opened:
+        faults = [(said, fault) for said, call in calls(opened) if (fault := fault_of(call)) is not None]
+
+    assert len(faults) > 10
+    assert [said for said, fault in faults if any("walrus" in text for text in of_error(fault))] == []
+
+
+async def refused(verb: Callable[..., Any], *args: object) -> BaseException:
+    """The error of a coroutine."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (all of ours that refuse are)
+        await verb(*args)
+    return caught.value
+
+
+@pytest.mark.anyio
+async def test_nor_does_one_of_a_program_with_an_event_loop() -> None:
+    """Coroutines are as quiet."""
+    async with AsyncMemory.open("memory://", privacy="default") as memory, AsyncResources.load(DECLARED) as resources:
+        faults = [
+            await refused(AsyncMemoryManager(store=memory).import_session, PRIVATE[5]),
+            await refused(resources.keyed("m").append, "k", PRIVATE[3]),
+            await refused(resources.agent([{"id": "m", "key": "k"}]).add, PRIVATE[1], "x"),
+        ]
+
+    assert [text for fault in faults for text in of_error(fault) if "walrus" in text] == []
+
+
+def test_nor_does_one_of_a_key_whose_memory_is_not_open() -> None:
+    """What a template is filled with is told as the policy leaves it."""
+    with Resources.load(DECLARED) as resources:
+        for value in ({SECRET: 1}, f"a\0{SECRET}", f"{'x' * 70}{SECRET}\0"):
+            with pytest.raises(ValueError) as caught:  # noqa: PT011 (of a key)
+                resources.session({"id": "m", "key": "user:{{.user}}"}, {"user": value})
+
+            assert [text for text in of_error(caught.value) if "walrus" in text] == []
