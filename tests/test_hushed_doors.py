@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from palimpsest import AsyncMemory, Memory
 from palimpsest.compat.agterm import AsyncMemoryManager, MemoryManager
 from palimpsest.compat.firefly import ConversationMemory
+from palimpsest.integrations.openai import remember
+from palimpsest.integrations.tools import MemoryTools
 from palimpsest.resources import AsyncResources, Resources
 
 SECRET = "walrus@example.org"
@@ -145,3 +148,46 @@ def test_nor_does_one_of_a_key_whose_memory_is_not_open() -> None:
                 resources.session({"id": "m", "key": "user:{{.user}}"}, {"user": value})
 
             assert [text for text in of_error(caught.value) if "walrus" in text] == []
+
+
+ASKED: tuple[dict[str, Any], ...] = (
+    {"messages": SECRET},
+    {"messages": [{"role": SECRET, "content": SECRET}]},
+    {"messages": [{"role": "system", "content": {SECRET: SECRET}}, {"role": "user", "content": "x"}]},
+    {"messages": [{"role": "user", "content": {SECRET: SECRET}}]},
+    {"messages": [{"role": "user", "content": "x"}], "tools": [SECRET]},
+    {"messages": [{"role": "user", "content": "x"}], "n": SECRET},
+)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=range(len(ASKED)))
+def test_nor_does_one_of_a_client_that_remembers(asked: dict[str, Any]) -> None:
+    """What goes around the log is refused before anything is sent."""
+    client = OpenAI(api_key="none", base_url="http://127.0.0.1:1")
+    with client, Memory.open("memory://", privacy="default") as memory:
+        asking: Any = remember(client, memory.session("s"))
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 (all of ours that refuse are)
+            asking.chat.completions.create(model="gpt-4o", **asked)
+
+    assert [text for text in of_error(caught.value) if "walrus" in text] == []
+
+
+def test_a_tool_tells_the_model_nothing_private() -> None:
+    """What a call got wrong is quoted as the policy leaves it."""
+    with Memory.open("memory://", privacy="default") as memory:
+        memory.session("s").add_user_message("hello")
+        tools = MemoryTools(memory, session="s", facts="user/ann")
+        told = [
+            tools.call(name, arguments).text
+            for name, arguments in (
+                (SECRET, {}),
+                ("search_memory", {SECRET: 1}),
+                ("search_memory", {"query": "hello", "limit": SECRET}),
+                ("search_memory", {"query": "hello", "since": SECRET}),
+                ("read_entries", {"entries": [[SECRET]]}),
+                ("remember_fact", {"key": "a", "value": "b", "importance": SECRET}),
+                ("forget_fact", {"key": SECRET}),
+            )
+        ]
+
+    assert [text for text in told if "[REDACTED]" not in text or "walrus" in text] == []

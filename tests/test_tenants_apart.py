@@ -193,7 +193,7 @@ OTHERWISE = {
         "tenant",
         "on",
     ),
-    "session": ("id", "options", "in_turn", "in_atomic_turn"),
+    "session": ("id", "options", "redact", "in_turn", "in_atomic_turn"),
     "working": ("is_readonly", "scope_id"),
 }
 """What is of the whole store, or says what an object was made with."""

@@ -794,6 +794,7 @@ SESSION: Mapping[str, Driver | str] = {
     "verify": "it reads",
     "id": "an id",
     "cost": "counts, and stores nothing",
+    "redact": "it takes out what may not be kept, and writes nothing",
     "in_turn": "whether a turn is open",
     "in_atomic_turn": "whether that is an atomic one",
     "options": "what the session was opened with",

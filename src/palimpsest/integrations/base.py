@@ -18,6 +18,7 @@ from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
 from palimpsest.integrations.asking import Asked, Dialect, Kind
 from palimpsest.integrations.streams import AsyncEvents, AsyncHelper, Events, Helper, OpenAnswer, entered, ready
+from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.task_lock import TaskLock
 from palimpsest.tokens.models import find_model
@@ -224,7 +225,9 @@ class _Call:
 
     async def _begun(self, stack: AsyncExitStack) -> dict[str, Any]:
         """Begin a turn, add what is new, and return the arguments to send. The turn ends with the stack."""
-        asked, session = self._dialect.read(self._given), self._session
+        session = self._session
+        with quietly(session.redact):
+            asked = self._dialect.read(self._given)
         earlier = self._line.open
         if earlier is not None and earlier.is_own:
             await earlier.end()  # whoever asks on has done with the answer before

@@ -26,6 +26,7 @@ from palimpsest.integrations.tool_schemas import (
 )
 from palimpsest.log import values
 from palimpsest.log.ids import is_id
+from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.runner import drive
 from palimpsest.types import Recalled
 
@@ -127,9 +128,10 @@ class _Tools:
 
     async def _called(self, name: object, arguments: object) -> ToolResult:
         try:
-            tool = self._named(name)
-            verb: Callable[..., Any] = getattr(self, f"_{tool.name}")
-            return ToolResult(text=await verb(**checked(tool, arguments)))
+            with quietly(self._memory.redact):  # what a call got wrong is quoted for the model
+                tool = self._named(name)
+                verb: Callable[..., Any] = getattr(self, f"_{tool.name}")
+                return ToolResult(text=await verb(**checked(tool, arguments)))
         except Refused as refused:
             text = f"Error: {refused}"
             return ToolResult(text=text if text.endswith((".", "?")) else f"{text}.", is_error=True)

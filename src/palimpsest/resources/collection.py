@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -25,7 +25,7 @@ from palimpsest.resources.operations_sync import DeclaredMemory
 from palimpsest.resources.payloads import Limits
 from palimpsest.resources.worked import Told
 from palimpsest.resources.working import LEASE, Worker
-from palimpsest.runtime.hushing import Hushed
+from palimpsest.runtime.hushing import quietly
 from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.sessions.sync import Memory, Session
@@ -108,10 +108,10 @@ class _Collection(Generic[M]):
         """What keeps out of errors what the policy of a memory finds, whose store need not be open."""
         policy = self._given.get("privacy", resource.place.privacy)
         if policy is None:
-            return nullcontext()
+            return quietly(None)
         if (gate := self._gates.get(resource.id)) is None:
             gate = self._gates[resource.id] = gate_of(policy)
-        return Hushed(gate.redact)
+        return quietly(gate.redact)
 
     def _named(
         self, reference: object, variables: Mapping[str, Any] | None, where: str = "reference"

@@ -4,6 +4,7 @@ whatever leaves a verb."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from types import FunctionType
 from typing import Any, TypeVar
@@ -35,6 +36,11 @@ class Hushed:
         quoting.reset(self._token)
         if isinstance(fault, Exception):  # one of a user's counter, or of Python, may quote as much as ours
             redact_error(fault, self._redact)
+
+
+def quietly(redact: Redact | None) -> AbstractContextManager[None]:
+    """What lets no error leave a block that quotes what is private; without `redact` nothing is changed."""
+    return nullcontext() if redact is None else Hushed(redact)
 
 
 def hushed(redact_of: Callable[[Any], Redact | None]) -> Callable[[type[T]], type[T]]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -87,6 +87,11 @@ class AsyncSession:
     def options(self) -> Options:
         """What the session was opened with."""
         return self._scope.options
+
+    @property
+    def redact(self) -> Callable[[str], str] | None:
+        """A function that takes out of a text what the memory's policy finds, as `memory.redact`; None without one."""
+        return self._gate.redact if self._gate.redactor is not None else None
 
     @property
     def in_turn(self) -> bool:

@@ -91,6 +91,11 @@ class Session:
         return self._core.options
 
     @property
+    def redact(self) -> Callable[[str], str] | None:
+        """A function that takes out of a text what the memory's policy finds, as `memory.redact`; None without one."""
+        return self._core.redact
+
+    @property
     def in_turn(self) -> bool:
         """Whether a `turn()` of this object is open."""
         return self._core.in_turn
