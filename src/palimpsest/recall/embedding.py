@@ -52,7 +52,7 @@ class Embedding:
         try:
             if await self.catch_up(AT_ONCE, sessions):
                 self._go_on()
-            found: Mapping[int, float] = (await self._vectors.search(query, numbers, limit=NEAREST))[1]
+            found: Mapping[int, float] = (await self._vectors.search(self._clean(query), numbers, limit=NEAREST))[1]
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}
@@ -70,10 +70,14 @@ class Embedding:
         except EmbedderFailed as fault:
             self._tell(fault)
 
+    def _clean(self, text: str) -> str:
+        """What an embedder may be given of a text, which may be older than the memory's policy."""
+        redact = self._runner.redact
+        return text if redact is None else redact(text)
+
     def _tell(self, fault: EmbedderFailed) -> None:
         if self._failed != fault.kind:  # the same is said once
-            redact = self._runner.redact  # an embedder may quote what it was given
-            warn("what is recalled is found by its words alone: %s", redact(str(fault)) if redact else fault)
+            warn("what is recalled is found by its words alone: %s", self._clean(str(fault)))
         self._failed = fault.kind
 
     async def catch_up(
@@ -126,7 +130,7 @@ class Embedding:
                 for i, part in enumerate(parts_of(entry)):
                     key = key_of(number, entry.seq, i)
                     if i <= LAST_PART and key in wanted:
-                        texts[key] = entry.text[part.start : part.end]
+                        texts[key] = self._clean(entry.text[part.start : part.end])
             if texts and not await self._vectors.put(texts, generation):
                 return None  # something was removed meanwhile, perhaps this: it is looked at again
             left -= len(texts)

@@ -1,0 +1,61 @@
+"""What an embedder is given is what the policy leaves: of a question, of a document, of entries that are older."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from palimpsest import Memory
+
+SECRET = "walrus@example.org"
+
+
+class Listening:
+    """An embedder that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __call__(self, texts: Sequence[str]) -> list[list[float]]:
+        self.heard += texts
+        return [[1.0, float(len(text)), 2.0] for text in texts]
+
+
+@pytest.fixture
+def listening() -> Listening:
+    return Listening()
+
+
+def test_a_question_is_embedded_without_what_is_private(listening: Listening) -> None:
+    """However somebody searches: a session, a memory, a knowledge base, a context's recall."""
+    with Memory.open("memory://", privacy="default", embedder=listening) as memory:
+        session = memory.session("s", max_tokens=2_000, tail_share=0.3)
+        session.add_user_message("The cats are grey.")
+        base = memory.knowledge("handbook")
+        base.add("cats", f"Ask {SECRET} about cats.")
+
+        session.recall(f"cats of {SECRET}")
+        memory.recall(f"cats by {SECRET}")
+        base.search(f"cats with {SECRET}")
+        session.context(recall=f"cats for {SECRET}")
+
+    assert {f"cats {how} [REDACTED]" for how in ("of", "by", "with", "for")} <= set(listening.heard)
+    assert [text for text in listening.heard if "walrus" in text] == []
+
+
+def test_entries_that_are_older_than_the_policy_are_embedded_as_it_leaves_them(
+    listening: Listening, tmp_path: Path
+) -> None:
+    """Words are still found as they are stored."""
+    where = f"sqlite:///{tmp_path}/log.db"
+    with Memory.open(where) as before:
+        before.session("s").add_user_message(f"Write to {SECRET} about the cats.")
+
+    with Memory.open(where, privacy="default", embedder=listening) as memory:
+        found = memory.session("s").recall("walrus")
+
+    assert [one.text for one in found.passages] == ["Write to [REDACTED] about the cats."]
+    assert "Write to [REDACTED] about the cats." in listening.heard
+    assert [text for text in listening.heard if "walrus@" in text] == []
