@@ -125,7 +125,8 @@ _NAMED = re.compile(
 )
 _FOREIGN = re.compile(r"kennwort|contrase(?:n\?|n|\?)a|clave")
 _NAME_BEFORE, _NAME_AFTER = re.compile(r"[\w.-]*"), re.compile(r"[\w.-]{0,64}", re.ASCII)
-_ASSIGNS = re.compile(r"""\\{0,3}["'\])]{0,2}\s{0,4}(?:=>|:=|==?|:|\b(?:ist?|est?)\b:?)\s{0,4}""")
+_ASSIGNS = re.compile(r"""\\{0,3}["'\])]{0,2}\s{0,4}(?:=>|:=|==?|\uff1d|[:\uff1a]|\b(?i:ist?|est?)\b:?)\s{0,4}""")
+_EQUAL = frozenset("=\uff1d")
 _FLAG = re.compile(r"[ \t]{1,4}")
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,4}", re.IGNORECASE)
 _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
@@ -139,7 +140,8 @@ _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64})
 _NEAR = 256
 _MYSQL = re.compile(r"mysql\w*(?:[ \t]+[^\s;|&]{1,64}){0,8}?[ \t]+-p([^\s\"';|&]{3,256})")
 _PIN = re.compile(
-    r"(?:\bPIN|\bpin code)\b[\"']?(?:\s{0,4}[:=]\s{0,4}|\s{1,4}(?:ist?|est?)\s{1,4})"
+    r"(?:\bPIN(?:[ -]?(?i:code|number))?|\b(?i:pin[ -]?(?:code|number)))\b"
+    r"[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})"
     r"([0-9]{4,8})(?![\w.,:/-]{0,64}[0-9])"
 )
 _NO_VALUES = (
@@ -155,7 +157,7 @@ _CODE = re.compile(
 CREDENTIAL_SIGN = (
     r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|e?(?:$|[^a-z]))|pwd|credential"
     r"|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|kennwort|contrase|clave|cookie|sig=|signature=|curl|mysql"
-    r"|(?:^|[^0-9a-z_])pin[^0-9a-z_]"
+    r"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])"
 )
 
 
@@ -191,7 +193,7 @@ def _in_commands(text: str, lower: str) -> Iterator[Span]:
         yield from _given(_SIGNED, lower)
     if "mysql" in lower:
         yield from _given(_MYSQL, text)
-    if "PIN" in text or "pin code" in text:
+    if "pin" in lower:
         yield from _given(_PIN, text)
     if "curl" in lower:
         for match in _LOGIN.finditer(text):
@@ -205,17 +207,16 @@ def _given(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
 
 def may_hold_credential(scan: Scan) -> bool:
     """Whether something could be given a value, and a name of a secret, a bearer or a user is there."""
-    if not scan.may_assign:
-        return False
     lower = scan.lower
-    return (
+    named = (
         ("key" in lower or "token" in lower or "pass" in lower or "cre" in lower)  # secret, credential
         or ("authorization" in lower or "bearer" in lower)
         or ("pwd" in lower or ("@" in lower and "://" in lower))
-        or ("kennwort" in lower or "contrase" in lower or "clave" in lower or "PIN" in scan.text or "pin code" in lower)
+        or ("kennwort" in lower or "contrase" in lower or "clave" in lower or "pin" in lower)
         or ("cookie" in lower or "curl" in lower or "mysql" in lower)
         or ("=" in lower and ("sig=" in lower or "signature=" in lower))
     )
+    return named and scan.may_assign
 
 
 def _value_of(text: str, start: int, end: int) -> Span | None:
@@ -241,7 +242,7 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
     if bare is None or text[bare.end() : bare.end() + 1] in ("(", "["):
         return None
     value = bare.group().rstrip(".!?:")
-    certain = scheme is not None or "=" in assigns.group()
+    certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group())
     if not _is_secret(value, word, certain=certain, spoken=any(map(str.isalpha, assigns.group()))):
         return None
     return Span(place, place + len(value), "credential")

@@ -29,6 +29,8 @@ SPACES, DASHES = (
 EDGE, END = r"(?:^|[^0-9A-Za-z.]|(?:^|[^0-9])\.)", "(?:$|[^0-9A-Za-z])"
 """Of signs (`recognisers`), what `is_apart` asks for before and behind a number, as far as ASCII tells."""
 
+_GIVES = re.compile(r"\b(?:ist?|est?)\b|bearer|[\uff1a\uff1d]", re.IGNORECASE)
+
 LONG_WORD = 20
 """Characters that a key or token has at least."""
 
@@ -76,9 +78,9 @@ class Scan:
     def may_assign(self) -> bool:
         """Whether something could be given a value: with a sign, in words, by a flag, or to a bearer."""
         text = self.text
-        signs = ":" in text or "=" in text or "--" in text or " -p" in text or "</" in text
-        verbs = " is " in text or " ist " in text or " es " in text or " est " in text
-        return signs or verbs or "earer" in text or "EARER" in text
+        if ":" in text or "=" in text or "--" in text or "-p" in text or "</" in text or " is " in text:
+            return True
+        return _GIVES.search(text) is not None
 
     @property
     def lower(self) -> str:
