@@ -13,6 +13,7 @@ import pytest
 from commands import run
 from palimpsest import ConfigError, Memory, PalimpsestError
 from palimpsest.resources import Resources
+from palimpsest.resources.opening import session_options
 
 LOGIN = "redis://agent:sesame@127.0.0.1:1/0"
 PREFIX = "PALIMPSEST_MEMORY_"
@@ -109,6 +110,47 @@ def test_the_command_line_shows_no_login(command: tuple[str, ...], here: Path) -
 
     assert told.exit_code != 0
     assert "sesame" not in told.output
+
+
+GIVEN = {
+    "resource": "memory",
+    "id": "m",
+    "type": "token_based",
+    "max_tokens": 1000,
+    "persistence": {"type": "sqlite", "url": "sqlite:///chats.db", "ttl": "1d"},
+    "summarizer": {
+        "model": "openai:gpt-4o",
+        "base_url": "https://agent:sesame@proxy.example/v1?api_key=sesame",
+        "settings": {"extra_headers": {"Authorization": "Bearer sesame"}, "temperature": 0.2},
+    },
+}
+
+
+def test_a_summarizer_s_secrets_are_used_and_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in no file of the store, in nothing that is printed of a definition, and in what asks the model."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    (here / "m.json").write_text(json.dumps(GIVEN))
+    with Resources.load(GIVEN) as resources:
+        session = resources.session({"id": "m", "key": "k"})
+        session.add_user_message("hello")
+        told = [resources["m"], resources["m"].effective(), resources.memory("m").definitions(), session.options]
+        made = session_options(resources["m"])["summarizer"]
+
+    asks = [made.base_url, made.settings["extra_headers"]["Authorization"], made.settings["temperature"]]
+    assert asks == ["https://agent:sesame@proxy.example/v1?api_key=sesame", "Bearer sesame", 0.2]
+    shown = [run("config", *words).output for words in (("show", "m.json"), ("show", "m.json", "--json"))]
+    kept = b"".join(path.read_bytes() for path in here.glob("chats.db*"))
+    assert all("gpt-4o" in text for text in shown)
+    assert b"gpt-4o" in kept
+    assert [text for text in (*shown, *map(repr, told), repr(kept)) if "sesame" in text] == []
+
+
+def test_another_password_is_no_other_definition() -> None:
+    """A digest says what a memory is, and nothing of its secrets."""
+    changed = json.loads(json.dumps(GIVEN).replace("sesame", "barley"))
+    one, two = (Resources.load(given)["m"].digest for given in (GIVEN, changed))
+
+    assert one == two
 
 
 def test_a_login_of_any_signs_is_not_shown() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _KEY = (  # a text, which `re` compiles when the first is looked for, and keeps: a start does without
     r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])"
@@ -19,7 +19,7 @@ _LOGIN = r"(?<=://)(?:[^\s/@:]{0,256}:\S{0,1024}|[^\s/]{1,1024})@"
 """User and password of an address: up to the last "@", for a password may have any sign, "/" and "@" too."""
 
 _SETTING = r"""(?i)(?<=[?&;])([\w.-]{0,64}?(?:pass|pwd|secret|token|key|credential)[\w.-]{0,64}=)[^\s&"'<>#]+"""
-_MASKED = r"(?i)(?:.*[^a-z])?(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|api_?key)"
+_MASKED = r"(?i)(?:.*[^a-z])?(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|api[_-]?key|authorization)"
 """Names of settings whose values are not shown: of an address, and of a mapping."""
 
 DEEP = 8
@@ -92,3 +92,27 @@ def _setting(name: object, value: object, depth: int) -> object:
     if isinstance(name, str) and isinstance(value, str) and re.fullmatch(_MASKED, name):
         return "…"
     return shown(value, depth)
+
+
+def sealed(value: Any) -> Any:
+    """A value of plain JSON, with a `Secret` for each text that says the user of an address, or stands under the name
+    of a secret: what is made of it holds, prints and stores none."""
+    return _sealed(None, value)
+
+
+def _sealed(name: object, value: Any) -> Any:
+    if isinstance(value, str):
+        is_named = isinstance(name, str) and re.fullmatch(_MASKED, name) is not None
+        return Secret(value.encode("utf-8", "surrogatepass")) if is_named or without_login(value) != value else value
+    if isinstance(value, Mapping):
+        return {key: _sealed(key, held) for key, held in value.items()}
+    return [_sealed(name, held) for held in value] if isinstance(value, list | tuple) else value
+
+
+def unsealed(value: Any) -> Any:
+    """The value with its secrets told."""
+    if isinstance(value, Secret):
+        return value.reveal().decode("utf-8", "surrogatepass")
+    if isinstance(value, Mapping):
+        return {key: unsealed(held) for key, held in value.items()}
+    return [unsealed(held) for held in value] if isinstance(value, list | tuple) else value

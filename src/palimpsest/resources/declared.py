@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors.secret import sealed
 from palimpsest.log import values
 from palimpsest.log.head import SessionKey
 from palimpsest.log.late import dumps, sha256
@@ -192,7 +193,7 @@ class _Reader:
                 self._options[name] = self._root[name]
         summarizer = self._root.get("summarizer")
         if summarizer is not None and each_fault(self._problems, ("summarizer",), summarizer, check_summarizer):
-            self._options["summarizer"] = summarizer
+            self._options["summarizer"] = sealed(summarizer)
 
     def _check_said_once(self, name: str) -> None:
         """Note an option that a documented key says otherwise."""
@@ -265,7 +266,7 @@ class _Reader:
 
 def _digested(root: Mapping[str, Any]) -> Any:
     """What a digest is made of: all that is said but for secrets, which say nothing of a memory."""
-    said = plain(root)
+    said = plain({**root, **{key: sealed(root[key]) for key in ("summarizer", "token_provider") if key in root}})
     if isinstance(said.get("token_provider"), dict):
         said["token_provider"].pop("api_key", None)
     place = said.get("persistence")

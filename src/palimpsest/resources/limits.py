@@ -8,7 +8,7 @@ from math import floor
 from typing import Any
 
 from palimpsest.errors import ConfigError, nearest
-from palimpsest.errors.secret import Secret
+from palimpsest.errors.secret import Secret, sealed
 from palimpsest.log import values
 from palimpsest.resources.allocation import allocation_of
 from palimpsest.resources.payloads import KEYS as SIZES
@@ -143,7 +143,8 @@ def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     if isinstance(fallback, str) and known is None and fallback not in ENCODINGS:
         allowed = f"a model of the table, or {', '.join(ENCODINGS)}"
         problems.add(("token_provider", "fallback"), fallback, allowed, nearest=nearest(fallback, model_names()))
-    said = {key: given[key] for key in ("provider", "model", "endpoint", "api_key_env", "settings") if given.get(key)}
+    used = ("provider", "model", "endpoint", "api_key_env", "settings")
+    said = sealed({key: given[key] for key in used if given.get(key)})
     if isinstance(secret := given.get("api_key"), str) and secret.startswith("${"):
         said.setdefault("api_key_env", secret[2:-1])
     elif isinstance(secret, str):

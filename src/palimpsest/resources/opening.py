@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from palimpsest.errors import ConfigError
-from palimpsest.errors.secret import Secret
+from palimpsest.errors.secret import unsealed
 from palimpsest.log.head import Definition
 from palimpsest.resources.allocation import RECALLS, shared_out
 from palimpsest.resources.definition import Resource, plain
@@ -46,7 +46,7 @@ def session_options(resource: Resource, given: Mapping[str, Any] | None = None) 
     if isinstance(summarizer, Mapping):
         from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # an extra, for who has one
 
-        said = dict(summarizer)
+        said = unsealed(summarizer)
         name = said.pop("api_key_env", None)
         if name is not None:
             said["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
@@ -58,12 +58,10 @@ def session_options(resource: Resource, given: Mapping[str, Any] | None = None) 
 
 def _counting(resource: Resource, given: Mapping[str, Any]) -> Any:
     """What asks the counting service that a memory names, with what counts where that fails."""
-    said = dict(given)
+    said = unsealed(given)
     provider, fallback = said.pop("provider"), said.pop("fallback", DEFAULT_ENCODING)
     if (name := said.pop("api_key_env", None)) is not None:
         said["api_key"] = _variable(name, f"memory {resource.id!r}: token_provider.api_key_env")
-    elif isinstance(secret := said.get("api_key"), Secret):
-        said["api_key"] = secret.reveal().decode()
     named = f"{provider}:{said['model']}" if said.get("model") else provider
     return FallbackCounter(COUNTERS.find(provider)(said), fallback, name=named)
 
