@@ -101,3 +101,18 @@ def test_an_erasure_finds_a_text_across_pieces() -> None:
 
         assert session.erase(Query(text="quay street")).entries == 1
         assert [entry.erased for entry in session.entries()] == [True, False]
+
+
+@pytest.mark.parametrize("format", SHAPES)
+def test_pieces_that_are_stored_already_are_redacted_afterwards(format: str) -> None:
+    """A scan finds what is split, takes it out, and finds nothing more; what is left can be sent."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format, max_tokens=8_000)
+        session.add(SHAPES[format](["The password", " is: ", "sesame9x", "."]), format=format)
+
+        assert memory.scan("default").findings == {("credential", "content"): 1}
+        assert memory.scan("default", apply=True).redacted == 1
+        assert memory.scan("default").findings == {}
+        sent = json.dumps(session.context(format=format).messages)
+
+    assert ("sesame9x" in sent, RED in sent) == (False, True)
