@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
-from palimpsest import AsyncMemory, Memory
+from palimpsest import AsyncMemory, Memory, Session
 from palimpsest.compat.agterm import AsyncMemoryManager, MemoryManager
 from palimpsest.compat.firefly import ConversationMemory
 from palimpsest.integrations.openai import remember
@@ -191,3 +193,65 @@ def test_a_tool_tells_the_model_nothing_private() -> None:
         ]
 
     assert [text for text in told if "[REDACTED]" not in text or "walrus" in text] == []
+
+
+STREAMS: dict[str, list[Any]] = {
+    "chat": [
+        {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "hi"}}]},
+        {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}},
+    ],
+    "messages": [
+        {"type": "message_start", "message": {"id": "m", "role": "assistant", "usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ],
+    "contents": [
+        {
+            "candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "index": 0}],
+            "usageMetadata": {"promptTokenCount": 1},
+        },
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "!"}]}, "finishReason": "STOP"}]},
+    ],
+}
+
+
+def changed(value: Any, chance: random.Random) -> Any:
+    """The value with something private in the place of one of its leaves."""
+    if isinstance(value, dict) and value:
+        key = chance.choice(list(value))
+        return {**value, key: changed(value[key], chance)}
+    if isinstance(value, list) and value:
+        at = chance.randrange(len(value))
+        return [*value[:at], changed(value[at], chance), *value[at + 1 :]]
+    return chance.choice((SECRET, {SECRET: SECRET}, [SECRET], [[SECRET]], {"text": SECRET}))
+
+
+def answered(session: Session, events: list[Any]) -> None:
+    """Store an answer that comes as these events."""
+    with session.stream() as answer:
+        for event in events:
+            answer.feed(event)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut off"])
+@pytest.mark.parametrize("kind", STREAMS)
+def test_no_error_of_a_streamed_answer_quotes_what_is_private(kind: str, cut: bool) -> None:
+    """One leaf of its events is private, wherever it is: neither an event nor the end of the block quotes it."""
+    faults = list[tuple[int, Exception]]()
+    with Memory.open("memory://", privacy="default") as memory:
+        for seed in range(300):
+            chance = random.Random(seed)
+            events = list(STREAMS[kind])
+            at = chance.randrange(len(events))
+            events[at] = changed(events[at], chance)
+
+            fed = partial(answered, memory.session(f"s{seed}"), events[: -1 if cut else None])
+            if (fault := fault_of(fed)) is not None:
+                faults.append((seed, fault))
+
+    assert len(faults) > 20
+    assert [seed for seed, fault in faults if any("walrus" in text for text in of_error(fault))] == []

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from palimpsest.errors import ConfigError
 from palimpsest.formats.received import answer_stream
 from palimpsest.log.entry import Entry
+from palimpsest.runtime.hushing import quietly
+from palimpsest.runtime.logs import Redact
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.adding.verbs import checked_key
 
@@ -55,8 +57,8 @@ class Answer:
 class Streaming:
     """The streamed answers of one session."""
 
-    def __init__(self, add: Add, usage: UsageRecorder) -> None:
-        self._add, self._usage = add, usage
+    def __init__(self, add: Add, usage: UsageRecorder, redact: Redact | None) -> None:
+        self._add, self._usage, self._redact = add, usage, redact
 
     def stream(
         self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
@@ -73,9 +75,15 @@ class Streaming:
         try:
             yield answer
         except BaseException:
-            answer.entries = await self._stored(stream, cut_off, key, metadata)
+            answer.entries = await self._quietly_stored(stream, cut_off, key, metadata)
             raise
-        answer.entries = await self._stored(stream, cut_off, key, metadata)
+        answer.entries = await self._quietly_stored(stream, cut_off, key, metadata)
+
+    async def _quietly_stored(
+        self, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
+    ) -> tuple[Entry, ...]:
+        with quietly(self._redact):
+            return await self._stored(stream, cut_off, key, metadata)
 
     async def _stored(
         self, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
