@@ -1,6 +1,7 @@
 """Write the synchronous faces of asynchronous classes: in `src/palimpsest/sessions`, `sync.py`,
 `working_sync.py` and `knowledge_sync.py`;
-and `sync.py` of each door for programs of another memory, which is its asynchronous module without what waits.
+and the synchronous modules of declared memories, and of doors for programs of other memories, each of which is its
+asynchronous module without what waits.
 
     python tools/make_sync.py [--check]
 
@@ -46,9 +47,14 @@ TARGETS = {
 DOORS = {
     "palimpsest.compat.agterm.manager": "sync",
     "palimpsest.resources.agents": "agents_sync",
+    "palimpsest.resources.collection": "collection_sync",
     "palimpsest.resources.operations": "operations_sync",
 }
-"""Modules of which every word is written again but for `PLAIN`, and what the synchronous one is called beside them."""
+"""Modules of which every word is written again but for `PLAIN` and `WAITING`, and what the synchronous one is called
+beside them."""
+
+WAITING = {"palimpsest.resources.collection": ["worker"]}
+"""Verbs of such modules that only a program with an event loop has."""
 
 PLAIN = {
     " over the sessions of a memory. `sync.py` is written out of it.": " over the sessions of a memory.",
@@ -63,10 +69,15 @@ PLAIN = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "completed": "ended",
+    ": declared memories by id. `collection_sync.py` is written out of it.": ": declared memories by id.",
+    "first used, for programs with an event loop:\n    `async with": "first used:\n    `with",
+    " of a declared one; its first verb opens the store.": " of a declared one.",
     ": a declared memory by its keys. `operations_sync.py` is written out of it.": ": a declared memory by its keys.",
     "A declared memory by its keys, for programs with an event loop. Made": "A declared memory by its keys. Made",
     "together. `agents_sync.py` is written out of it.": "together.",
     "together, for programs with an event loop. Made by\n    `": "together. Made by\n    `",
+    "resources.agents import": "resources.agents_sync import",
+    "resources.operations import": "resources.operations_sync import",
     "AsyncAgentMemory": "AgentMemory",
     "AsyncDeclaredMemory": "DeclaredMemory",
     "AsyncResources": "Resources",
@@ -383,8 +394,7 @@ def rendered(name: str, cores: Sequence[str]) -> str:
 
 def door(name: str) -> str:
     """Return the text of a door's synchronous module."""
-    lines = load(name).lines
-    text = "".join(lines)
+    text = "".join(_plain_lines(name))
     for words, instead in PLAIN.items():
         text = text.replace(words, instead)
     told, _, rest = text.partition("\n\n")
@@ -394,14 +404,23 @@ def door(name: str) -> str:
     return formatted(f"{told}\n\n{edit}\n\n{rest}", home(name))
 
 
+def _plain_lines(name: str) -> list[str]:
+    """The lines of a door's asynchronous module without the verbs that its synchronous one has not."""
+    module, left_out = load(name), set[int]()
+    for node in (one for cls in module.classes.values() for one in cls.body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in WAITING.get(name, ()):
+            left_out |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    return [line for number, line in enumerate(module.lines, 1) if number not in left_out]
+
+
 def home(name: str) -> Path:
     """Where a door's synchronous module is."""
     return SOURCE.joinpath(*name.split(".")).with_name(f"{DOORS[name]}.py")
 
 
 def formatted(text: str, path: Path) -> str:
-    """The text of a module with its imports in order, and formatted."""
-    for command in (["check", "--select", "I", "--fix-only"], ["format"]):
+    """The text of a module with its imports in order, and those alone that it needs, and formatted."""
+    for command in (["check", "--select", "F401,I", "--fix-only"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(path), "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, check=True, encoding="utf-8").stdout  # noqa: S603
     return text

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from palimpsest.resources.agents import AsyncAgentMemory as AsyncAgentMemory
     from palimpsest.resources.agents_sync import AgentMemory as AgentMemory
     from palimpsest.resources.collection import AsyncResources as AsyncResources
-    from palimpsest.resources.collection import Resources as Resources
+    from palimpsest.resources.collection_sync import Resources as Resources
     from palimpsest.resources.definition import Resource as Resource
     from palimpsest.resources.definition import Setting as Setting
     from palimpsest.resources.definition import StorePlace as StorePlace
@@ -40,7 +40,7 @@ _HOMES = {
     "AsyncResources": "resources.collection",
     "Mistake": "errors.mistakes",
     "Resource": "resources.definition",
-    "Resources": "resources.collection",
+    "Resources": "resources.collection_sync",
     "Setting": "resources.definition",
     "StorePlace": "resources.definition",
     "Template": "resources.keys",

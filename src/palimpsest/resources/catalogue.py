@@ -1,0 +1,153 @@
+"""`Catalogue`: declared memories by id, and the sessions that references to them name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from palimpsest.errors import ConfigError, nearest
+from palimpsest.privacy.gate import Gate, gate_of
+from palimpsest.resources.definition import Resource, StorePlace
+from palimpsest.resources.keys import Template
+from palimpsest.resources.loading import loaded
+from palimpsest.resources.opening import opened_with, session_options
+from palimpsest.runtime.hushing import quietly
+from palimpsest.sessions.memory import DEFAULT_TENANT, AsyncMemory
+from palimpsest.sessions.sync import Memory
+
+M = TypeVar("M", AsyncMemory, Memory)
+
+MODES = ("read-write", "read-only")
+
+
+class Catalogue(Generic[M]):
+    """Declared memories by id. Each store is opened when the first session of it is asked for; two memories in one
+    place, under one policy, share it."""
+
+    def __init__(self, resources: Iterable[Resource], tenant: str = DEFAULT_TENANT, **options: Any) -> None:
+        self._resources = {resource.id: resource for resource in resources}
+        self._tenant, self._given = tenant, options
+        self._memories: dict[str, tuple[StorePlace, M]] = {}
+        self._gates: dict[str, Gate] = {}
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path | Mapping[str, Any],
+        *,
+        project: str = "default",
+        tenant: str = DEFAULT_TENANT,
+        **options: Any,
+    ) -> Self:
+        """Load what is declared in a file, in all files of a folder that say `resource: memory`, or in a mapping.
+
+        Nothing is opened yet. Raises InvalidResource with every mistake, its file and its line, and loads nothing then;
+        MissingExtra for YAML without the extra `config`.
+
+        Args:
+            source: a file (.yaml, .yml, .json), a folder, which is searched with the folders in it, or a mapping.
+            project: the project of memories that name none, 1 to 100 letters, digits, _ and -.
+            tenant: who owns every session, "default" by default.
+            options: further options of the memories, as `Memory.open` takes them, such as `clock`. With `where`, the
+                address of a store, all of them are kept there, in the place of what is declared.
+        """
+        return cls(loaded(source, project), tenant, **options)
+
+    def __getitem__(self, id: str) -> Resource:
+        return self._known(id, "id")
+
+    def _known(self, id: str, where: str) -> Resource:
+        found = self._resources.get(id)
+        if found is None:
+            told = f"a declared memory: {_names(self._resources)}"
+            raise ConfigError(where, id, told, nearest=nearest(id, self._resources))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._resources)
+
+    def __len__(self) -> int:
+        return len(self._resources)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {_names(self._resources)}>"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the definitions should know, each with its memory."""
+        return tuple(f"memory {one.id!r}: {text}" for one in self._resources.values() for text in one.warnings)
+
+    def _opened(self, resource: Resource, kind: type[M]) -> M:
+        """The memory of a resource: one for all that are in one place."""
+        if (where := self._given.get("where")) is not None:
+            place = msgspec.structs.replace(resource.place, backend="", address=str(where), variable=None)
+            resource = msgspec.structs.replace(resource, place=place)
+        for place, memory in self._memories.values():
+            if place == resource.place:
+                return memory
+        memory = kind.open(**{**opened_with(resource), "tenant": self._tenant, **self._given})
+        self._memories[resource.id] = resource.place, memory
+        return memory
+
+    def _quiet(self, resource: Resource) -> AbstractContextManager[None]:
+        """What keeps out of errors what the policy of a memory finds, whose store need not be open."""
+        policy = self._given.get("privacy", resource.place.privacy)
+        if policy is None:
+            return quietly(None)
+        if (gate := self._gates.get(resource.id)) is None:
+            gate = self._gates[resource.id] = gate_of(policy)
+        return quietly(gate.redact)
+
+    def _named(
+        self, reference: object, variables: Mapping[str, Any] | None, where: str = "reference"
+    ) -> tuple[Resource, str, dict[str, Any]]:
+        """The resource of a reference, the session that it names, and what the reference adds to its options."""
+        given = {"id": reference} if isinstance(reference, str) else reference
+        if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
+            raise ConfigError(where, reference, "the id of a memory, or {id, key, mode}")
+        for name in given:
+            if name not in ("id", "key", "mode"):
+                raise ConfigError(
+                    f"{where}.{name}", name, "id, key, mode", nearest=nearest(name, ("id", "key", "mode"))
+                )
+        resource, mode = self._known(given["id"], f"{where}.id"), given.get("mode", MODES[0])
+        where = f"{where} {resource.id!r}"
+        if mode not in MODES:
+            raise ConfigError(f"{where}.mode", mode, ", ".join(MODES), nearest=nearest(mode, MODES))
+        with self._quiet(resource):
+            id = _session_id(resource, given.get("key"), variables, f"{where}.key")
+        return resource, id, {"readonly": True} if mode == MODES[1] else {}
+
+    def _all_named(
+        self, references: object, variables: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> list[tuple[Resource, str, dict[str, Any]]]:
+        """The same of each reference of a list, no two of which name one session, in one format of a provider."""
+        if not isinstance(references, Sequence) or isinstance(references, str | bytes) or not references:
+            raise ConfigError("references", references, "a list of references, one at least")
+        found = list[tuple[Resource, str, dict[str, Any]]]()
+        for i, reference in enumerate(references):
+            resource, id, added = self._named(reference, variables, f"references[{i}]")
+            if any(id == other for _, other, _ in found):
+                raise ConfigError(f"references[{i}]", id, "a session that no other reference of the list names")
+            found.append((resource, id, session_options(resource, {**options, **added})))
+        formats = sorted({str(given.get("format", "openai")) for _, _, given in found})
+        if len(formats) > 1:
+            raise ConfigError("format", ", ".join(formats), "one format for all: give `format`")
+        return found
+
+
+def _session_id(resource: Resource, key: object, variables: Mapping[str, Any] | None, where: str) -> str:
+    template = Template(key, where) if isinstance(key, str) and "{" in key else None
+    if key is None:
+        template = resource.template
+        if template is None:
+            raise ConfigError(where, None, f"a key: memory {resource.id!r} has no default_key_template")
+    return resource.session_id(template.key(variables or {}) if template is not None else key)  # type: ignore[arg-type]
+
+
+def _names(resources: Iterable[str]) -> str:
+    return ", ".join(sorted(resources)) or "none"
