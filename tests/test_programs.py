@@ -31,7 +31,7 @@ GUIDES = Path(__file__).resolve().parent.parent / "docs" / "guides"
 
 LONGEST = {
     "openai.md": 17,
-    "anthropic.md": 11,
+    "anthropic.md": 12,
     "google.md": 17,
     "summarizer.md": 14,
     "fastapi.md": 17,

@@ -1,10 +1,12 @@
-"""Type checkers take what users write with the clients of vendors: `typing_vendors`, which `mypy` reads, too."""
+"""Type checkers take what users write: the examples of the pages, and programs with the clients of vendors."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import textwrap
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import palimpsest
+from test_docs import FENCE, ROOT, listed
 
 HERE = Path(__file__).parent
 SOURCE = Path(palimpsest.__file__).parents[1]
@@ -19,6 +22,12 @@ HOMES = ["palimpsest", "palimpsest.errors", "palimpsest.strategies", "palimpsest
 """Where public names are."""
 
 PROGRAMS = ["typing_vendors.py", "typing_public.py"]
+
+UNTOLD = ["no-untyped-call", "no-untyped-def", "untyped-decorator"]
+"""What `mypy --strict` says of functions that say nothing of their types, as short examples do."""
+
+MEANT = {"docs_errors.py": ["call-arg"]}
+"""Mistakes that a page makes to show what comes of them."""
 
 
 def copied(folder: Path) -> list[str]:
@@ -44,6 +53,39 @@ def test_mypy_accepts_what_users_write(tmp_path: Path) -> None:
     config.write_text(f"[mypy]\nstrict = True\nmypy_path = {SOURCE}\n", encoding="utf-8")
 
     assert run(folder, "mypy", "--config-file", str(config), *copied(folder)) == ""
+
+
+@pytest.mark.wide
+def test_mypy_accepts_the_examples_of_the_pages(tmp_path: Path) -> None:
+    """The examples of a page are one program that `mypy --strict` takes, those that no test runs among them."""
+    config = tmp_path / "mypy.ini"
+    own = f"strict = True\nmypy_path = {SOURCE}\nscripts_are_modules = True\ndisable_error_code = {', '.join(UNTOLD)}\n"
+    config.write_text(f"[mypy]\n{own}[mypy-asyncpg.*]\nignore_missing_imports = True\n", encoding="utf-8")
+    names = written(tmp_path)
+
+    told = run(tmp_path, "mypy", "--config-file", str(config), *names)
+
+    found: dict[str, list[str]] = {}
+    for line in told.splitlines():
+        if error := re.fullmatch(r"(\w+\.py):\d+: error: .*\[([\w-]+)]", line):
+            found.setdefault(error[1], []).append(error[2])
+    assert found == MEANT, told
+    assert len(names) > 40
+
+
+def written(folder: Path) -> list[str]:
+    """Write the Python examples of each page to a file of their own, each line where the page has it."""
+    names = []
+    for page in [ROOT / "README.md", *listed()]:
+        text, lines = page.read_text("utf-8"), list[str]()
+        for fence in FENCE.finditer(text):
+            if fence["language"] == "python":
+                lines += [""] * (text.count("\n", 0, fence.start("body")) - len(lines))
+                lines += textwrap.dedent(fence["body"]).splitlines()
+        if lines:
+            names.append(re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix(""))) + ".py")
+            (folder / names[-1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return names
 
 
 @pytest.mark.slow
