@@ -33,7 +33,7 @@ FACES = {
     "AsyncSession": ("palimpsest.sessions.session", "Session"),
     "AsyncMemory": ("palimpsest.sessions.memory", "Memory"),
     "AsyncWorkingMemory": ("palimpsest.sessions.working", "WorkingMemory"),
-    "AsyncKnowledge": ("palimpsest.sessions.knowing.knowledge", "Knowledge"),
+    "AsyncKnowledge": ("palimpsest.sessions.knowledge.base", "Knowledge"),
 }
 """Each asynchronous class: where it is, and the name of its face."""
 

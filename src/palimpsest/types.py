@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.importing.report import Imported as Imported
     from palimpsest.sessions.importing.report import ImportReport as ImportReport
     from palimpsest.sessions.importing.report import Refused as Refused
-    from palimpsest.sessions.knowing.knowledge import AsyncKnowledge as AsyncKnowledge
+    from palimpsest.sessions.knowledge.base import AsyncKnowledge as AsyncKnowledge
     from palimpsest.sessions.knowledge_sync import Knowledge as Knowledge
     from palimpsest.sessions.listing import SessionPage as SessionPage
     from palimpsest.sessions.memory import OnConflict as OnConflict
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adapted": "formats",
-    "AsyncKnowledge": "sessions.knowing.knowledge",
+    "AsyncKnowledge": "sessions.knowledge.base",
     "AutoCompact": "sessions.options",
     "CircuitBreaker": "stores.circuit_breaker",
     "CompactionResult": "sessions.compacting.result",

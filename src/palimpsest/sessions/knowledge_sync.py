@@ -10,7 +10,7 @@ from typing import Any
 from palimpsest.compaction.knowledge import SearchType
 from palimpsest.runtime.runner import drive
 from palimpsest.sessions.bases.records import KnowledgeDocument, KnowledgeHit
-from palimpsest.sessions.knowing.knowledge import AsyncKnowledge
+from palimpsest.sessions.knowledge.base import AsyncKnowledge
 
 
 class Knowledge:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erasing.sweeper import Sweeper
     from palimpsest.sessions.importing.report import ImportReport
     from palimpsest.sessions.importing.verbs import Importing, Progress
-    from palimpsest.sessions.knowing.knowledge import AsyncKnowledge
+    from palimpsest.sessions.knowledge.base import AsyncKnowledge
     from palimpsest.sessions.options import SessionOptions
     from palimpsest.sessions.recalling.recalled import IndexStatus, Recalled
     from palimpsest.sessions.recalling.verbs import Recalling
@@ -501,7 +501,7 @@ class AsyncMemory:
                 default.
             counter: what counts tokens for that, as for a session; None: the default encoding.
         """
-        from palimpsest.sessions.knowing.making import of_memory  # only for who has one
+        from palimpsest.sessions.knowledge.making import of_memory  # only for who has one
 
         return of_memory(self._scope, collection, user, embedder, text_splitter, counter_of(counter, None))
 

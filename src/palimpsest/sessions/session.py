@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.erasing.verbs import Erasing
     from palimpsest.sessions.exporting import Exporting
     from palimpsest.sessions.history import When
-    from palimpsest.sessions.knowing.knowledge import AsyncKnowledge
+    from palimpsest.sessions.knowledge.base import AsyncKnowledge
     from palimpsest.sessions.reading import Interaction, Stats
     from palimpsest.sessions.recalling.recalled import Recalled
     from palimpsest.sessions.recalling.verbs import Recalling
@@ -905,7 +905,7 @@ class AsyncSession:
         Args:
             collection: its `collection_id`, as the strategy has it; None: the only one.
         """
-        from palimpsest.sessions.knowing.making import of_session  # only for who has one
+        from palimpsest.sessions.knowledge.making import of_session  # only for who has one
 
         return of_session(self._scope, collection)
 

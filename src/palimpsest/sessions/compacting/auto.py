@@ -26,7 +26,7 @@ from palimpsest.sessions.compacting.compactor import Compactor
 from palimpsest.sessions.compacting.dues import high_water, idle_before, overtaken
 from palimpsest.sessions.compacting.flushing import flush
 from palimpsest.sessions.compacting.snapshot import Loaded
-from palimpsest.sessions.knowing import knowledge_of
+from palimpsest.sessions.knowledge import knowledge_of
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:

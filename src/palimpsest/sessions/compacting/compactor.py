@@ -31,7 +31,7 @@ from palimpsest.sessions.compacting.result import (
 from palimpsest.sessions.compacting.snapshot import Loaded, SnapshotReader
 from palimpsest.sessions.compacting.summarise import SummaryMaker
 from palimpsest.sessions.history import kinds_since
-from palimpsest.sessions.knowing import knowledge_of
+from palimpsest.sessions.knowledge import knowledge_of
 from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.summaries import Rejected

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from palimpsest.context.tail import Facts, TailPart, Text
     from palimpsest.sessions.contexts.earlier import EarlierContext
     from palimpsest.sessions.contexts.facts import ScopedFacts
-    from palimpsest.sessions.knowing.linking import SessionKnowledge
+    from palimpsest.sessions.knowledge.linking import SessionKnowledge
     from palimpsest.sessions.recalling.verbs import Recalling
     from palimpsest.stores import Store
 
@@ -138,7 +138,7 @@ class Contexts:
         return await (await loaded(self._scope.runner, make)).recollection(query)
 
     def _knowledge(self) -> SessionKnowledge:
-        from palimpsest.sessions.knowing import knowledge_of  # only for who has one
+        from palimpsest.sessions.knowledge import knowledge_of  # only for who has one
 
         return knowledge_of(self._scope)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.knowing.linking import SessionKnowledge
+    from palimpsest.sessions.knowledge.linking import SessionKnowledge
     from palimpsest.sessions.scope import SessionScope
 
 
 def knowledge_of(scope: SessionScope) -> SessionKnowledge:
     """Return the knowledge bases of a session."""
-    from palimpsest.sessions.knowing.linking import SessionKnowledge  # only for who has one
+    from palimpsest.sessions.knowledge.linking import SessionKnowledge  # only for who has one
 
     return SessionKnowledge(scope)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from palimpsest.compaction.knowledge import KnowledgeBase, TextSplitter, check_collection, loaded
 from palimpsest.errors import ConfigError
 from palimpsest.log.ids import check_id
-from palimpsest.sessions.knowing import knowledge_of
-from palimpsest.sessions.knowing.asking import hits_of
-from palimpsest.sessions.knowing.knowledge import Asking, AsyncKnowledge
+from palimpsest.sessions.knowledge import knowledge_of
+from palimpsest.sessions.knowledge.asking import hits_of
+from palimpsest.sessions.knowledge.base import Asking, AsyncKnowledge
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.knowing.searching import Searcher
+    from palimpsest.sessions.knowledge.searching import Searcher
 
 
 async def hits_of(
@@ -23,6 +23,6 @@ async def hits_of(
 
 
 def _searcher() -> type[Searcher]:
-    from palimpsest.sessions.knowing.searching import Searcher  # some 15 ms with all that it needs
+    from palimpsest.sessions.knowledge.searching import Searcher  # some 15 ms with all that it needs
 
     return Searcher
