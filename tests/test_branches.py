@@ -338,7 +338,7 @@ def test_a_rewind_takes_back_and_loses_nothing(session: Session) -> None:
     stats = session.stats()
     assert (stats.total_entries, stats.rewound_entries, stats.interactions) == (6, 6, 1)
     assert session.rewind(revision) == 0
-    with pytest.raises(EntryNotFound, match=f"no active entry {gone[0].seq}; `active_entries") as caught:
+    with pytest.raises(EntryNotFound, match=f"no active entry with the `seq` {gone[0].seq}; `active_entries") as caught:
         session.pin(gone[0].id)
     assert caught.value.entry == gone[0].seq
     session.rewind(revision + 1)

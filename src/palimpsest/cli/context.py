@@ -50,7 +50,9 @@ PARTS = (
 @click.option("--tools", metavar="@FILE|FILE", help="Tool schemas that the call brings along: a JSON list.")
 @click.option("--facts", metavar="SCOPE", multiple=True, help="Working memories whose facts stand last. Repeatable.")
 @click.option("--view", metavar="NAME", default="main", show_default=True, help="Whose context.")
-@click.option("--at", type=Whole(0), metavar="REVISION", help="What was given at this revision.")
+@click.option(
+    "--at", type=Whole(0), metavar="REVISION", help="What was given then: `palimpsest history` lists revisions."
+)
 @click.option("--format", metavar="NAME", default="openai", show_default=True, help="In which provider's messages.")
 @click.option("--messages/--report", "messages", default=False, help="The messages alone, or what they are made of.")
 @click.option(

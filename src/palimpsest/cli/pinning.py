@@ -28,7 +28,10 @@ def pin_command(store: str | None, tenant: str | None, as_json: bool, session: s
 @json_option
 @store_options
 def unpin_command(store: str | None, tenant: str | None, as_json: bool, session: str, entries: tuple[str, ...]) -> None:
-    """Let go of pins, from the next cut on. Entries that are not pinned stay as they are."""
+    """Let go of pins, from the next cut on. Entries that are not pinned stay as they are.
+
+    ENTRY is the number that `show` prints, two of them as in 3-5, or an id.
+    """
     _pin(store, tenant, session, entries, as_json=as_json, pinned=False)
 
 

@@ -131,8 +131,10 @@ def _iso(microseconds: int) -> str | None:
 @session_argument
 @click.option("--limit", type=Whole(1), metavar="N", default=20, show_default=True, help="The newest so many entries.")
 @click.option("--all", "everything", is_flag=True, help="The whole log.")
-@click.option("--entry", "one", metavar="ID|SEQ", help="This entry alone, whole.")
-@click.option("--at", type=Whole(0), metavar="REVISION", help="The log as it was at this revision.")
+@click.option("--entry", "one", metavar="ENTRY", help="This entry alone, whole: its number, or its id.")
+@click.option(
+    "--at", type=Whole(0), metavar="REVISION", help="The log as it was then: `palimpsest history` lists revisions."
+)
 @click.option("--full", is_flag=True, help="Whole texts, not their first lines.")
 @json_option
 @store_options

@@ -115,6 +115,8 @@ def diff_command(
 ) -> None:
     """Show what the model was given at one revision and at another, and what happened in between.
 
+    REV1 and REV2 are revisions, which `palimpsest history` lists.
+
     Messages that both have are counted, the others are listed: `-` was given at REV1 only, `+` at REV2 only.
     """
     with open_memory(store, tenant) as memory:
@@ -203,7 +205,12 @@ def _shown(message: Message, width: int) -> str:
 )
 @session_argument
 @click.argument("branch", required=False, metavar="[NEW]")
-@click.option("--at", type=Whole(0), metavar="REVISION", help="As the session was then. [default: now]")
+@click.option(
+    "--at",
+    type=Whole(0),
+    metavar="REVISION",
+    help="As the session was then: `palimpsest history` lists revisions. [default: now]",
+)
 @click.option("--behind", metavar="ENTRY", help="With this entry as the newest: its number, or its id.")
 @json_option
 @store_options
@@ -238,7 +245,9 @@ def fork_command(
     epilog=examples("palimpsest rewind support-7 --to 40", "palimpsest rewind support-7 --behind 12"),
 )
 @session_argument
-@click.option("--to", type=Whole(0), metavar="REVISION", help="As the session was then.")
+@click.option(
+    "--to", type=Whole(0), metavar="REVISION", help="As the session was then: `palimpsest history` lists revisions."
+)
 @click.option("--behind", metavar="ENTRY", help="With this entry as the newest: its number, or its id.")
 @json_option
 @store_options

@@ -36,7 +36,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest.errors.secret import hidden, shown, without_login
-from palimpsest.errors.wording import LISTS
+from palimpsest.errors.wording import missing
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
 from palimpsest.errors.wording import shorten as shorten
@@ -134,13 +134,12 @@ class ImportFailed(PalimpsestError, ValueError):
 
 
 class EntryNotFound(PalimpsestError, LookupError):
-    """The `session` has no `entry` with this id or number; or no "open call", no "summary", or none
+    """The `session` has no `entry` with this id or `seq`; or no "open call", no "summary", or none
     that was not rewound (an "active entry"), as `kind` says."""
 
     def __init__(self, session: str, entry: object, kind: str = "entry") -> None:
         self.session, self.entry, self.kind = session, entry, kind
-        what = kind if entry is None and kind == "summary" else f"{kind} {shorten(entry)}"
-        super().__init__(f"session {session!r} has no {what}; `{LISTS.get(kind, 'entries()')}` lists those it has")
+        super().__init__(f"session {session!r} has no {missing(kind, entry)}")
 
 
 class SessionNotFound(PalimpsestError, LookupError):

@@ -54,3 +54,10 @@ def shorten(value: object, limit: int = 80) -> str:
     text = clean(text) if clean is not None else text
     text = without_login(text[: limit + FAR])
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def missing(kind: str, entry: object) -> str:
+    """Return what a session has not, and what lists those of its kind: a whole number is the `seq` of an entry."""
+    named = f"with the `seq` {shorten(entry)}" if isinstance(entry, int) else shorten(entry)
+    what = kind if entry is None and kind == "summary" else f"{kind} {named}"
+    return f"{what}; `{LISTS.get(kind, 'entries()')}` lists those it has"

@@ -40,15 +40,16 @@ def checked_clock(clock: Callable[[], int]) -> Callable[[], int]:
     return checked
 
 
-def check_whole(value: object, where: str, *, or_none: bool = False) -> None:
+def check_whole(value: object, where: str, *, or_none: bool = False, of: str = "") -> None:
     """Raise ConfigError, naming `where`, unless the value is a whole number that may count tokens, entries or places.
 
-    With `or_none` it may be None, too.
+    With `or_none` it may be None, too. The message says what the number is `of`, such as "a revision".
     """
     if value is None and or_none:
         return
     if not is_whole(value, 0, MOST):
-        raise ConfigError(where, value, f"a whole number of at least 0 (and at most 2**53){', or None' * or_none}")
+        number = f"{of}: a whole number" if of else "a whole number"
+        raise ConfigError(where, value, f"{number} of at least 0 (and at most 2**53){', or None' * or_none}")
 
 
 def unfit(text: str) -> str | None:

@@ -120,8 +120,8 @@ class Exporting:
 
     async def messages(self, format: FormatName | None, after: int, before: int | None) -> list[Message]:
         """The log as messages of a provider."""
-        check_whole(after, "after")
-        check_whole(before, "before", or_none=True)
+        check_whole(after, "after", of="a `seq`")
+        check_whole(before, "before", or_none=True, of="a `seq`")
         scope = self._scope
         plain = Options(scope.key, format=format or scope.options.format, counter=scope.options.counter)
         head, entries, _ = await self._reader.settled(self._all)

@@ -17,6 +17,7 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Cut, Head, SessionKey
 from palimpsest.log.resuming import Walk, left_out, standing
+from palimpsest.log.values import is_whole
 from palimpsest.sessions.paging import batches_of, entries_of
 from palimpsest.stores import Store
 
@@ -42,6 +43,12 @@ def revision_of(seen: object) -> int:
     return revision
 
 
+def _revisions(head: Head, found: object) -> str:
+    """Which revisions there are, for who gave something else; what has a revision of its own is told where."""
+    own = ", such as its `revision`" if is_whole(getattr(found, "revision", None)) else ""
+    return f"a revision from 0 to {head.revision}{own}"
+
+
 class Point(msgspec.Struct, frozen=True):
     """A time of a session: the revision, and the `next_seq` of then."""
 
@@ -59,14 +66,15 @@ class History:
         """Return the time that `when` names (None: now). Raises ConfigError, naming `where`, for one that never was."""
         if when is None:
             return Point(head.revision, head.next_seq)
-        if isinstance(when, str | Entry):
+        if isinstance(when, Entry) or (isinstance(when, str) and not when.isdecimal()):
             id = when if isinstance(when, str) else when.id
             found = await self._store.fetch(self._key, ids=[id] if unfit(id) is None else ())
             if not found:
                 raise EntryNotFound(self._key.session, id)
             return Point(found[0].revision, found[0].seq + 1)
         if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
-            raise ConfigError(where, when, f"a revision from 0 to {head.revision}, or an entry")
+            entry = ", or an entry, by its id or as it is (a number is no `seq` here)"
+            raise ConfigError(where, when, _revisions(head, when) + entry)
         return await self._there(head, when, where)
 
     async def _there(self, head: Head, revision: int, where: str) -> Point:
@@ -99,7 +107,7 @@ class History:
         compacted, pinned by a change of its own, and still open. Figures are not in it.
         """
         if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= head.revision:
-            raise ConfigError("at", at, f"a revision from 0 to {head.revision}")
+            raise ConfigError("at", at, _revisions(head, at))
         point = await self._there(head, at, "at")
         if at == head.revision:
             return head

@@ -124,9 +124,11 @@ class LogReader:
         )
 
     async def named(self, id: object) -> Entry:
-        """The entry of this id, or of this number. Raises EntryNotFound, and ConfigError for a list of these."""
+        """The entry of this id, of this `seq`, or read again. Raises EntryNotFound; ConfigError for a list."""
         if isinstance(id, list | tuple | set | frozenset):
             raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
+        if isinstance(id, Entry):
+            id = id.id
         seqs: tuple[int, ...] = ()
         ids: tuple[str, ...] = ()
         if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):
@@ -139,7 +141,7 @@ class LogReader:
         return found[0]
 
     async def entry(self, id: object) -> Entry:
-        """The entry of this id, or of this number, which counts as an access. Raises EntryNotFound."""
+        """The entry that is named so, which counts as an access. Raises EntryNotFound."""
         found = await self.named(id)
         if self._store.writable and not self._options.readonly:
             await accessed(self._store, self._options.key, [found.seq])
@@ -159,8 +161,10 @@ class LogReader:
 
         Those taken back come only with `rewound`. With `at` it is the log as it was at that revision.
         """
-        for name, value in (("after", after), ("limit", limit), ("before", before), ("last", last)):
-            check_whole(value, name, or_none=name != "after")
+        check_whole(after, "after", of="a `seq`")
+        check_whole(before, "before", or_none=True, of="a `seq`")
+        for name, value in (("limit", limit), ("last", last)):
+            check_whole(value, name, or_none=True)
         if limit is not None and last is not None:
             raise ConfigError("last", last, "either `limit`, which counts from the front, or `last`")
 

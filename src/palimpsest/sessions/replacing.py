@@ -177,7 +177,7 @@ class Replacing:
             raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
         return _in_place(slots, found)
 
-    async def pin(self, ids: Iterable[str | int], *, unpin: bool) -> None:
+    async def pin(self, ids: Iterable[str | int | Entry], *, unpin: bool) -> None:
         """Pin these entries, or let go of them."""
         self._scope.may_write()
         log = LogReader(self._scope.store, self._scope.options)

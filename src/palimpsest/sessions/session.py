@@ -485,7 +485,7 @@ class AsyncSession:
             limit: the most entries to return, the first ones; None: all.
             before: a `seq`; entries from it on are left out. None: to the newest.
             last: the most entries to return, the newest ones, oldest first; None: all.
-            at: a revision, as the log was then; None: as it is now.
+            at: a revision (no `seq`), as the log was then; None: as it is now.
             rewound: whether entries that a rewind has taken back are there, too.
         """
         return await self._log.entries(after, limit, before=before, last=last, rewound=rewound, at=at)
@@ -508,13 +508,13 @@ class AsyncSession:
         """
         return await (await self._exporting()).messages(format, after, before)
 
-    async def entry(self, id: str | int) -> Entry:
+    async def entry(self, id: str | int | Entry) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
 
         Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
 
         Args:
-            id: the entry's id (text), or its `seq` (a number).
+            id: the entry's id (text), its `seq` (a number, which is no revision), or an `Entry`.
         """
         return await self._log.entry(id)
 
@@ -647,8 +647,8 @@ class AsyncSession:
             max_messages: the most messages, as the format counts them; None: the session's.
             view: the name of the window whose cuts hold; None: the session's.
             model: the one that this call is for, where it is another than the session's, or the session has none.
-            at: a revision (`ctx.revision`): rebuilds what the same call was given then, less what was erased since.
-                None: now.
+            at: a revision (`ctx.revision`, no `seq`): rebuilds what the same call was given then, less what was erased
+                since. None: now.
             tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
                 name, whole or not at all, within `tail_share`; None: nothing.
             recall: a query, such as what the user has just said: passages of the session that answer it, and that the
@@ -691,23 +691,25 @@ class AsyncSession:
         """
         return await self._adding.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
 
-    async def pin(self, *ids: str | int) -> None:
+    async def pin(self, *ids: str | int | Entry) -> None:
         """Keep these entries in every context. They stay in place until a cut passes them.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
+                EntryNotFound for one that is not there.
         """
         await (await self._replacing()).pin(ids, unpin=False)
 
-    async def unpin(self, *ids: str | int) -> None:
+    async def unpin(self, *ids: str | int | Entry) -> None:
         """Let go of pins, from the next cut on.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
+                EntryNotFound for one that is not there.
         """
         await (await self._replacing()).pin(ids, unpin=True)
 
-    async def hide(self, *ids: str | int) -> int:
+    async def hide(self, *ids: str | int | Entry) -> int:
         """Leave these entries out of every context from the next call on; return how many entries that were.
 
         Groups go whole: with a call goes its result, however late it came. Nothing is destroyed, and nothing stands for
@@ -718,17 +720,17 @@ class AsyncSession:
         that first), erased, rewound, or still waits for a result.
 
         Args:
-            ids: ids of entries, or their `seq`.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
         """
         return await (await self._compacting()).hiding.hide(ids)
 
-    async def show(self, *ids: str | int) -> int:
+    async def show(self, *ids: str | int | Entry) -> int:
         """Bring back entries that were hidden, whole groups, and return how many entries that were.
 
         Where everything together is over the budget, the next context cuts as always. Raises EntryNotFound.
 
         Args:
-            ids: ids of entries, or their `seq`.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
         """
         return await (await self._compacting()).hiding.show(ids)
 
@@ -919,7 +921,8 @@ class AsyncSession:
 
         Args:
             session_id: the new session's id; None: one is made.
-            at: a revision (a number), or the entry behind which it branches off (an id, or an `Entry`); None: now.
+            at: a revision (a number, which is no `seq`), or the entry behind which it branches off (an id, or an
+                `Entry`); None: now.
         """
         return type(self)(await (await self._timeline()).fork(session_id, at))
 
@@ -931,7 +934,8 @@ class AsyncSession:
         stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
 
         Args:
-            to: a revision (a number), or the entry behind which all is taken back (an id, or an `Entry`).
+            to: a revision (a number, which is no `seq`), or the entry behind which all is taken back (an id, or an
+                `Entry`).
         """
         return await (await self._timeline()).rewind(to)
 

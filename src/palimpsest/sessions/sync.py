@@ -424,7 +424,7 @@ class Session:
             limit: the most entries to return, the first ones; None: all.
             before: a `seq`; entries from it on are left out. None: to the newest.
             last: the most entries to return, the newest ones, oldest first; None: all.
-            at: a revision, as the log was then; None: as it is now.
+            at: a revision (no `seq`), as the log was then; None: as it is now.
             rewound: whether entries that a rewind has taken back are there, too.
         """
         return drive(self._core.entries(after=after, limit=limit, before=before, last=last, at=at, rewound=rewound))
@@ -445,13 +445,13 @@ class Session:
         """
         return drive(self._core.messages(format=format, after=after, before=before))
 
-    def entry(self, id: str | int) -> Entry:
+    def entry(self, id: str | int | Entry) -> Entry:
         """Return the entry of this id, or of this `seq` (the number that notes in a context give).
 
         Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
 
         Args:
-            id: the entry's id (text), or its `seq` (a number).
+            id: the entry's id (text), its `seq` (a number, which is no revision), or an `Entry`.
         """
         return drive(self._core.entry(id))
 
@@ -592,8 +592,8 @@ class Session:
             max_messages: the most messages, as the format counts them; None: the session's.
             view: the name of the window whose cuts hold; None: the session's.
             model: the one that this call is for, where it is another than the session's, or the session has none.
-            at: a revision (`ctx.revision`): rebuilds what the same call was given then, less what was erased since.
-                None: now.
+            at: a revision (`ctx.revision`, no `seq`): rebuilds what the same call was given then, less what was erased
+                since. None: now.
             tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
                 name, whole or not at all, within `tail_share`; None: nothing.
             recall: a query, such as what the user has just said: passages of the session that answer it, and that the
@@ -657,23 +657,25 @@ class Session:
             )
         )
 
-    def pin(self, *ids: str | int) -> None:
+    def pin(self, *ids: str | int | Entry) -> None:
         """Keep these entries in every context. They stay in place until a cut passes them.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
+                EntryNotFound for one that is not there.
         """
         drive(self._core.pin(*ids))
 
-    def unpin(self, *ids: str | int) -> None:
+    def unpin(self, *ids: str | int | Entry) -> None:
         """Let go of pins, from the next cut on.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number). Raises EntryNotFound for one that is not there.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
+                EntryNotFound for one that is not there.
         """
         drive(self._core.unpin(*ids))
 
-    def hide(self, *ids: str | int) -> int:
+    def hide(self, *ids: str | int | Entry) -> int:
         """Leave these entries out of every context from the next call on; return how many entries that were.
 
         Groups go whole: with a call goes its result, however late it came. Nothing is destroyed, and nothing stands for
@@ -684,17 +686,17 @@ class Session:
         that first), erased, rewound, or still waits for a result.
 
         Args:
-            ids: ids of entries, or their `seq`.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
         """
         return drive(self._core.hide(*ids))
 
-    def show(self, *ids: str | int) -> int:
+    def show(self, *ids: str | int | Entry) -> int:
         """Bring back entries that were hidden, whole groups, and return how many entries that were.
 
         Where everything together is over the budget, the next context cuts as always. Raises EntryNotFound.
 
         Args:
-            ids: ids of entries, or their `seq`.
+            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
         """
         return drive(self._core.show(*ids))
 
@@ -876,7 +878,8 @@ class Session:
 
         Args:
             session_id: the new session's id; None: one is made.
-            at: a revision (a number), or the entry behind which it branches off (an id, or an `Entry`); None: now.
+            at: a revision (a number, which is no `seq`), or the entry behind which it branches off (an id, or an
+                `Entry`); None: now.
         """
         return Session(drive(self._core.fork(session_id, at=at)))
 
@@ -888,7 +891,8 @@ class Session:
         stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
 
         Args:
-            to: a revision (a number), or the entry behind which all is taken back (an id, or an `Entry`).
+            to: a revision (a number, which is no `seq`), or the entry behind which all is taken back (an id, or an
+                `Entry`).
         """
         return drive(self._core.rewind(to))
 

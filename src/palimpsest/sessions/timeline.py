@@ -31,8 +31,8 @@ class Timeline:
 
     async def history(self, after: int, before: int | None) -> list[Record]:
         """What happened to the session."""
-        check_whole(after, "after")
-        check_whole(before, "before", or_none=True)
+        check_whole(after, "after", of="a revision")
+        check_whole(before, "before", or_none=True, of="a revision")
         return await self._past.history(await self._scope.head(), after, before)
 
     async def fork(self, session_id: str | None, at: When | None) -> SessionScope:

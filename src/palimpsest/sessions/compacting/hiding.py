@@ -27,15 +27,15 @@ class Hiding:
         self._log = LogReader(scope.store, scope.options)
         self._snapshots = SnapshotReader.of(scope)
 
-    async def hide(self, ids: Iterable[str | int]) -> int:
+    async def hide(self, ids: Iterable[str | int | Entry]) -> int:
         """Leave the groups of these entries out of every context; how many entries were not left out before."""
         return await self._change(tuple(ids), "hidden")
 
-    async def show(self, ids: Iterable[str | int]) -> int:
+    async def show(self, ids: Iterable[str | int | Entry]) -> int:
         """Bring the groups of these entries back; how many entries were left out."""
         return await self._change(tuple(ids), "shown")
 
-    async def _change(self, ids: Sequence[str | int], reason: str) -> int:
+    async def _change(self, ids: Sequence[str | int | Entry], reason: str) -> int:
         scope = self._scope
         scope.may_write()
         while ids:

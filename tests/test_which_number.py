@@ -1,0 +1,138 @@
+"""A whole number names an entry (its `seq`) or a time (a revision): every verb and command says which one it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import pytest
+
+from palimpsest import ConfigError, Entry, Memory, Session
+from palimpsest.cli.app import COMMANDS, palimpsest
+from palimpsest.errors import EntryNotFound
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """A session of three entries in two revisions."""
+    with Memory.open("memory://") as memory:
+        chat = memory.session("one", max_tokens=1_000)
+        chat.add([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+        chat.add_user_message("c")
+        yield chat
+
+
+NAMES: dict[str, Callable[[Entry], Any]] = {
+    "seq": lambda one: one.seq,
+    "id": lambda one: one.id,
+    "entry": lambda one: one,
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_an_entry_is_named_by_its_seq_its_id_or_itself(session: Session, name: Callable[[Entry], Any]) -> None:
+    """Whoever holds an entry gives it as it is."""
+    first, second, third = session.entries()
+
+    session.pin(name(first))
+    assert session.stats().pinned == 1
+    session.unpin(name(first))
+    assert session.stats().pinned == 0
+    assert session.entry(name(first)).id == first.id
+    assert session.hide(name(second)) == 1
+    assert session.show(name(second)) == 1
+    assert session.erase([name(third)]).entries == 1
+
+
+def test_an_entry_of_another_session_is_not_there(session: Session) -> None:
+    """An entry that is given is looked up by its id, not by its place."""
+    with Memory.open("memory://") as memory:
+        other = memory.session("other").add_user_message("x")
+
+    with pytest.raises(EntryNotFound, match=other.id):
+        session.pin(other)
+
+
+VERBS: dict[str, Callable[[Session, Any], Any]] = {
+    "entry": lambda session, number: session.entry(number),
+    "pin": lambda session, number: session.pin(number),
+    "unpin": lambda session, number: session.unpin(number),
+    "hide": lambda session, number: session.hide(number),
+    "show": lambda session, number: session.show(number),
+    "erase": lambda session, number: session.erase(number),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_a_number_that_no_entry_has_is_said_to_be_a_seq(session: Session, verb: Callable[[Session, Any], Any]) -> None:
+    """A revision in the place of an entry is told apart."""
+    with pytest.raises(EntryNotFound, match="session 'one' has no entry with the `seq` 9;"):
+        verb(session, 9)
+
+
+PAST: dict[str, Callable[[Session, Any], Any]] = {
+    "context": lambda session, when: session.context(at=when),
+    "entries": lambda session, when: session.entries(at=when),
+    "fork": lambda session, when: session.fork(at=when),
+    "rewind": lambda session, when: session.rewind(when),
+}
+
+
+@pytest.mark.parametrize("verb", PAST.values(), ids=PAST)
+def test_a_number_that_was_no_time_is_said_to_be_a_revision(
+    session: Session, verb: Callable[[Session, Any], Any]
+) -> None:
+    """So is a `seq` in the place of a revision, where there is none of that number."""
+    with pytest.raises(ConfigError, match="3 is not accepted; allowed: a revision from 0 to 2"):
+        verb(session, 3)
+
+
+@pytest.mark.parametrize("verb", [PAST["context"], PAST["entries"]], ids=["context", "entries"])
+def test_what_has_a_revision_is_told_where(session: Session, verb: Callable[[Session, Any], Any]) -> None:
+    """An entry or a context in the place of a revision is refused with what to give."""
+    for given in (session.entry(2), session.context()):
+        with pytest.raises(ConfigError, match=r"allowed: a revision from 0 to 2, such as its `revision`$"):
+            verb(session, given)
+
+
+@pytest.mark.parametrize("verb", [PAST["fork"], PAST["rewind"]], ids=["fork", "rewind"])
+def test_a_branch_names_an_entry_by_id_or_itself(session: Session, verb: Callable[[Session, Any], Any]) -> None:
+    """A number is a revision there, also as a text; a `seq` is told how the entry is named."""
+    for given in (3, "3"):
+        with pytest.raises(ConfigError, match=r"or an entry, by its id or as it is \(a number is no `seq` here\)$"):
+            verb(session, given)
+    with pytest.raises(ConfigError, match="such as its `revision`"):
+        verb(session, session.context())
+
+
+def test_bounds_say_what_they_count(session: Session) -> None:
+    """Entries and messages are bounded by `seq`, records by revision."""
+    for bounded in (session.entries, session.messages):
+        with pytest.raises(ConfigError, match=r"after: .*allowed: a `seq`: a whole number"):
+            bounded(after="x")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"before: .*allowed: a `seq`: a whole number"):
+            bounded(before=-1)
+    with pytest.raises(ConfigError, match=r"after: .*allowed: a revision: a whole number"):
+        session.history(after=-1)
+    with pytest.raises(ConfigError, match=r"before: .*allowed: a revision: a whole number"):
+        session.history(before="x")  # type: ignore[arg-type]
+
+
+SAYS = {"ENTRY": "number", "ENTRY...": "number", "REVISION": "palimpsest history", "REV1": "palimpsest history"}
+"""What a command takes, and a word of what its help says about it: where such numbers are found."""
+
+
+def test_every_command_says_which_number_it_takes() -> None:
+    """The help of a command says of an entry that it is its number in `show`, and where revisions are listed."""
+    root, found = click.Context(palimpsest), set[str]()
+    for name in COMMANDS:
+        command = palimpsest.get_command(root, name)
+        assert command is not None
+        for given in command.params:
+            told = (given.help if isinstance(given, click.Option) else command.help) or ""
+            if given.metavar in SAYS and name != "history":  # which lists them
+                assert SAYS[given.metavar] in told.replace("\n", " "), f"{name} {given.metavar}"
+                found.add(name)
+
+    assert found >= {"pin", "unpin", "erase", "show", "fork", "rewind", "diff", "context"}
