@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any, Self
 
 import pytest
 
-from palimpsest import Entry, Memory
+from palimpsest import AsyncMemory, Entry, Memory
 from palimpsest.stores.file.lines import is_sound
 from writer import SESSION, turn
 
@@ -110,6 +111,19 @@ def together(processes: Iterable[Process]) -> list[list[Any]]:
     for process in processes:
         process.tell()
     return [process.end() for process in processes]
+
+
+def opened_at_once(address: str, count: int) -> None:
+    """Let so many memories open one store at once in a loop, each of which adds a session to it."""
+
+    async def one(number: int) -> None:
+        async with AsyncMemory.open(address) as memory:
+            await memory.session(f"s{number}").add_user_message("x")
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+    asyncio.run(all_of_them())
 
 
 def at_once(work: Callable[[int], object], count: int) -> None:

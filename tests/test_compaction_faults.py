@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compactor_process import STRATEGY
-from palimpsest import Memory
+from palimpsest import Memory, Session
 from processes import Process, integrity, together
 from writer import SESSION, quarters, turn
 
@@ -35,6 +35,15 @@ def killed_at(step: str, mode: str, path: Path | str, start: int, dice: random.R
         wanted -= one[0] == step
     time.sleep(dice.random() * 0.004)  # the kill is to fall anywhere in what follows; nothing waits for this
     return said + process.kill()
+
+
+def flushed_whole(session: Session, said: list[list[object]]) -> None:
+    """Check that a session verifies, and that the newest turn is there of those that a process had flushed."""
+    proof = session.verify()
+    assert proof.ok, proof.problems
+    newest = max(int(str(value)) for name, value in said if name == "flushed")
+    active = {int(entry.text.split()[-1]) for entry in session.active_entries() if entry.is_human}
+    assert newest in active or (active and max(active) > newest)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
@@ -90,12 +99,7 @@ def test_a_flush_is_all_or_nothing(path: Path | str, dice: random.Random, kills:
         said = killed_at("flushed", "flush", path, start, dice)
         start += 1000
         with Memory.open(path) as memory:
-            session = memory.session(SESSION, counter=quarters)
-            proof = session.verify()
-            assert proof.ok, proof.problems
-            newest = max(int(str(value)) for name, value in said if name == "flushed")
-            active = {int(entry.text.split()[-1]) for entry in session.active_entries() if entry.is_human}
-            assert newest in active or (active and max(active) > newest)
+            flushed_whole(memory.session(SESSION, counter=quarters), said)
         assert integrity(path) == "ok"
 
 

@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 import mongostore
 from log_rules import LogConformance, StoreFactory
 from one_loop import OnALoop
-from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest import Memory, StoreUnavailable
 from palimpsest.errors import StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
@@ -31,6 +31,7 @@ from palimpsest.stores.mongodb.scrubbing import DENIED, REMAINS, UNKNOWN, compac
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import BackendFactory, StoreConformance
+from processes import opened_at_once
 from sealed import BOTH
 from writer import quarters, turn
 
@@ -144,14 +145,8 @@ def test_twenty_open_a_new_database_at_once() -> None:
     """Each may make what is missing, and all use it."""
     address = fresh("opening")
 
-    async def one(number: int) -> None:
-        async with AsyncMemory.open(address) as memory:
-            await memory.session(f"s{number}").add_user_message("x")
+    opened_at_once(address, 20)
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(one(number) for number in range(20)))
-
-    asyncio.run(all_of_them())
     with Memory.open(address) as memory:
         assert len(memory.sessions()) == 20
     assert sorted(mongostore.documents("opening").index_information()) == ["_id_", "by_due", "by_list"]

@@ -24,6 +24,7 @@ from palimpsest.stores.postgres import open_postgres
 from palimpsest.testing import BackendFactory, StoreConformance
 from postgres_writer import watched
 from postgresstore import address_of, asked, schema_of
+from processes import opened_at_once
 from sealed import BOTH
 from writer import known_to, quarters, turn
 
@@ -134,14 +135,8 @@ def test_twenty_open_a_new_schema_at_once() -> None:
     """One makes the tables, and all others use them."""
     address = fresh("opening")
 
-    async def one(number: int) -> None:
-        async with AsyncMemory.open(address) as memory:
-            await memory.session(f"s{number}").add_user_message("x")
+    opened_at_once(address, 20)
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(one(number) for number in range(20)))
-
-    asyncio.run(all_of_them())
     with Memory.open(address) as memory:
         assert len(memory.sessions()) == 20
 

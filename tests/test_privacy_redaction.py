@@ -18,22 +18,7 @@ from palimpsest.privacy.pseudonyms import Pseudonyms
 from palimpsest.privacy.redaction import Redactor, Verdict
 from privacy_corpus import CORPUS_PIECES
 from processes import at_once
-
-KEY = b"0123456789abcdef"
-MARKER = "MARKER42"
-RED = "[REDACTED]"
-TEXT = f"say {MARKER} once"
-CLEAN = f"say {RED} once"
-
-
-def marks(**more: Any) -> Redactor:
-    return Redactor({"redact_patterns": [r"MARKER\d+"], **more})
-
-
-def kept(verdict: Verdict) -> Entry:
-    assert verdict.entry is not None
-    return verdict.entry
-
+from redactors import CLEAN, KEY, MARKER, RED, TEXT, kept, marks
 
 # --- patterns
 

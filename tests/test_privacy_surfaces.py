@@ -16,24 +16,9 @@ from palimpsest import Memory
 from palimpsest.formats import FORMATS, find_format
 from palimpsest.formats.anthropic import Anthropic
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Reasoning, Text, pack
-from palimpsest.privacy.redaction import Redactor, Verdict
+from palimpsest.privacy.redaction import Redactor
 from privacy_corpus import corpus
-
-KEY = b"0123456789abcdef"
-MARKER = "MARKER42"
-RED = "[REDACTED]"
-TEXT = f"say {MARKER} once"
-CLEAN = f"say {RED} once"
-
-
-def marks(**more: Any) -> Redactor:
-    return Redactor({"redact_patterns": [r"MARKER\d+"], **more})
-
-
-def kept(verdict: Verdict) -> Entry:
-    assert verdict.entry is not None
-    return verdict.entry
-
+from redactors import CLEAN, MARKER, RED, TEXT, kept, marks
 
 # --- surfaces
 

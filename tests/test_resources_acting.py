@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from pathlib import Path
@@ -15,14 +14,11 @@ from palimpsest.errors import InvalidEntry, InvalidResource
 from palimpsest.formats import FORMATS
 from palimpsest.formats.openai_chat import OpenAIChat
 from palimpsest.resources import AsyncResources, Resources
-from palimpsest.runtime.runner import Inline
-from palimpsest.stores import STORES
-from palimpsest.stores.memory import MemoryBackend
 from palimpsest.strategies import CallableSummarizer
 from palimpsest.testing import FakeClock
 from processes import PATIENCE
 from test_resources_cases import SHORT, compozy, load, open_in, refused, turns
-from test_store_breaker import flaky
+from unwell import flaky, hanging
 
 __all__ = ["load"]  # the fixture
 
@@ -158,19 +154,7 @@ def test_who_waits_too_long_for_a_clear_is_told(load: Any, tmp_path: Path) -> No
 @pytest.mark.anyio
 async def test_a_store_that_takes_longer_than_the_breaker_waits_is_given_up(load: Any, tmp_path: Path) -> None:
     """After `timeout`, which counts as a failure of it."""
-
-    class Hanging(MemoryBackend):
-        """One whose writes never end."""
-
-        blocking = inline = False
-
-        async def write(self, *given: Any, **named: Any) -> Any:
-            await asyncio.Event().wait()
-
-        async def together(self, start: Any, *, reads: bool = False) -> Any:
-            return await start()
-
-    STORES.register("hangingdeclared", lambda url, runner, **options: Hanging(Inline()))
+    hanging("hangingdeclared")
     source = compozy(max_tokens=100, persistence=None, store="hangingdeclared://", circuit_breaker={"timeout": "20ms"})
     path = tmp_path / "memory.json"
     path.write_text(json.dumps(source), "utf-8")

@@ -18,7 +18,7 @@ from palimpsest.testing import FakeClock
 from summaries import steps
 from talks import Scripted
 from test_resources_cases import compozy, load, open_in, refused, short, summarizer, turns, words
-from test_store_breaker import flaky
+from unwell import flaky
 
 __all__ = ["load"]  # the fixture
 

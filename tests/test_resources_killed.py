@@ -12,7 +12,7 @@ import pytest
 from compactor_process import DECLARED, later
 from palimpsest.resources import Resources
 from processes import integrity
-from test_compaction_faults import killed_at
+from test_compaction_faults import flushed_whole, killed_at
 from writer import quarters
 
 KILLS = [2, pytest.param(100, marks=pytest.mark.slow)]
@@ -36,12 +36,7 @@ def test_at17_a_flush_that_is_killed_is_done_or_not(tmp_path: Path, dice: random
     for number in range(kills):
         said = killed_at("flushed", "flush_declared", path, 1_000 * number, dice)
         with Resources.load(path) as resources:
-            session = resources.session(DECLARED, counter=quarters)
-            proof = session.verify()
-            assert proof.ok, proof.problems
-            newest = max(int(str(value)) for name, value in said if name == "flushed")
-            active = {int(entry.text.split()[-1]) for entry in session.active_entries() if entry.is_human}
-            assert newest in active or (active and max(active) > newest)
+            flushed_whole(resources.session(DECLARED, counter=quarters), said)
         assert integrity(place) == "ok"
     with Resources.load(path, clock=later(str(1_000 * kills))) as resources:  # when no dead one's turn holds it up
         session = resources.session(DECLARED, counter=quarters)

@@ -12,10 +12,10 @@ import pytest
 from palimpsest import AsyncMemory, Keys, Memory
 from palimpsest.errors import ConfigError, Conflict, StoreUnavailable
 from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import STORES
 from palimpsest.stores.circuit_breaker import BreakingBackend, CircuitBreaker
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.testing import BackendFactory, FakeClock, StoreConformance
+from unwell import Flaky, flaky, hanging
 
 
 class TestBreakingBackend(StoreConformance):
@@ -24,28 +24,6 @@ class TestBreakingBackend(StoreConformance):
     @pytest.fixture
     def backend(self, clock: FakeClock) -> BackendFactory:
         return lambda: BreakingBackend(MemoryBackend(Inline()), CircuitBreaker(), clock)
-
-
-class Flaky(MemoryBackend):
-    """Dictionaries that are away while `away` is set; `asked` counts the calls that reached them."""
-
-    def __init__(self) -> None:
-        super().__init__(Inline())
-        self.away, self.asked = False, 0
-
-    async def look(self, asks: Any) -> Any:
-        """Look, where they are not away."""
-        self.asked += 1
-        if self.away:
-            raise StoreUnavailable(self.url, "it is away")
-        return await super().look(asks)
-
-
-def flaky(name: str) -> Flaky:
-    """One that can be opened under this name."""
-    backend = Flaky()
-    STORES.register(name, lambda url, runner, **options: backend)
-    return backend
 
 
 @pytest.mark.parametrize("given", [True, {"max_failures": 5}, CircuitBreaker(reset_timeout="30s")])
@@ -94,17 +72,7 @@ def test_a_success_between_failures_begins_the_count_anew(clock: FakeClock) -> N
 
 def test_a_call_that_takes_too_long_over_a_driver_is_ended_and_counts(clock: FakeClock) -> None:
     """What was to be written is not known to be there."""
-
-    class Hanging(MemoryBackend):
-        blocking = inline = False
-
-        async def write(self, *given: Any, **named: Any) -> Any:
-            await asyncio.Event().wait()
-
-        async def together(self, start: Any, *, reads: bool = False) -> Any:
-            return await start()
-
-    STORES.register("hanging", lambda url, runner, **options: Hanging(Inline()))
+    hanging("hanging")
 
     async def main() -> None:
         given = {"timeout": "20ms", "max_failures": 1}
