@@ -24,6 +24,7 @@ def openai_chat(client: OpenAI, session: Session, tools: list[ChatCompletionFunc
     assert_type(said, ChatCompletion)
     session.add(said)
     session.add(client.chat.completions.create(model="gpt-4o", **context.request()))
+    assert_type(client.chat.completions.create(model="gpt-4o", messages=session.messages()), ChatCompletion)
     with session.stream() as answer:
         for event in client.chat.completions.create(model="gpt-4o", messages=context.messages, stream=True):
             assert_type(answer.feed(event), str)
@@ -35,6 +36,7 @@ def openai_responses(client: OpenAI, session: Session) -> None:
 
     said = client.responses.create(model="gpt-4o", input=context.messages, instructions=context.system)
     assert_type(said, Response)
+    client.responses.create(model="gpt-4o", input=session.messages(format="openai-responses"))
     session.add(said)
     session.add(client.responses.create(model="gpt-4o", **context.request()))
 
@@ -45,6 +47,7 @@ def anthropic(client: Anthropic, session: Session, tools: list[ToolParam]) -> No
 
     said = client.messages.create(model="claude", max_tokens=9, messages=context.messages, system=context.system)
     assert_type(said, Message)
+    client.messages.create(model="claude", max_tokens=9, messages=session.messages(format="anthropic"))
     session.add(said)
     session.add(client.messages.create(model="claude", max_tokens=9, **context.request(cache_breakpoints=True)))
     with (

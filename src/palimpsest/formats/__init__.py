@@ -81,8 +81,8 @@ class Format(Protocol):
         """Return the messages as entries. Raises InvalidEntry naming the place of what is malformed."""
         ...
 
-    def encode(self, entries: Sequence[Entry]) -> list[Message]:
-        """Return entries as messages, as they came in; nothing is repaired."""
+    def encode(self, entries: Sequence[Entry]) -> list[Any]:
+        """Return entries as messages of the type that the provider's client takes, as they came in, unrepaired."""
         ...
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:

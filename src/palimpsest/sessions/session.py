@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
-from palimpsest.formats import FormatName, Message
+from palimpsest.formats import FormatName
 from palimpsest.log.change import BY_REQUEST, Record
 from palimpsest.log.entry import Entry, Kind, Role, Status
 from palimpsest.log.head import Usage
@@ -492,14 +492,15 @@ class AsyncSession:
 
     async def messages(
         self, *, format: FormatName | None = None, after: int = 0, before: int | None = None
-    ) -> list[Message]:
+    ) -> list[Any]:
         """Return the log as messages of a provider, without any budget: all of it, or what has a `seq` over `after` and
         under `before`, with the whole groups at both ends.
 
         Entries that were summarised, evicted or hidden are there, and summaries are not. Left out is what was erased,
         rewound or has expired, and calls that are still open. The list is valid for the provider of `format` (default:
-        the session's), which may take system text beside it. Nothing is stored. Raises ConfigError for what is not
-        accepted, Conflict where others change the session faster than it can be read.
+        the session's), which may take system text beside it. Its items are of the type that its client takes. Nothing
+        is stored. Raises ConfigError for what is not accepted, Conflict where others change the session faster
+        than it can be read.
 
         Args:
             format: the provider's format of messages; None: the session's.
