@@ -42,6 +42,7 @@ def test_an_entry_is_named_by_its_seq_its_id_or_itself(session: Session, name: C
     assert session.entry(name(first)).id == first.id
     assert session.hide(name(second)) == 1
     assert session.show(name(second)) == 1
+    assert [one.seq for one in session.passages(name(third)).passages] == [3]
     assert session.erase([name(third)]).entries == 1
 
 
@@ -69,6 +70,17 @@ def test_a_number_that_no_entry_has_is_said_to_be_a_seq(session: Session, verb: 
     """A revision in the place of an entry is told apart."""
     with pytest.raises(EntryNotFound, match="session 'one' has no entry with the `seq` 9;"):
         verb(session, 9)
+
+
+def test_what_no_entry_is_named_by_is_refused_by_itself(session: Session) -> None:
+    """Passages say what was given, and what names an entry; an open call has no `seq`, and none is spoken of."""
+    for given in (True, 1.5, session.context()):
+        with pytest.raises(ConfigError, match=r"entries: .* allowed: entries as they are, by id, or by `seq`$"):
+            session.passages([1, given])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"entries: '1,001 names' is not accepted; allowed: at most 1,000 entries$"):
+        session.passages(range(1, 1002))
+    with pytest.raises(EntryNotFound, match="no open call 1;"):
+        session.resolve(1, status="error")  # type: ignore[arg-type]
 
 
 PAST: dict[str, Callable[[Session, Any], Any]] = {

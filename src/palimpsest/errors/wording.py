@@ -58,6 +58,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 def missing(kind: str, entry: object) -> str:
     """Return what a session has not, and what lists those of its kind: a whole number is the `seq` of an entry."""
-    named = f"with the `seq` {shorten(entry)}" if isinstance(entry, int) else shorten(entry)
+    is_seq = kind.endswith("entry") and isinstance(entry, int) and not isinstance(entry, bool)
+    named = f"with the `seq` {shorten(entry)}" if is_seq else shorten(entry)
     what = kind if entry is None and kind == "summary" else f"{kind} {named}"
     return f"{what}; `{LISTS.get(kind, 'entries()')}` lists those it has"

@@ -505,7 +505,11 @@ class Session:
         )
 
     def passages(
-        self, entries: Iterable[int | str] | int | str, *, max_tokens: int | None = 2000, start: int = 0
+        self,
+        entries: Iterable[int | str | Entry] | int | str | Entry,
+        *,
+        max_tokens: int | None = 2000,
+        start: int = 0,
     ) -> Recalled:
         """Return entries of the session as `recall` returns what it finds: for a prompt, within a budget of tokens.
 
@@ -515,7 +519,7 @@ class Session:
         applied to the rest. It counts as an access, for `lru`. Raises ConfigError for what is not accepted.
 
         Args:
-            entries: numbers (`seq`) or ids, at most 1,000.
+            entries: by `seq` (a number), by id (text), or as they are (`Entry`), one or several, at most 1,000.
             max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
             start: a character of each entry's text, from 0: what is before it is left out.
         """

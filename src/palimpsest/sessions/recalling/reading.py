@@ -18,10 +18,14 @@ MOST = 1000
 
 
 def names_of(entries: Any) -> tuple[list[int], list[str]]:
-    """The numbers and the ids of entries that are named. Raises ConfigError for what is neither."""
-    given = [entries] if isinstance(entries, int | str) else list(entries) if isinstance(entries, Iterable) else [None]
-    if len(given) > MOST or not all(isinstance(one, int | str) and not isinstance(one, bool) for one in given):
-        raise ConfigError("entries", f"{len(given):,} names", f"at most {MOST:,} numbers and ids of entries")
+    """The numbers and the ids of entries that are named. Raises ConfigError for what names none."""
+    given = list(entries) if isinstance(entries, Iterable) and not isinstance(entries, str) else [entries]
+    if len(given) > MOST:
+        raise ConfigError("entries", f"{len(given):,} names", f"at most {MOST:,} entries")
+    given = [one.id if isinstance(one, Entry) else one for one in given]
+    for one in given:
+        if not isinstance(one, int | str) or isinstance(one, bool):
+            raise ConfigError("entries", one, "entries as they are, by id, or by `seq`")
     seqs = [one for one in given if isinstance(one, int) and 0 < one < 1 << 63]
     return seqs, [one for one in given if isinstance(one, str) and unfit(one) is None]
 
