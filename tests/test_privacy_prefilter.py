@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from palimpsest.privacy.glance import Glance
 from palimpsest.privacy.policy import load, rules_of
+from palimpsest.privacy.prefilter import Prefilter
 from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.privacy.scanning import Scan
 from privacy_corpus import corpus
 
 USES = rules_of(load({"recognisers": "default"})).uses
-GLANCES = (Glance(USES, linear=True), Glance(USES, linear=False))
+PREFILTERS = (Prefilter(USES, linear=True), Prefilter(USES, linear=False))
 SPACES = ("\n", "\t", "\r\n", "\u00a0", "  ", "\u3000", "\n\n", "\\n", " \n", "\x0b", "\u2028")
 BESIDE = (*"x1-_([,./@%\\\"'`<>=:#9Z\n\0", "", "1.", "é", "中", "“", "\u200b", "ß", "ж", "\U0001f600", "\ud800")
 
@@ -26,7 +26,7 @@ def found(text: str) -> set[str]:
     return {use.name for use in USES if any(span.start < span.end for span in BUILT_IN[use.name].find(scan))}
 
 
-def asked(glance: Glance, text: str) -> set[str]:
+def asked(glance: Prefilter, text: str) -> set[str]:
     """Those that are asked."""
     return {use.name for use in glance.asked(text)[1]}
 
@@ -51,7 +51,7 @@ def test_whoever_would_find_something_is_asked(seed: int) -> None:
         start, end = sample.spans[0][:2] if sample.spans else (0, 0)
         for text in varied(sample.text, chance, (start, end)):
             finding = found(text)
-            for glance in GLANCES:
+            for glance in PREFILTERS:
                 assert finding - asked(glance, text) == set(), text
 
 
