@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from ipaddress import ip_address
 
 import msgspec
 
@@ -129,8 +130,6 @@ def _plain(kind: str, value: str) -> str:
 
 def _address(text: str) -> str:
     """An IP address in its one short form; as it is, where it is none."""
-    from ipaddress import ip_address  # 3 ms, for who gives addresses pseudonyms
-
     try:
         return str(ip_address(text))
     except ValueError:
