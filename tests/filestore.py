@@ -62,9 +62,9 @@ def log_of(folder: Path, key: SessionKey = KEY) -> Path:
     return Path(folders.log_of(str(folder), key.tenant, key.session))
 
 
-def lines_of(folder: Path) -> list[bytes]:
+def lines_of(folder: Path, key: SessionKey = KEY) -> list[bytes]:
     """The lines of that file."""
-    return log_of(folder).read_bytes().splitlines(keepends=True)
+    return log_of(folder, key).read_bytes().splitlines(keepends=True)
 
 
 def files(folder: Path, pattern: str) -> list[Path]:

@@ -9,12 +9,14 @@ import click
 import msgspec
 from rich.text import Text
 
-from palimpsest import ConfigError
+from palimpsest import ConfigError, Memory
 from palimpsest.cli.app import Whole, examples, expect_somebody, json_option, store_options
 from palimpsest.cli.failing import Conflicting, OperationFailed
 from palimpsest.cli.opening import all_sessions, open_memory, require, session_argument, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table, warn
 from palimpsest.cli.sessions import entry_json, print_entries
+from palimpsest.errors import StoreCorrupt
+from palimpsest.types import Verification
 
 if TYPE_CHECKING:
     from palimpsest import Session
@@ -225,6 +227,14 @@ def summaries_command(
             print_entries(covered[summary.id])
 
 
+def _verified(memory: Memory, name: str) -> Verification:
+    """What became of a session's entries; of one that cannot be read, why."""
+    try:
+        return memory.session(name, readonly=True).verify()
+    except StoreCorrupt as fault:
+        return Verification(problems=(fault.reason,))
+
+
 @click.command("verify", epilog=examples("palimpsest verify support-7", "palimpsest verify --json"))
 @click.argument("session", metavar="[SESSION]", required=False, shell_complete=session_ids)
 @json_option
@@ -243,7 +253,7 @@ def verify_command(store: str | None, tenant: str | None, as_json: bool, session
         progress = console(stderr=True).status("verifying …") if on_terminal() else nullcontext()
         with progress:
             for name in names:
-                found[name] = memory.session(name, readonly=True).verify()
+                found[name] = _verified(memory, name)
     if as_json:
         print_json({name: {**msgspec.to_builtins(one), "ok": one.ok} for name, one in found.items()})
     else:

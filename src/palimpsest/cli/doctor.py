@@ -175,13 +175,19 @@ def _durability(store: str | None, tenant: str | None) -> str:
 
 def _sessions(store: str | None, tenant: str | None) -> str:
     """Read every entry of every session of the tenant."""
-    sessions = entries = 0
+    sessions, entries, damaged = 0, 0, list[str]()
     with open_memory(store, tenant, create=True) as memory:
         for info in all_sessions(memory):
             sessions += 1
+            if info.damaged:
+                damaged.append(info.session)
+                continue
             for entry in all_entries(memory.session(info.session, readonly=True), rewound=True):
                 entries += 1
                 if entry.damaged:
                     where = f"entry {entry.seq} of session {info.session!r}"
                     raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
+    if damaged:
+        told = f"the head of session {', '.join(map(repr, damaged))} is damaged"
+        raise PalimpsestError(f"{told}: restore a backup, or `palimpsest delete` destroys the session")
     return f"{counted(entries, 'entry')} of {counted(sessions, 'session')} can be read"

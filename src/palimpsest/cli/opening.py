@@ -16,6 +16,7 @@ from palimpsest import ConfigError, Entry, EntryNotFound, Keys, Memory, Palimpse
 from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
+from palimpsest.errors import StoreCorrupt
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 from palimpsest.stores.opening import read_address, refuse_mistyped
@@ -106,6 +107,11 @@ def require(memory: Memory, session: str, *, whole: bool = False) -> SessionInfo
     """
     try:
         return memory.info(session)
+    except StoreCorrupt:
+        listed = memory.sessions(prefix=session, limit=1)
+        if listed and listed[0].session == session and listed[0].damaged:
+            return listed[0]
+        raise
     except SessionNotFound as missing:
         begun = memory.sessions(prefix=session, limit=CANDIDATES + 1)
         if len(begun) == 1 and not whole:

@@ -93,7 +93,10 @@ def _listing(found: Sequence[SessionInfo]) -> Any:
     for info in found:
         texts = (line(getattr(info, name) or "", TITLE) for name in said)
         rows.add_row(
-            line(info.session), *texts, *(f"{getattr(info, name):,}" for name in figures), moment(info.updated)
+            line(info.session) + (" (damaged)" if info.damaged else ""),
+            *texts,
+            *(f"{getattr(info, name):,}" for name in figures),
+            moment(info.updated),
         )
     return rows
 
@@ -112,6 +115,7 @@ def _as_json(info: SessionInfo) -> dict[str, Any]:
         "forked_at": revision,
         "created": _iso(info.created),
         "updated": _iso(info.updated),
+        "damaged": info.damaged,
     }
 
 

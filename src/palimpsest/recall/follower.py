@@ -75,7 +75,7 @@ class Follower:
         start = mark = await self.index.mark()
         behind, after = dict[str, None](), ""
         while page := await self._store.used(self._tenant, mark=mark, after=after):
-            infos = [info for _, info in page]
+            infos = [info for _, info in page if not info.damaged]
             cursors = await self.index.cursors([info.session for info in infos])
             behind |= {info.session: None for info in infos if _is_behind(info, cursors.get(info.session))}
             mark, after = page[-1][0], page[-1][1].session

@@ -143,7 +143,7 @@ class Workplace:
             until = self.now() - int(delay * 1_000_000)
             ripe = next((i for i, (_, info) in enumerate(page) if info.updated > until), len(page)) if delay else READ
             for i in range(0, min(ripe, len(page)), TAKEN):
-                yield page[i : min(i + TAKEN, ripe)]
+                yield [one for one in page[i : min(i + TAKEN, ripe)] if not one[1].damaged]
             if len(page) < READ or ripe < len(page):
                 return
 

@@ -17,9 +17,9 @@ class Erased(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
     contexts showed and that lost their words, `rebuilt` those of them that were made anew from what is left. `derived`
     counts, by name, what was removed of what is made from entries, `items` by namespace the items that went, `media`
     the images, sounds and documents among what was erased. `remains` says in plain sentences what could not be done at
-    once, and how it comes about, and which damaged entries a query could not look into. `unknown` says that nothing
-    here names the user who was to be forgotten, where that is so. With `dry_run` it is what would go, and nothing was
-    changed.
+    once, and how it comes about, and which damaged entries and sessions a query could not look into. `unknown` says
+    that nothing here names the user who was to be forgotten, where that is so. With `dry_run` it is what would go, and
+    nothing was changed.
     """
 
     entries: int = 0

@@ -69,6 +69,8 @@ def _filter(title: str | None, since: int, before: int | None, prefix: str, now:
     wanted = title.casefold() if title else ""
 
     def fits(one: SessionInfo) -> bool:
+        if one.damaged:  # nobody knows when it was written to, or what it is called
+            return one.session.startswith(prefix) and not (since or before is not None or wanted)
         return (
             one.updated >= since
             and (one.expires is None or one.expires > now)
@@ -108,7 +110,9 @@ async def _by_use(
     while page := await store.used(tenant, mark=mark, after=name, limit=chunk, newest_first=True):
         for at, one in page:
             yield f"{at}:{one.session}", one
-        if len(page) < chunk or all(one.updated < since for _, one in page):  # all that come now are older
+        if len(page) < chunk or all(
+            one.updated < since and not one.damaged for _, one in page
+        ):  # all that come now are older
             return
         mark, name = page[-1][0], page[-1][1].session
 

@@ -51,10 +51,10 @@ async def entries_of(
             yield entry
 
 
-async def sessions_of(store: Store, tenant: str) -> AsyncIterator[SessionInfo]:
-    """Yield the tenant's sessions by id. One that is made meanwhile comes if its id sorts behind those that came."""
+async def sessions_of(store: Store, tenant: str, user: str | None = None) -> AsyncIterator[SessionInfo]:
+    """Yield the tenant's sessions, or a user's, by id. One that is made meanwhile comes if its id is behind those."""
     after = ""
-    while page := await store.sessions(tenant, after=after, limit=PAGE):
+    while page := await store.sessions(tenant, after=after, limit=PAGE, user=user):
         for one in page:
             yield one
         after = page[-1].session

@@ -1257,7 +1257,8 @@ class Memory:
         limit: int | None = None,
     ) -> SessionPage:
         """Return this tenant's sessions: all that fit, or a page of them, whose `next` is `after` for the page behind
-        (None: there is none). One that is written to while the latest are listed may be left out.
+        (None: there is none). One that is written to while the latest are listed may be left out. One that cannot be
+        read is `damaged`: it fits whatever its id and its user fit, is the oldest, and a warning names it once.
 
         Raises ConfigError for what is not accepted.
 
@@ -1441,6 +1442,9 @@ class Memory:
         """Destroy the session with everything that belongs to it, its working memory too, and return whether there was
         one.
 
+        So goes one that is damaged, too; its branches keep what they share. Raises StoreCorrupt where nobody can tell
+        any more what that is, because who reads what is damaged as well.
+
         Args:
             session_id: the session's id.
         """
@@ -1466,6 +1470,9 @@ class Memory:
         that `name`, or with that `user_id` in their metadata, said, with the whole interactions that they began; one in
         which nothing else is left is deleted. Where nothing names the user, `unknown` of the result says so. Summaries
         are made anew from what is left, without a model, or withdrawn.
+
+        A session that is damaged goes where it is meant by its id, its tenant or its user; into any other nobody can
+        look, and `remains` of the result names it. It names the branches, too, that keep what one shared with them.
 
         Interrupted, the same again goes on with what is left. Sessions that come into being meanwhile are found.
         `progress` is called with the number of sessions done, and of all. `dry_run` changes nothing. Raises ConfigError
@@ -1582,8 +1589,9 @@ class Memory:
         """Erase what has expired of all that this tenant owns; return how many entries and items that were.
 
         With `untouched_for` the sessions that nobody has written to for so long are deleted, too, and counted; one that
-        somebody writes to meanwhile stays, and so do branches of one that goes. `sessions(before=…)` lists them. Raises
-        ConfigError for what is not accepted, and in a memory that only reads.
+        somebody writes to meanwhile stays, and so do branches of one that goes. `sessions(before=…)` lists them. A
+        damaged one stays: nobody knows when it was written to. Raises ConfigError for what is not accepted, and in a
+        memory that only reads; StoreCorrupt, when all else is swept, for what is damaged and may have expired.
 
         Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
         was erased elsewhere meanwhile, too.

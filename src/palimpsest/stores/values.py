@@ -49,7 +49,7 @@ class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
     `entries` counts what is neither erased nor rewound, `interactions` how many there were; `forked_from` is the
     session that it branched off, and its revision then. `user` is whose it is, `title` what it is called, `metadata`
     what else is said of it, as JSON values. `definition` is the one that its contexts are made by, where it is
-    declared.
+    declared. One that is `damaged` cannot be read: of it nothing else is known, but in a user's listing whose it is.
     """
 
     session: str
@@ -65,6 +65,7 @@ class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
     expires: int | None = None
     interactions: int = 0
     definition: Definition | None = None
+    damaged: bool = False
 
     @classmethod
     def of(cls, session: str, head: Head) -> SessionInfo:
@@ -74,8 +75,18 @@ class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
             session: its id.
             head: its head, as the store has it.
         """
-        told = {name: getattr(head, name) for name in cls.__struct_fields__ if name != "session"}
+        told = {name: getattr(head, name) for name in cls.__struct_fields__ if name not in ("session", "damaged")}
         return cls(session=session, **told)
+
+    @classmethod
+    def unread(cls, session: str, user: str | None = None) -> SessionInfo:
+        """A session whose head is damaged.
+
+        Args:
+            session: its id.
+            user: whose it is, where that is known otherwise.
+        """
+        return cls(session=session, entries=0, revision=0, epoch=0, created=0, updated=0, user=user, damaged=True)
 
     @property
     def created_at(self) -> datetime:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.formats import words_of
 from palimpsest.log import values
 from palimpsest.log.checks import check_progress
@@ -20,11 +20,12 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased, media_in
+from palimpsest.sessions.erasing.damaged import destroyed, destroyed_of, is_damaged, unread
 from palimpsest.sessions.erasing.eraser import Eraser, Lost, checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.knowledge import forget_knowledge
 from palimpsest.sessions.erasing.query import Query
-from palimpsest.sessions.erasing.selection import SelectedAll, SelectedByQuery
+from palimpsest.sessions.erasing.selection import Picked, SelectedAll, SelectedByQuery
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
@@ -32,7 +33,7 @@ from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import drop_scopes
-from palimpsest.stores import SessionInfo, Store
+from palimpsest.stores import SessionInfo
 from palimpsest.stores.overlay import Overlay
 
 PASSES = 10
@@ -92,7 +93,7 @@ async def forget(
         done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
     if user is not None and not done:
         done += Erased(unknown=f"no session is of user {user!r}, and no message has that name or user_id")
-    elif session is not None and not done:
+    elif session is not None and not done and not done.remains:
         done += Erased(unknown=f"there is no session {session!r}")
     if dry_run:
         return done + Erased(dry_run=True)
@@ -122,20 +123,6 @@ def _nobody(_: int, __: int) -> None:
     pass
 
 
-class Picked:
-    """Entries that were found before, by their ids; those that are not there any more are left out."""
-
-    sees_all = False
-
-    def __init__(self, ids: Collection[str], mentions: Mentions | None = None) -> None:
-        self._ids, self.mentions = ids, mentions
-
-    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq."""
-        found = await store.fetch(options.key, ids=self._ids) if self._ids else []
-        return [entry for entry in found if not entry.erased]
-
-
 class FamilyEraser:
     """Erases in sessions that share entries. In a dry run nobody is told, and no summary is made anew."""
 
@@ -155,6 +142,8 @@ class FamilyEraser:
 
         Also what a branch shares that somebody makes meanwhile: so all is erased before anything is deleted.
         """
+        if await is_damaged(self._store, self._scope.key(name)):
+            return await destroyed(self._scope, self._store, name, dry_run=self._dry_run)
         done, lost = Erased(), Lost()
         if everywhere:
             done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
@@ -273,12 +262,18 @@ class Forgetting:
         """The tenant's sessions."""
         return [info async for info in sessions_of(self._store, self._scope.tenant)]
 
-    async def _families(self, names: Collection[str]) -> AsyncIterator[tuple[list[str], int]]:
-        """Yield these sessions, each with those that share entries with it, and how many are behind us by then."""
-        behind: set[str] = set()
+    async def _families(
+        self, there: Collection[SessionInfo], damaged: Collection[str]
+    ) -> AsyncIterator[tuple[list[str], int]]:
+        """Yield sessions, each with those that share entries with it, and how many of them are behind us by then.
+
+        One that is damaged comes alone, if it comes.
+        """
+        behind, names = set[str](), [info.session for info in there]
         for name in names:
             if name not in behind:
-                family = [name, *await self._store.branches(self._scope.key(name))]
+                branches = [] if name in damaged else await self._store.branches(self._scope.key(name))
+                family = [name, *(one for one in branches if one not in damaged)]
                 behind.update(family)
                 yield family, len(behind.intersection(names))
 
@@ -297,43 +292,53 @@ class Forgetting:
 
     async def everything(self) -> Erased:
         """Forget the tenant: all sessions, then all items."""
-        done, gone = Erased(), 0
+        done, gone, tried = Erased(), 0, set[str]()
         for _ in range(1 if self._dry_run else PASSES):
-            names = [info.session for info in await self._listed()]
-            if not names:
+            there = [info for info in await self._listed() if info.session not in tried]
+            if not there:
                 break
-            async for family, _ in self._families(names):
+            tried |= (damaged := {info.session for info in there if info.damaged})
+            async for family, _ in self._families(there, damaged):
                 eraser = self._family_eraser()
                 for name in family:
                     done += await eraser.removed(name, everywhere=False)
                     gone += 1
-                    self._progress(gone, max(gone, len(names)))
+                    self._progress(gone, max(gone, len(there)))
         else:
             done += self._busy()
         return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
 
     async def matching(self, query: Query, user: str | None) -> Erased:
         """Forget what meets a query; of a `user`'s, their sessions, too, and those in which nothing else is left."""
-        done, choices, seen = Erased(), dict[str, SelectedByQuery](), dict[str, Head]()
+        done, choices, seen, damaged = Erased(), dict[str, SelectedByQuery](), dict[str, Head](), set[str]()
+        if user is not None:
+            done += await destroyed_of(self._scope, self._store, user, dry_run=self._dry_run)
         for number in range(1 if self._dry_run else PASSES):
             there = await self._listed()
-            todo = [info.session for info in there if _is_new(info, seen.get(info.session))]
+            damaged = {info.session for info in there if info.damaged}.difference(done.sessions)
+            todo = [info for info in there if not info.damaged and _is_new(info, seen.get(info.session))]
             owned = {info.session for info in there if info.user is not None and info.user == user}
             more = Erased()
-            async for family, passed in self._families(todo):
+            async for family, passed in self._families(todo, damaged):
                 eraser, rest = self._family_eraser(), [name for name in family if name not in owned]
                 for name in owned.intersection(family):
                     more += await eraser.removed(name, everywhere=True)
-                if rest:
-                    more += await eraser.forgotten(rest, query, choices, seen, whole=user is not None)
+                try:
+                    more += (
+                        await eraser.forgotten(rest, query, choices, seen, whole=user is not None) if rest else Erased()
+                    )
+                except StoreCorrupt as fault:
+                    if not damaged:
+                        raise
+                    more += Erased(remains=(fault.reason,))
                 self._progress(passed, len(todo))
             done += more
             if number and not more:
                 break
         else:
             done += self._busy()
-        unread = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
-        return done + Erased(remains=tuple(told for each in unread for told in each))
+        left = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
+        return done + unread(damaged) + Erased(remains=tuple(told for each in left for told in each))
 
     async def elsewhere(self, tenant: str, query: Query) -> Erased:
         """Forget what meets a query in what is kept under another tenant's name."""

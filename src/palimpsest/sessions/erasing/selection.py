@@ -182,6 +182,20 @@ class _User:
         return said or (entry.turn > 0 and entry.turn in self._begun)
 
 
+class Picked:
+    """Entries that were found before, by their ids; those that are not there any more are left out."""
+
+    sees_all = False
+
+    def __init__(self, ids: Collection[str], mentions: Mentions | None = None) -> None:
+        self._ids, self.mentions = ids, mentions
+
+    async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
+        """Return the entries, tombstones not among them, by seq."""
+        found = await store.fetch(options.key, ids=self._ids) if self._ids else []
+        return [entry for entry in found if not entry.erased]
+
+
 def _groups(entries: Sequence[Entry], meter: Meter) -> list[Group]:
     """The entries by group, with what they cost shown whole."""
     groups = by_group(entries)

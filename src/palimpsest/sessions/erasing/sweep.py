@@ -107,7 +107,7 @@ async def _used_before(scope: MemoryScope, until: int) -> list[SessionInfo]:
     found: dict[str, SessionInfo] = {}
     mark, after = 0, ""
     while page := await scope.store.used(scope.tenant, mark=mark, after=after):
-        found |= {one.session: one for _, one in page if one.updated < until}
+        found |= {one.session: one for _, one in page if one.updated < until and not one.damaged}
         if all(one.updated >= until for _, one in page):  # all that come now are newer
             break
         mark, after = page[-1][0], page[-1][1].session

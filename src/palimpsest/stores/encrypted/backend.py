@@ -22,9 +22,10 @@ from palimpsest.stores.encrypted.mark import Markings, read_mark
 from palimpsest.stores.encrypted.resealing import Resealer
 from palimpsest.stores.encrypted.sealed_batch import Sealing
 from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Values
-from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, VOUCHED, Heads, Rows, agrees, hides
+from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, VOUCHED, Heads, Owned, Rows, agrees, hides
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
+from palimpsest.stores.engine.known import OWNED
 from palimpsest.stores.rules import refused
 from palimpsest.stores.wrappers import Wrapper
 
@@ -92,18 +93,35 @@ class SealedBackend(Wrapper):
     def _opened(self, looking: Looking, seen: Sequence[Seen]) -> list[Seen]:
         """What was asked for, of what was seen below."""
         rows, heads = self.rows, dict[Place, SealedHead | None]()
+        alone = not any(ask.rows for ask in looking.asks)
         for ask, one, floor in zip(looking.below, seen, looking.floors, strict=True):
             if ask.head:
-                heads[ask.place] = self._heads.opened(ask.place, one.head, floor)
+                heads[ask.place] = self._head(ask.place, one.head, floor, alone=alone)
         if not agrees(list(heads.items())):
-            told = ", ".join(rows.what(place) for place in heads if place.space == SESSION)
-            raise StoreCorrupt(self.url, f"{told} is of an earlier time, or what is noted of its rows is")
+            sessions = [(place, one.stored) for place, one in heads.items() if one and place.space == SESSION]
+            told = f"{', '.join(rows.what(place) for place, _ in sessions)} is of an earlier time"
+            fault = StoreCorrupt(self.url, f"{told}, or what is noted of its rows is")
+            if not alone:
+                raise fault
+            heads |= {place: SealedHead.unread(stored, fault.reason) for place, stored in sessions}
         found = []
         for ask, place, one in zip(looking.asks, looking.places, seen, strict=False):
             known = heads.get(place)
             some = [rows.opened(place, what, its, known) for what, its in zip(ask.rows, one.rows, strict=True)]
             found.append(Seen(known.plain if known is not None and ask.head else None, some))
         return found
+
+    def _head(
+        self, place: Place, stored: PlaceHead | None, floor: SealedHead | None, *, alone: bool
+    ) -> SealedHead | None:
+        """A head as it is opened. A session's that cannot be is not, so that it keeps nobody from others, where it is
+        looked at `alone`: beside it rows would be taken for those that it vouches for."""
+        try:
+            return self._heads.opened(place, stored, floor)
+        except StoreCorrupt as fault:
+            if not alone or place.space != SESSION or stored is None:
+                raise
+            return SealedHead.unread(stored, fault.reason)
 
     # --- writing
 
@@ -265,7 +283,7 @@ class SealedBackend(Wrapper):
         return [self._listed(one, floors) for one in page]
 
     def _listed(self, one: Listed, floors: dict[Place, SealedHead]) -> Listed:
-        known = self._heads.opened(one.place, one.head, floors.get(one.place))
+        known = self._head(one.place, one.head, floors.get(one.place), alone=True)
         assert known is not None, "what is listed has a head"
         return Listed(_named(one.place, known), known.plain, one.mark)
 
@@ -288,4 +306,6 @@ class SealedBackend(Wrapper):
 
 def _named(place: Place, known: SealedHead) -> Place:
     """The place as the engine knows it."""
+    if place.space.startswith(OWNED):
+        return place._replace(space=Owned(place.space))
     return place._replace(name=known.name) if hides(place) else place

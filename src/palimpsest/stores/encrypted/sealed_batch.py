@@ -9,7 +9,7 @@ import msgspec
 
 from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Step
 from palimpsest.stores.encrypted.notes import new_token
-from palimpsest.stores.encrypted.sealed_bytes import LIFE, Floor, SealedHead
+from palimpsest.stores.encrypted.sealed_bytes import LIFE, Floor, SealedHead, Unread
 from palimpsest.stores.encrypted.sealed_rows import (
     CLEAR,
     LISTED,
@@ -45,6 +45,8 @@ class Sealing:
         for step in self.batch:
             place = None if is_clear(step.place) else self._rows.at(step.place)
             before = None if place is None else self._ahead[place] if place in self._ahead else known.get(place)
+            if isinstance(step.expect, Unread):
+                before = step.expect.sealed
             # Rows alone move the head of their log where that notes something of them, or where it is there and a new
             # session is to know of it; otherwise they have no head.
             if step.rows_only and not (place and place.space == LOG and (is_noted(step) or (begins and before))):

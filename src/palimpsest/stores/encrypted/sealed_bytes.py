@@ -18,6 +18,7 @@ from palimpsest.errors import MissingExtra, StoreCorrupt, StoreError, WrongKey
 from palimpsest.stores.backend import Cells, Place, PlaceHead, Row
 from palimpsest.stores.encrypted.keys import Keys
 from palimpsest.stores.encrypted.notes import NOTHING, Notes
+from palimpsest.stores.engine.forms import Spoilt
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -86,6 +87,19 @@ class SealedHead(NamedTuple):
     def is_before(self, other: SealedHead) -> bool:
         """Whether it is an earlier one than that."""
         return self.life == other.life and self.moves < other.moves
+
+    @classmethod
+    def unread(cls, stored: PlaceHead, why: str) -> SealedHead:
+        """One that cannot be opened, or is none that may be: nobody reads it, and it can be taken away."""
+        hot = Unread.of(stored.hot, why)
+        hot.sealed = cls(stored, PlaceHead(hot))
+        return hot.sealed
+
+
+class Unread(Spoilt):
+    """In the place of the hot value of a head that cannot be opened: what is `sealed` is what stands there."""
+
+    sealed: SealedHead
 
 
 Hot = tuple[bytes, int, bytes, int | None, str, bytes, int, bytes]

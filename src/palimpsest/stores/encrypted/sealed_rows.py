@@ -13,7 +13,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Step
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
-from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Unsealed, Values, token
+from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Unread, Unsealed, Values, token
 from palimpsest.stores.engine.forms import Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 from palimpsest.stores.engine.known import OWNED
@@ -27,6 +27,12 @@ CLEAR = "tokens/"
 
 KEPT = 4096
 """Heads that are remembered at once."""
+
+
+class Owned(str):
+    """The space of what says whose a session is, as it is kept: it does not name the user, and is found by that."""
+
+    __slots__ = ()
 
 
 class Rows:
@@ -47,7 +53,9 @@ class Rows:
 
     def space(self, tenant: str, space: str) -> str:
         """Where places of a space are kept: one that says whose a session is does not name the user."""
-        return OWNED + self._token("user", tenant, space) if space.startswith(OWNED) else space
+        if not space.startswith(OWNED) or space == OWNED or isinstance(space, Owned):
+            return str(space)
+        return OWNED + self._token("user", tenant, space)
 
     def found_by(self, place: Place, table: str, id: str) -> str:
         """What rows of this id are found by where they are kept."""
@@ -136,6 +144,8 @@ class Heads:
             return None
         if is_clear(place):
             return SealedHead(stored, stored)
+        if isinstance(stored.hot, Spoilt):
+            raise StoreCorrupt(self._url, stored.hot.why)
         known = self.all.get(place)
         if known is None or known.stored != stored:
             try:
@@ -178,6 +188,8 @@ def agrees(heads: Sequence[tuple[Place, SealedHead | None]]) -> bool:
     """Whether heads of sessions, and what is noted of logs, know the same of each other, where both are there."""
     logs = {place[:2]: log for place, log in heads if place.space == LOG}
     for place, one in heads:
+        if isinstance(one and one.plain.hot, Unread):
+            continue  # whoever reads it is told
         if one is not None and place.space == SESSION and place[:2] in logs:
             log = logs[place[:2]]
             moves = log.floors.get(place.name, 0) if log is not None else 0

@@ -21,7 +21,7 @@ from palimpsest.stores.engine.known import Known, noted
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
 from palimpsest.stores.engine.sessions import Made, Sessions, expected
-from palimpsest.stores.engine.trees import Sharing, Tree, dropped, of_tree, spans_of
+from palimpsest.stores.engine.trees import Sharing, Tree, dropped, of_tree, read_by, spans_of
 
 Expect = Callable[[Head], None]
 
@@ -125,7 +125,7 @@ class Changing:
             if tree.hot is not None:
                 tree.leave(known)
                 tree.join(known, (), head.first_seq)
-                unread = tree.unread(known)
+                unread = tree.unread(read_by(known))
             more = await self._large.let_go(known, spans_of(unread))
             rows = [record_row(known.log, record)] if record is not None else []
             cleared, step = known.step(head, ())

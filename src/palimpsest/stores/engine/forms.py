@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from operator import attrgetter, is_
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from zlib import adler32
 
 import msgspec
@@ -71,7 +71,7 @@ class Spoilt(bytes):
     why = CHANGED
 
     @classmethod
-    def of(cls, value: bytes, why: str) -> Spoilt:
+    def of(cls, value: bytes, why: str) -> Self:
         """What is left of a value."""
         spoilt = cls(value[:-8] + b"00000000")
         spoilt.why = why

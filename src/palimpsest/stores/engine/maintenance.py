@@ -12,6 +12,7 @@ from functools import partial
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Due, Listed, Place, Scrubbed, Step
 from palimpsest.stores.engine.changing import Changing
 from palimpsest.stores.engine.forms import LAST
@@ -35,6 +36,7 @@ class Maintenance:
     def __init__(self, sessions: Sessions, changing: Changing, large: Large, items: Items, leases: Leases) -> None:
         self._changing, self.wholes = changing, WholeSessions(sessions, large)
         self._sessions, self._items, self._leases, self._backend = sessions, items, leases, sessions.backend
+        self._told = set[SessionKey]()
 
     # --- listing
 
@@ -45,7 +47,7 @@ class Maintenance:
         while len(found) < limit:
             wanted = limit - len(found)
             page = await self._backend.places(tenant, space, after=last, limit=wanted)
-            infos = map(self._info, page) if user is None else await self._of(page)
+            infos = map(self._info, page) if user is None else await self._of(page, user)
             found |= {info.session: info for info in infos if user in (None, info.user)}
             if len(page) < wanted:
                 break
@@ -62,19 +64,26 @@ class Maintenance:
             page = await self._backend.recent(tenant, "session", since=mark or 0, after=behind, limit=limit)
         return [(one.mark, self._info(one)) for one in page]
 
-    async def _of(self, notes: list[Listed]) -> list[SessionInfo]:
+    async def _of(self, notes: list[Listed], user: str) -> list[SessionInfo]:
         """The sessions that these notes are of, and that are still there."""
         found: list[SessionInfo] = []
         for i in range(0, len(notes), HEADS):
             places = [one.place._replace(space="session") for one in notes[i : i + HEADS]]
             seen = await self._backend.look([Ask(place) for place in places])
             heads = zip(places, seen, strict=True)
-            found += [self._info(Listed(place, one.head)) for place, one in heads if one.head is not None]
+            found += [self._info(Listed(place, one.head), user) for place, one in heads if one.head is not None]
         return found
 
-    def _info(self, one: Listed) -> SessionInfo:
+    def _info(self, one: Listed, user: str | None = None) -> SessionInfo:
+        """A session as it is listed: one whose head is damaged, which is told once, is a note's `user`'s."""
         key = SessionKey(one.place.tenant, one.place.name)
-        return SessionInfo.of(key.session, self._sessions.read(key, one.place, one.head).head)
+        try:
+            return SessionInfo.of(key.session, self._sessions.read(key, one.place, one.head).head)
+        except StoreCorrupt as fault:
+            if key not in self._told:
+                self._told.add(key)
+                warn("%s", fault)
+            return SessionInfo.unread(key.session, user)
 
     # --- expiry
 

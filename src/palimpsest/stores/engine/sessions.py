@@ -11,12 +11,25 @@ from palimpsest.log.codec import decoded
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.stores.backend import Ask, Backend, Batch, Look, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.crowds import Crowds
-from palimpsest.stores.engine.forms import DAMAGED, LAST, head_of, key_of, new_log, read_as, read_cold, read_hot
+from palimpsest.stores.engine.forms import (
+    DAMAGED,
+    LAST,
+    Spoilt,
+    head_of,
+    key_of,
+    new_log,
+    read_as,
+    read_cold,
+    read_hot,
+)
 from palimpsest.stores.engine.known import KNOWN, Known, Over, bar_of, barred, root, where_of
 
 _replace = msgspec.structs.replace
 
 Asks = Callable[[Known], Sequence[Ask]]
+
+WAY_OUT = "restore a backup, or destroy the session: `delete_session`, `palimpsest delete`"
+"""What is to be done about a head that cannot be read."""
 
 Made = tuple[Batch, Sequence[Known]]
 """A batch, and the sessions after it."""
@@ -89,7 +102,7 @@ class Sessions:
         for what, rows, end in zip(("entries", "records"), newest.rows, ends, strict=True):
             if rows and rows[0][0] & LAST > end:
                 told = f"is of an earlier time: there are {what} that it does not know"
-                raise StoreCorrupt(self.url, f"the head of session {known.key.session!r} {told}")
+                raise StoreCorrupt(self.url, f"the head of session {known.key.session!r} {told}; {WAY_OUT}")
 
     async def _sought(self, key: SessionKey) -> Known:
         """The session where it is, of which nothing is remembered."""
@@ -137,7 +150,8 @@ class Sessions:
             head = head_of(hot, head)
         except DAMAGED as cause:
             told = f"the head of session {known.key.session!r} cannot be read ({cause})"
-            raise StoreCorrupt(self.url, told) from cause
+            why = there.hot.why if isinstance(there.hot, Spoilt) else told
+            raise StoreCorrupt(self.url, f"{why}; {WAY_OUT}") from cause
         return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer)
 
     def moved(self, known: Known, there: PlaceHead | None) -> Known | None:

@@ -220,16 +220,26 @@ class Store(ItemsAndLeases):
         await self._rarely(self._make, lambda rare: rare.wholes.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
-        """Destroy the session with all that is its; return whether there was one. Raises Conflict if it is not at the
-        revision `expect`, where one is given."""
+        """Destroy the session with all that is its, also where its head is damaged; return whether there was one.
+
+        Raises Conflict if it is not at the revision `expect`, where one is given: then it must be readable.
+        """
         return await self._rarely(self._run, lambda rare: rare.wholes.delete(key, expect))
+
+    async def destroy(self, key: SessionKey) -> tuple[str, ...] | None:
+        """Destroy the session as `delete` does one whose head is damaged, by what its branches read: they keep that.
+
+        Returns the other sessions that may share entries with it, by id; None where there is no such session.
+        """
+        return await self._rarely(self._run, lambda rare: rare.wholes.destroying.destroy(key))
 
     async def sessions(
         self, tenant: str, *, after: str = "", limit: int = 1000, begin: str = "", user: str | None = None
     ) -> list[SessionInfo]:
         """Return the tenant's sessions whose id sorts after `after`, by id (Unicode code points): at most `limit`.
 
-        The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's.
+        The first may be called `begin`. With `user` those of this user alone: nothing is read of any other's. One whose
+        head cannot be read is marked as `damaged`, and the log names it once.
         """
         return await self._rarely(self._look, lambda rare: rare.sessions(tenant, after, limit, begin, user))
 

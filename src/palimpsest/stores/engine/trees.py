@@ -102,10 +102,31 @@ class Tree:
         self._gone += gone
         self._rows = {key: one for key, one in self._rows.items() if key not in gone}
 
-    def unread(self, known: Known) -> Pieces:
-        """What of the logs that a session read nobody reads any more."""
+    def left_by(self, name: str) -> tuple[set[int], set[int]]:
+        """Let the session of a name read nothing any more; its own logs, as far as that is known, and all it read."""
+        gone = {key: one for key, one in self._rows.items() if one.session == name}
+        self._gone += gone
+        self._rows = {key: one for key, one in self._rows.items() if key not in gone}
+        return {one.own for one in gone.values()}, {one.log for one in gone.values()}
+
+    def sharing_any(self, logs: Collection[int]) -> set[str]:
+        """The sessions that read some of these logs."""
+        return {one.session for one in self._now if one.log in logs}
+
+    @property
+    def logs(self) -> set[int]:
+        """The logs that somebody reads."""
+        return {one.log for one in self._now}
+
+    @property
+    def sessions(self) -> set[str]:
+        """The sessions that read anything."""
+        return {one.session for one in self._now}
+
+    def unread(self, logs: Iterable[int]) -> Pieces:
+        """What of these logs nobody reads any more."""
         found = []
-        for log in dict.fromkeys([known.log, *(log for _, log in known.shares)]):
+        for log in dict.fromkeys(logs):
             read = spans.union((one.first, one.last) for one in self._now if one.log == log)
             found += [(log, first, last) for first, last in spans.minus([(0, LAST)], read)]
         return found
@@ -127,8 +148,7 @@ class Tree:
 
 def of_tree(known: Known) -> Ask:
     """What asks who reads the logs that a session reads."""
-    mine = [log for _, log in known.shares]
-    return Ask(known.tree, [named([*mine, known.log])])
+    return Ask(known.tree, [named(read_by(known))])
 
 
 def of_owner(known: Known) -> Ask:
@@ -149,6 +169,11 @@ def own_id(log: int) -> str:
 def spans_of(pieces: Pieces) -> list[tuple[int, int]]:
     """The spans of keys of stretches of logs."""
     return [(key_of(log, low), key_of(log, high)) for log, low, high in pieces if low <= high]
+
+
+def read_by(known: Known) -> list[int]:
+    """The logs that a session reads."""
+    return [known.log, *(log for _, log in known.shares)]
 
 
 def dropping(pieces: Pieces) -> list[tuple[str, int, int]]:

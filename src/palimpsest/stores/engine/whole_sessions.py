@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from palimpsest.errors import Conflict
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, PlaceHead, Range, Row, Seen, Step
+from palimpsest.stores.engine.destroying import Destroying
 from palimpsest.stores.engine.forms import LAST, entry_row, new_log, record_row
 from palimpsest.stores.engine.known import (
     LAID,
@@ -31,7 +32,7 @@ from palimpsest.stores.engine.known import (
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.sessions import Sessions, expected
-from palimpsest.stores.engine.trees import Pieces, Tree, dropped, dropping, of_owner, of_tree, spans_of
+from palimpsest.stores.engine.trees import Pieces, Tree, dropped, dropping, of_owner, of_tree, read_by, spans_of
 from palimpsest.stores.rules import expect_of
 from palimpsest.stores.values import Dump
 
@@ -45,6 +46,7 @@ class WholeSessions:
     def __init__(self, sessions: Sessions, large: Large) -> None:
         self._sessions, self._large, self._clock = sessions, large, sessions.clock
         self._backend, self._url = sessions.backend, sessions.url
+        self.destroying = Destroying(sessions, large)
 
     # --- branches
 
@@ -126,9 +128,18 @@ class WholeSessions:
 
     async def end(self, key: SessionKey) -> bool:
         """Delete the session if its time is over; return whether it was."""
-        return await self.delete(key, None, only_over=True)
+        return await self._deleted(key, None, only_over=True)
 
-    async def delete(self, key: SessionKey, expect: int | None, *, only_over: bool = False) -> bool:
+    async def delete(self, key: SessionKey, expect: int | None) -> bool:
+        """As `Store.delete` says."""
+        try:
+            return await self._deleted(key, expect)
+        except StoreCorrupt:
+            if expect is not None:
+                raise
+            return await self.destroying.destroy(key) is not None
+
+    async def _deleted(self, key: SessionKey, expect: int | None, *, only_over: bool = False) -> bool:
         while True:
             known, seen = await self._sessions.look(key, _of_removal, over=True)
             is_over = known.head.is_over(self._clock())
@@ -244,7 +255,7 @@ def _removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bo
         return tree, [(known.log, 0, LAST)], True
     alone = tree.is_alone(known)
     tree.leave(known)
-    return tree, tree.unread(known), alone
+    return tree, tree.unread(read_by(known)), alone
 
 
 def _laid_at(new: Known) -> Place:

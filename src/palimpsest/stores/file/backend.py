@@ -30,6 +30,7 @@ from palimpsest.stores.file.disk import NEW, folders, names, remove, unavailable
 from palimpsest.stores.file.folder import LOG, Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change
+from palimpsest.stores.file.refused import head_in, sessions_in, takes_all
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, tried
@@ -43,6 +44,9 @@ FLEETING = 0.05
 
 SLACK = 1 << 16
 """Bytes that a log may have beside three times those of what is there, before it is written anew."""
+
+SPARED = ("session", "where", "log")
+"""Spaces whose heads are looked at to find a session: in a log that is refused they keep nobody from it."""
 
 KNOWN = 16_384
 """Homes of which is remembered what lies where."""
@@ -194,7 +198,22 @@ class FileBackend(BlockingBackend):
         def read(there: There) -> list[Seen]:
             return [seen_in(there.get(path), ask) for path, ask in zip(at, asks, strict=True)]
 
-        return self._reading(sorted(set(at)), read)
+        try:
+            return self._reading(sorted(set(at)), read)
+        except StoreCorrupt as fault:
+            if any(ask.rows for ask in asks):
+                raise
+            return [self._head(path, ask, fault) for path, ask in zip(at, asks, strict=True)]
+
+    def _head(self, path: str, ask: Ask, fault: StoreCorrupt) -> Seen:
+        """A head where one of several logs is refused, whose sessions keep nobody from those of others."""
+        home = self._home(path)
+        if not home.refused:
+            return self._reading([path], lambda there: seen_in(there.get(path), ask))
+        lost = sessions_in(home, ask.place.tenant)
+        if not lost or ask.place.space not in SPARED:
+            raise fault
+        return Seen(head_in(home, ask.place) if ask.place in lost else None, [])
 
     def _of(self, path: str, read: Callable[[Home], T], locked: bool = False) -> T | None:
         """What is made of one home; None where it is not there."""
@@ -210,7 +229,13 @@ class FileBackend(BlockingBackend):
         """The places of these spaces; `locked`, after what is being written when it is asked for."""
         found: list[Listed] = []
         for path in self._logs(tenant):
-            found += self._of(path, lambda home: home.listed(meant), locked) or ()
+            try:
+                found += self._of(path, lambda home: home.listed(meant), locked) or ()
+            except StoreCorrupt:
+                home = self._home(path)
+                if not (lost := sessions_in(home, tenant)):
+                    raise
+                found += [Listed(place, head_in(home, place)) for place in lost if meant(place.space)]
         return found
 
     def _due(self, tenant: str, now: int) -> tuple[list[Due], StoreCorrupt | None]:
@@ -278,15 +303,24 @@ class FileBackend(BlockingBackend):
             remove(path + NEW)  # of a writer that was killed
             home.written = True
         with home.lock:
-            home.refresh(fd, status, sure=True)
+            try:
+                home.refresh(fd, status, sure=True)
+            except StoreCorrupt:
+                if not takes_all(home, [batch for _, batch in batches]):
+                    raise
+                home.heads, home.tables = {}, {}
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
-            for i, batch in batches:
+            for i, batch in batches if not home.refused else ():
                 done[i] = tried(i, batch, change.take, again, look)
-            if not change.batches:
+            if not change.batches and not home.refused:
                 if not end:
                     remove(path)  # nothing was ever written to it
                 return False
+        if home.refused:
+            self._scrubbing.anew(home, fd)  # it is empty, so that it goes
+            return True
+        with home.lock:
             lines = change.lines(self._marks.next(home.folder, at), new=not end)
         self._files.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
         with home.lock:

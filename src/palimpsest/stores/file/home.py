@@ -31,6 +31,7 @@ from palimpsest.stores.file.lines import (
     read_home,
     value_of,
 )
+from palimpsest.stores.file.refused import RESTORE, note_sessions
 from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 from palimpsest.stores.rules import is_meant
 
@@ -40,8 +41,6 @@ NEAR = 4096
 
 TOGETHER = 64
 """Rows, or heads, of one line of a log that is written anew."""
-
-RESTORE = "put the file back from a backup, or take the line out and see what `palimpsest doctor` says"
 
 DROPPED, DESTROYED = 1, 2
 """What a log holds that is not there any more: what was replaced or dropped, or what no byte may be left of."""
@@ -73,8 +72,9 @@ class Home:
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
         self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
-        self.tenant = self.home = self._refused = ""
+        self.tenant = self.home = self.refused = ""
         self._tail = b""
+        self.sessions = set[str]()  # of one that is refused
         self.heads: dict[tuple[str, str], HeadThere] = {}
         self.tables: dict[tuple[str, str, str], Table] = {}
 
@@ -97,8 +97,8 @@ class Home:
                     break
                 self._take(offset, raw, sure)
             self.file = file
-        if self._refused:
-            raise StoreCorrupt(self.url, self._refused)
+        if self.refused:
+            raise StoreCorrupt(self.url, self.refused)
 
     def wrote(self, raws: Sequence[bytes], end: int) -> None:
         """Note the lines that were written at its end, unless another thread has read them there."""
@@ -114,10 +114,12 @@ class Home:
         try:
             if not offset:
                 self._begin(raw, sure)
-            elif not self._refused:
+            elif not self.refused:
                 self._note(offset, raw, sure, sound or is_sound(raw))
         except (ValueError, TypeError, msgspec.DecodeError):  # of somebody else's making, with its checksum
             self._refuse(offset, sure)
+        if self.refused:
+            note_sessions(raw, self.sessions)
         self.end, self._tail = offset + len(raw), raw[-TAIL:]
 
     def _begin(self, raw: bytes, sure: bool) -> None:
@@ -133,7 +135,8 @@ class Home:
     def _refuse(self, offset: int, sure: bool, why: str = "") -> None:
         if not sure:
             raise Unsure("a line of it is not as it was written")
-        self._refused = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
+        self.sessions = {name for space, name in self.heads if space == "session"}
+        self.refused = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
 
     def _line(self, offset: int) -> str:
         return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"

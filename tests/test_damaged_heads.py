@@ -1,0 +1,315 @@
+"""A damaged head stops its own session alone: others are listed, found, swept and forgotten, and a verb destroys it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import read, run
+from filestore import lines_of, log_of
+from palimpsest import Memory
+from palimpsest.errors import StoreCorrupt
+from palimpsest.log.entry import now_us
+from palimpsest.log.head import SessionKey
+from palimpsest.stores.backend import PlaceHead
+from sealed import FIRST
+from vaults import Slot, Vault
+
+WORLDS = ("memory", "sqlite", "file", "sealed memory", "sealed sqlite", "sealed file")
+PARTS = ("hot", "cold")
+
+
+class World:
+    """A store of one kind, which is closed, with a damaged session `bad` between two that are whole."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        *sealed, self.kind = kind.split()
+        self.keys, self.folder = FIRST if sealed else None, folder
+        self.vault = Vault.of(self.kind, folder)
+        with self.opened() as memory:
+            for name in ("also", "bad", "good"):
+                session = memory.session(name, user="ann" if name == "bad" else None)
+                session.add_user_message(f"the heron stands in the water of {name}")
+                session.add_assistant_message("it does")
+                session.pin(1)
+
+    def opened(self, **options: Any) -> Memory:
+        """The memory, opened again."""
+        return self.vault.memory(self.keys, **options)
+
+    def damage(self, name: str = "bad", part: str = "hot") -> None:
+        """Change a value of a session's head where it is stored."""
+        contents = self.vault.contents()
+        slot = next(slot for slot in contents if not slot.table and slot.place[2:] == ("session", name))
+        head = contents[slot]
+        assert isinstance(head, PlaceHead)
+        hot, cold = (_changed(head.hot), head.cold) if part == "hot" else (head.hot, _changed(head.cold))
+        self.vault.put({slot: PlaceHead(hot, cold)})
+
+    def slots_of(self, home: str) -> list[Slot]:
+        """Whatever is stored in a home, without the places that have a head in no session."""
+        return [slot for slot in self.vault.contents() if slot.place.home == home]
+
+
+def later() -> int:
+    """A clock that is a minute fast."""
+    return now_us() + 60_000_000
+
+
+def _changed(value: bytes) -> bytes:
+    """A value with a byte in its middle changed."""
+    at = len(value) // 2
+    return value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A store of each kind, plain and encrypted."""
+    return World(request.param, tmp_path)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_listing_marks_it_and_names_it_once(world: World, part: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It stands in every listing, marked, and a warning says once what to do; by times and titles it is not found."""
+    world.damage(part=part)
+
+    with world.opened() as memory:
+        for order in ("id", "latest"):
+            listed = memory.sessions(order=order)
+            assert {one.session: one.damaged for one in listed} == {"also": False, "bad": True, "good": False}
+        pages = memory.sessions(limit=1), memory.sessions(limit=1, after="also"), memory.sessions(limit=1, after="bad")
+        assert [[one.session for one in page] for page in pages] == [["also"], ["bad"], ["good"]]
+        assert [(one.session, one.damaged, one.user) for one in memory.sessions(user="ann")] == [("bad", True, "ann")]
+        assert [one.session for one in memory.sessions(title="", prefix="b")] == ["bad"]
+        assert memory.sessions(title="heron") == []
+        with pytest.raises(StoreCorrupt, match=r"session 'bad'.*delete_session"):
+            memory.session("bad").add_user_message("more")
+
+    warnings = [one.getMessage() for one in caplog.records if "'bad'" in one.getMessage()]
+    assert len(warnings) == 1
+    assert "delete_session" in warnings[0]
+
+
+def test_others_are_found_and_swept(world: World) -> None:
+    """A search finds what the others say, and a sweep deletes what is old but for it, of which nobody knows."""
+    world.damage()
+
+    with world.opened(clock=later) as memory:
+        found = memory.recall("heron water", neighbours=0).passages
+        assert {one.session for one in found} == {"also", "good"}
+        assert memory.sweep() == 0
+        assert memory.sweep(untouched_for=1, dry_run=True) == 2
+        assert memory.sweep(untouched_for=1) == 2
+        assert [one.session for one in memory.sessions()] == ["bad"]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_forgetting_a_text_says_that_it_is_still_in_there(world: World, dry_run: bool) -> None:
+    """Whatever is forgotten by a text goes from the others, and `remains` names the session nobody could look into."""
+    world.damage()
+
+    with world.opened() as memory:
+        done = memory.forget(matches="heron", dry_run=dry_run)
+
+        assert done.entries == 2
+        assert any("'bad'" in told and "delete_session" in told for told in done.remains)
+        assert any(one.session == "bad" for one in memory.sessions())
+        memory.delete_session("bad")
+        assert not any("'bad'" in told for told in memory.forget(matches="heron").remains)
+
+
+def test_forgetting_a_user_takes_their_damaged_sessions(world: World) -> None:
+    """A note beside the head says whose it is: so it goes with its user, and of another's it is told that it stays."""
+    world.damage()
+
+    with world.opened() as memory:
+        assert any("'bad'" in told for told in memory.forget(user="bob").remains)
+        assert memory.forget(user="ann", dry_run=True).sessions == ("bad",)
+        done = memory.forget(user="ann")
+
+        assert done.sessions == ("bad",)
+        assert not any("'bad'" in told for told in done.remains)
+        assert [one.session for one in memory.sessions()] == ["also", "good"]
+
+
+@pytest.mark.parametrize("by", ["delete", "forget", "tenant"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_verb_destroys_it(world: World, part: str, by: str) -> None:
+    """Nothing of it is left where the store keeps things, and a session of its name begins anew."""
+    world.damage(part=part)
+
+    with world.opened() as memory:
+        if by == "delete":
+            assert memory.delete_session("bad") is True
+            assert memory.delete_session("bad") is False
+        elif by == "forget":
+            assert memory.forget(session="bad", dry_run=True).sessions == ("bad",)
+            assert memory.forget(session="bad").sessions == ("bad",)
+        else:
+            assert memory.forget(tenant="default").sessions == ("also", "bad", "good")
+        assert world.slots_of("bad") == []
+        again = memory.session("bad", user="ann")
+        again.add_user_message("anew")
+        again.fork("branch")
+        assert [entry.text for entry in again.entries()] == ["anew"]
+        assert memory.session("branch").verify().ok
+        assert again.verify().ok
+        assert [one.damaged for one in memory.sessions(user="ann")] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["bad", "branch", "leaf"])
+@pytest.mark.parametrize("by", ["delete", "forget"])
+def test_branches_keep_what_they_share(world: World, name: str, by: str) -> None:
+    """Of a tree of branches a damaged one goes with what is its own; the others read all they had, and say so."""
+    with world.opened() as memory:
+        bad = memory.session("bad")
+        bad.fork("branch").add_user_message("only in branch")
+        bad.add_user_message("only in bad")
+        memory.session("branch").fork("leaf").add_user_message("only in leaf")
+        texts = {one: [entry.text for entry in memory.session(one).entries()] for one in ("bad", "branch", "leaf")}
+    world.damage(name)
+
+    with world.opened() as memory:
+        others = sorted(texts.keys() - {name})
+        if by == "delete":
+            assert memory.delete_session(name)
+        else:
+            done = memory.forget(session=name)
+            assert done.sessions == (name,)
+            assert any(all(repr(other) in told for other in others) for told in done.remains)
+        for other in others:
+            assert [entry.text for entry in memory.session(other).entries()] == texts[other]
+            assert memory.session(other).verify().ok
+            memory.session(other).add_user_message("goes on")
+        memory.session(name).add_user_message("anew")
+        assert [entry.text for entry in memory.session(name).entries()] == ["anew"]
+        for one in texts:
+            assert memory.delete_session(one)
+
+    assert world.slots_of("bad") == []
+
+
+def test_a_root_made_anew_is_not_taken_for_what_a_branch_leaves(world: World) -> None:
+    """A damaged branch takes nothing of a session that has the home's name by now, and has never had a branch."""
+    with world.opened() as memory:
+        memory.session("bad").fork("branch").add_user_message("more")
+        memory.delete_session("bad")
+        memory.session("bad").add_user_message("anew")
+    world.damage("branch")
+
+    with world.opened() as memory:
+        assert memory.delete_session("branch")
+        assert [entry.text for entry in memory.session("bad").entries()] == ["anew"]
+    world.damage("bad")
+
+    with world.opened() as memory:
+        assert memory.delete_session("bad")
+
+    assert world.slots_of("bad") == []
+
+
+def test_an_erasure_does_not_pass_a_branch_that_is_damaged(world: World) -> None:
+    """What a damaged branch shares cannot be erased there: `remains` says so, and all else that was meant goes."""
+    with world.opened() as memory:
+        memory.session("bad").fork("branch")
+    world.damage("branch")
+
+    with world.opened() as memory:
+        done = memory.forget(matches="heron")
+
+        assert any("'branch'" in told for told in done.remains)
+        for name in ("also", "good"):
+            assert "heron" not in memory.session(name).entries()[0].text
+
+
+def test_an_import_says_to_delete_it_first(world: World) -> None:
+    """In its place nothing is imported, and the error says what to do; after that it is."""
+    with world.opened() as memory:
+        lines = memory.session("good").export()
+    world.damage()
+
+    with world.opened() as memory:
+        with pytest.raises(StoreCorrupt, match="delete_session"):
+            memory.import_session(lines, session_id="bad", on_conflict="replace")
+        memory.delete_session("bad")
+        memory.import_session(lines, session_id="bad", on_conflict="replace")
+        assert memory.session("bad").verify().ok
+
+
+def test_commands_name_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sessions` marks it, `verify` and `doctor` go through the others and name it, `delete` destroys it."""
+    if world.kind == "memory":
+        pytest.skip("a store in memory is of one process")
+    if world.keys:
+        monkeypatch.setenv("PALIMPSEST_KEY", "old:" + bytes(range(32)).hex())
+    world.damage()
+    where = ("--store", world.vault.address)
+
+    assert [one["session"] for one in read("sessions", *where) if one["damaged"]] == ["bad"]
+    assert run("sessions", *where).stdout.count("(damaged)") == 1
+    verified = run("verify", *where)
+    assert verified.exit_code == 1
+    assert "good" in verified.stdout
+    assert "'bad'" in verified.output
+    assert "palimpsest delete" in verified.output
+    assert "palimpsest delete" in run("doctor", *where).output
+    assert run("delete", "bad", "--dry-run", *where).exit_code == 0
+    assert run("delete", "bad", "--yes", *where).exit_code == 0
+    assert run("verify", *where).exit_code == 0
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_log_that_is_refused_is_one_damaged_session(tmp_path: Path, number: int) -> None:
+    """A file with a line that cannot be read is a damaged session, and goes with the file; a sweep ends in an error."""
+    world, folder = World("file", tmp_path), tmp_path / "logs"
+    log = _broken(folder, "bad", number)
+
+    with world.opened(clock=later) as memory:
+        assert [(one.session, one.damaged) for one in memory.sessions()] == [
+            ("also", False),
+            ("bad", True),
+            ("good", False),
+        ]
+        for verb in (lambda: memory.sweep(untouched_for=1), lambda: memory.session("bad").entries()):
+            with pytest.raises(StoreCorrupt, match=rf"line {number} "):
+                verb()
+        assert [one.session for one in memory.sessions()] == ["bad"]
+        assert any("'bad'" in told for told in memory.forget(matches="heron").remains)
+        assert memory.delete_session("bad")
+        assert not log.exists()
+        memory.session("bad").add_user_message("anew")
+
+
+def test_a_refused_log_of_several_sessions_is_left_alone(tmp_path: Path) -> None:
+    """Nobody can tell apart what is whose in it: none of them is deleted, and the error says which they are."""
+    world, folder = World("file", tmp_path), tmp_path / "logs"
+    with world.opened() as memory:
+        memory.session("bad").fork("branch")
+    log = _broken(folder, "bad", 2)
+    before = log.read_bytes()
+
+    with world.opened() as memory:
+        assert [one.session for one in memory.sessions() if one.damaged] == ["bad", "branch"]
+        for name in ("bad", "branch"):
+            with pytest.raises(StoreCorrupt, match=r"branch.*backup"):
+                memory.delete_session(name)
+            done = memory.forget(session=name)
+            assert (done.sessions, done.unknown) == ((), "")
+            assert "backup" in done.remains[0]
+        done = memory.forget(tenant="default")
+        assert done.sessions == ("also", "good")
+        assert len(done.remains) == 2
+    assert log.read_bytes() == before
+
+
+def _broken(folder: Path, name: str, number: int) -> Path:
+    """Change what a line of a session's log says that it does; return the log's path."""
+    key = SessionKey("default", name)
+    log, lines = log_of(folder, key), lines_of(folder, key)
+    before, after = (b'"home"', b'"hone"') if number == 1 else (b'"at":', b'"at": ')
+    assert before in lines[number - 1]
+    lines[number - 1] = lines[number - 1].replace(before, after, 1)
+    log.write_bytes(b"".join(lines))
+    return log
