@@ -30,7 +30,6 @@ from palimpsest.stores.file.disk import NEW, folders, names, remove, unavailable
 from palimpsest.stores.file.folder import LOG, Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change
-from palimpsest.stores.file.refused import head_in, sessions_in, takes_all
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, tried
@@ -207,13 +206,13 @@ class FileBackend(BlockingBackend):
 
     def _head(self, path: str, ask: Ask, fault: StoreCorrupt) -> Seen:
         """A head where one of several logs is refused, whose sessions keep nobody from those of others."""
-        home = self._home(path)
-        if not home.refused:
+        refused = self._home(path).refused
+        if refused is None:
             return self._reading([path], lambda there: seen_in(there.get(path), ask))
-        lost = sessions_in(home, ask.place.tenant)
+        lost = refused.places(ask.place.tenant)
         if not lost or ask.place.space not in SPARED:
             raise fault
-        return Seen(head_in(home, ask.place) if ask.place in lost else None, [])
+        return Seen(refused.head(ask.place) if ask.place in lost else None, [])
 
     def _of(self, path: str, read: Callable[[Home], T], locked: bool = False) -> T | None:
         """What is made of one home; None where it is not there."""
@@ -232,10 +231,10 @@ class FileBackend(BlockingBackend):
             try:
                 found += self._of(path, lambda home: home.listed(meant), locked) or ()
             except StoreCorrupt:
-                home = self._home(path)
-                if not (lost := sessions_in(home, tenant)):
+                refused = self._home(path).refused
+                if refused is None or not (lost := refused.places(tenant)):
                     raise
-                found += [Listed(place, head_in(home, place)) for place in lost if meant(place.space)]
+                found += [Listed(place, refused.head(place)) for place in lost if meant(place.space)]
         return found
 
     def _due(self, tenant: str, now: int) -> tuple[list[Due], StoreCorrupt | None]:
@@ -306,18 +305,18 @@ class FileBackend(BlockingBackend):
             try:
                 home.refresh(fd, status, sure=True)
             except StoreCorrupt:
-                if not takes_all(home, [batch for _, batch in batches]):
+                if home.refused is None or not home.refused.goes([batch for _, batch in batches]):
                     raise
                 home.heads, home.tables = {}, {}
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
-            for i, batch in batches if not home.refused else ():
+            for i, batch in batches if home.refused is None else ():
                 done[i] = tried(i, batch, change.take, again, look)
-            if not change.batches and not home.refused:
+            if not change.batches and home.refused is None:
                 if not end:
                     remove(path)  # nothing was ever written to it
                 return False
-        if home.refused:
+        if home.refused is not None:
             self._scrubbing.anew(home, fd)  # it is empty, so that it goes
             return True
         with home.lock:

@@ -31,7 +31,7 @@ from palimpsest.stores.file.lines import (
     read_home,
     value_of,
 )
-from palimpsest.stores.file.refused import RESTORE, note_sessions
+from palimpsest.stores.file.refused import RESTORE, Refused
 from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 from palimpsest.stores.rules import is_meant
 
@@ -72,9 +72,9 @@ class Home:
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
         self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
-        self.tenant = self.home = self.refused = ""
+        self.tenant = self.home = ""
+        self.refused: Refused | None = None
         self._tail = b""
-        self.sessions = set[str]()  # of one that is refused
         self.heads: dict[tuple[str, str], HeadThere] = {}
         self.tables: dict[tuple[str, str, str], Table] = {}
 
@@ -97,8 +97,8 @@ class Home:
                     break
                 self._take(offset, raw, sure)
             self.file = file
-        if self.refused:
-            raise StoreCorrupt(self.url, self.refused)
+        if self.refused is not None:
+            raise StoreCorrupt(self.url, self.refused.why)
 
     def wrote(self, raws: Sequence[bytes], end: int) -> None:
         """Note the lines that were written at its end, unless another thread has read them there."""
@@ -114,12 +114,12 @@ class Home:
         try:
             if not offset:
                 self._begin(raw, sure)
-            elif not self.refused:
+            elif self.refused is None:
                 self._note(offset, raw, sure, sound or is_sound(raw))
         except (ValueError, TypeError, msgspec.DecodeError):  # of somebody else's making, with its checksum
             self._refuse(offset, sure)
-        if self.refused:
-            note_sessions(raw, self.sessions)
+        if self.refused is not None:
+            self.refused.note(raw)
         self.end, self._tail = offset + len(raw), raw[-TAIL:]
 
     def _begin(self, raw: bytes, sure: bool) -> None:
@@ -135,8 +135,9 @@ class Home:
     def _refuse(self, offset: int, sure: bool, why: str = "") -> None:
         if not sure:
             raise Unsure("a line of it is not as it was written")
-        self.sessions = {name for space, name in self.heads if space == "session"}
-        self.refused = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
+        told = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
+        sessions = [name for space, name in self.heads if space == "session"]
+        self.refused = Refused(self.root, self.path, self.home, told, sessions)
 
     def _line(self, offset: int) -> str:
         return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"
