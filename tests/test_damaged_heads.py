@@ -9,12 +9,14 @@ import pytest
 
 from commands import read, run
 from filestore import lines_of, log_of
-from palimpsest import Memory
+from on_servers import KINDS, SERVERS
+from palimpsest import Keys, Memory
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.entry import now_us
 from palimpsest.log.head import SessionKey
-from palimpsest.stores.backend import PlaceHead
-from sealed import FIRST
+from palimpsest.runtime.runner import drive
+from palimpsest.stores.backend import Ask, Place, PlaceHead, Step
+from sealed import FIRST, below
 from vaults import Slot, Vault
 
 WORLDS = ("memory", "sqlite", "file", "sealed memory", "sealed sqlite", "sealed file")
@@ -222,6 +224,12 @@ def test_an_erasure_does_not_pass_a_branch_that_is_damaged(world: World) -> None
         assert any("'branch'" in told for told in done.remains)
         for name in ("also", "good"):
             assert "heron" not in memory.session(name).entries()[0].text
+        for verb in (lambda: memory.session("bad").erase([1]), lambda: memory.forget(session="bad")):
+            with pytest.raises(StoreCorrupt, match=r"'branch'.*delete_session"):
+                verb()
+        memory.delete_session("branch")
+        assert memory.forget(matches="heron").remains == ()
+        assert "heron" not in memory.session("bad").entries()[0].text
 
 
 def test_an_import_says_to_delete_it_first(world: World) -> None:
@@ -313,3 +321,28 @@ def _broken(folder: Path, name: str, number: int) -> Path:
     lines[number - 1] = lines[number - 1].replace(before, after, 1)
     log.write_bytes(b"".join(lines))
     return log
+
+
+@pytest.mark.parametrize("keys", [None, FIRST], ids=["plain", "sealed"])
+@pytest.mark.parametrize("server", SERVERS)
+def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> None:
+    """There it is listed, told of and destroyed as on a disk, and its branch keeps what they share."""
+    with Memory.open(KINDS[server].address_of("heads"), encryption=keys) as memory:
+        for name in ("bad", "good"):
+            memory.session(name, user="ann").add_user_message(f"the heron of {name}")
+        memory.session("bad").fork("branch")
+        backend = below(memory.store) if keys else memory.store.backend
+        place = Place("default", "bad", "session", "bad")
+        (seen,) = drive(backend.look([Ask(place)]))
+        assert seen.head is not None
+        assert drive(backend.write([[Step(place, seen.head.hot, _changed(seen.head.hot))]], now_us())) == [None]
+
+        assert [one.session for one in memory.sessions(user="ann") if one.damaged] == ["bad"]
+        assert [one.session for one in memory.sessions(order="latest") if one.damaged] == ["bad"]
+        assert any("'bad'" in told for told in memory.forget(matches="of good").remains)
+        done = memory.forget(session="bad")
+        assert done.sessions == ("bad",)
+        assert "'branch'" in done.remains[0]
+        memory.session("bad", user="ann").add_user_message("anew")
+        assert [entry.text for entry in memory.session("branch").entries()] == ["the heron of bad"]
+        assert [entry.text for entry in memory.session("bad").entries()] == ["anew"]
