@@ -16,7 +16,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Ask, Place, PlaceHead, Step
-from sealed import FIRST, below
+from sealed import FIRST, below, bytes_of
 from vaults import Slot, Vault
 
 WORLDS = ("memory", "sqlite", "file", "sealed memory", "sealed sqlite", "sealed file")
@@ -159,6 +159,21 @@ def test_a_verb_destroys_it(world: World, part: str, by: str) -> None:
         assert memory.session("branch").verify().ok
         assert again.verify().ok
         assert [one.damaged for one in memory.sessions(user="ann")] == [False, False]
+
+
+@pytest.mark.parametrize("world", ["sqlite", "file"], indirect=True)
+def test_no_byte_of_it_is_left(world: World) -> None:
+    """What it said is in no file when it is deleted: not in the store, and not in the index that had found it."""
+    large = "many words " * 10_000
+    with world.opened() as memory:
+        memory.session("bad").add_user_message(f"xylophone {large}")
+        assert memory.recall("xylophone").passages
+    world.damage()
+
+    with world.opened() as memory:
+        assert b"xylophone" in bytes_of(world.folder)
+        memory.delete_session("bad")
+        assert b"xylophone" not in bytes_of(world.folder)
 
 
 @pytest.mark.parametrize("name", ["bad", "branch", "leaf"])
