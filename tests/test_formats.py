@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +22,7 @@ import strategies
 import strategies_anthropic
 import strategies_gemini
 import strategies_openai_responses
+from json_places import damaged, places
 from laws import examples
 from palimpsest import Memory
 from palimpsest.context.result import Context
@@ -150,23 +151,6 @@ def test_half_characters_in_what_the_call_brings_along_do_not_go_out(format: str
 ODD: tuple[Any, ...] = (None, [], {}, 7, True, "", [[]], [{}], [None], "x" * 70, "\ud800")
 
 
-def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything in it."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in inside:
-        yield (*here, key)
-        yield from places(inner, (*here, key))
-
-
-def put(messages: Any, place: tuple[Any, ...], odd: Any) -> Any:
-    """The messages with something else in a place; they themselves are left alone."""
-    changed = inner = copy.deepcopy(messages)
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = odd
-    return changed
-
-
 @pytest.mark.filterwarnings("ignore:.* is not a valid")  # Google's client of a name that it does not know
 @pytest.mark.parametrize("format", FORMATS)
 @settings(law, max_examples=examples(600))
@@ -175,7 +159,7 @@ def test_messages_with_an_odd_value_are_refused_or_sent_within_the_rules(format:
     """A list for an id, a number for a text, nothing for a mapping: wherever it stands in a message that is sound."""
     samples = FORMATS[format]
     messages = data.draw(st.sampled_from([*samples.equal.values()]))
-    changed = put(messages, data.draw(st.sampled_from([*places(messages)])), data.draw(st.sampled_from(ODD)))
+    changed = damaged(messages, data.draw(st.sampled_from([*places(messages)])), data.draw(st.sampled_from(ODD)))
     with Memory.open("memory://") as memory:
         session = memory.session("s", format=format, counter=strategies.WORDS)
         try:

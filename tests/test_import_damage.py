@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from commands import CHAT
 from exports_chatgpt import branched
 from exports_chatgpt import with_tools as chatgpt_tools
 from exports_claude import with_tools as claude_tools
+from json_places import damaged, places
 from palimpsest import ImportFailed, Memory
 from strategies import json_values
 
@@ -65,24 +64,6 @@ FILES: dict[str, list[Any]] = {
 
 OPTIONS: dict[str, Any] = {"messages": {"format": "openai"}}
 """What an import is told of a file in which more than one format speaks."""
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place within a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, held in inner:
-        yield (*at, key)
-        yield from places(held, (*at, key))
-
-
-def damaged(value: Any, place: tuple[Any, ...], other: Any) -> Any:
-    """The value with something else at this place."""
-    changed = copy.deepcopy(value)
-    holder = changed
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[place[-1]] = other
-    return changed
 
 
 @pytest.mark.sampled

@@ -44,6 +44,7 @@ def test_an_entry_is_named_by_its_seq_its_id_or_itself(session: Session, name: C
     assert session.show(name(second)) == 1
     assert [one.seq for one in session.passages(name(third)).passages] == [3]
     assert session.erase([name(third)]).entries == 1
+    assert session.erase(name(second)).entries == 1
 
 
 def test_an_entry_of_another_session_is_not_there(session: Session) -> None:

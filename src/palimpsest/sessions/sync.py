@@ -796,7 +796,9 @@ class Session:
         """
         return drive(self._core.verify())
 
-    def erase(self, what: Iterable[str | int] | str | int | Query, *, reason: str = BY_REQUEST) -> Erased:
+    def erase(
+        self, what: Iterable[str | int | Entry] | str | int | Entry | Query, *, reason: str = BY_REQUEST
+    ) -> Erased:
         """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
 
         Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
@@ -811,7 +813,7 @@ class Session:
         removed, ConfigError for what is not accepted: then nothing is erased.
 
         Args:
-            what: an entry's id (text) or `seq` (a number), several of these, or a `Query`.
+            what: an entry, by its id (text), by its `seq` (a number) or as it is, several of these, or a `Query`.
             reason: why, kept in the log in clear words.
         """
         return drive(self._core.erase(what, reason=reason))

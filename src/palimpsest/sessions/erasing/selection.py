@@ -45,7 +45,7 @@ class SelectedIds:
     mentions: Mentions | None = None
     sees_all = False
 
-    def __init__(self, ids: Iterable[str | int]) -> None:
+    def __init__(self, ids: Iterable[str | int | Entry]) -> None:
         self._ids = list(ids)
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:

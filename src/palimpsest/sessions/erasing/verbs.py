@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError, Conflict
 from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
 from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.eraser import Eraser, checked_reason
 from palimpsest.sessions.erasing.query import Query
@@ -25,7 +26,7 @@ class Erasing:
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
 
-    async def erase(self, what: Iterable[str | int] | str | int | Query, reason: str) -> Erased:
+    async def erase(self, what: Iterable[str | int | Entry] | str | int | Entry | Query, reason: str) -> Erased:
         """Destroy the content of these entries."""
         self._scope.may_write()
         selection = _selection(what)
@@ -75,9 +76,9 @@ class Erasing:
         return entries
 
 
-def _selection(what: Iterable[str | int] | str | int | Query) -> Selection:
+def _selection(what: Iterable[str | int | Entry] | str | int | Entry | Query) -> Selection:
     if isinstance(what, Query):
         return SelectedByQuery(what)
-    if not isinstance(what, str | int | Iterable):
+    if not isinstance(what, str | int | Entry | Iterable):
         raise ConfigError("ids", what, "ids of entries, or their numbers, or a Query")
-    return SelectedIds([what] if isinstance(what, str | int) else what)
+    return SelectedIds([what] if isinstance(what, str | int | Entry) else what)

@@ -4,8 +4,8 @@ Each namespace of items is a home. An item's hot value is what is compared, its 
 counts the items that came, which tells their order whatever clocks say, and which namespaces there are.
 
 A lease that was given back stays, so that its fence goes on, until the clock has passed that; one that has ended by
-itself stays for a day. No lease waits for the
-disk: what a loss of power could take of it, it takes with whoever held it.
+itself stays for a day. No lease waits for the disk: what a loss of power could take of it, it takes with whoever held
+it.
 
 A lease ends by the clock. Who gave it may have had one that is ahead, or was set back since: so one that stays as it is
 for its whole length, while somebody waits for it, is over as well.
