@@ -16,6 +16,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Ask, Place, PlaceHead, Step
+from palimpsest.stores.engine.forms import checked
 from sealed import FIRST, below, bytes_of
 from vaults import Slot, Vault
 
@@ -361,3 +362,10 @@ def test_on_a_server_it_goes_alone_as_well(server: str, keys: Keys | None) -> No
         memory.session("bad", user="ann").add_user_message("anew")
         assert [entry.text for entry in memory.session("branch").entries()] == ["the heron of bad"]
         assert [entry.text for entry in memory.session("bad").entries()] == ["anew"]
+
+
+@pytest.mark.parametrize("value", [b"", b"\0", b"{}", b"12345678", b"xyzxyzxyz"])
+def test_what_ends_with_no_checksum_is_told_so(value: bytes) -> None:
+    """In words of ours, not in those of Python's numbers."""
+    with pytest.raises(ValueError, match="checksum"):
+        checked(value, 1)

@@ -52,7 +52,11 @@ def stamped(body: bytes, key: int = 0) -> bytes:
 def checked(value: bytes, key: int = 0) -> bytes:
     """The value without its checksum. Raises ValueError where that is another."""
     body = value[:-8]
-    if int(value[-8:], 16) != adler32(body, key & LAST):
+    try:
+        stamp = int(value[-8:], 16)
+    except ValueError:
+        raise ValueError("it does not end with a checksum: something in it was changed") from None
+    if stamp != adler32(body, key & LAST):
         raise ValueError(value.why if isinstance(value, Spoilt) else CHANGED)
     return body
 
