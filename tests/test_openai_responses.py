@@ -141,3 +141,10 @@ def test_a_reasoning_item_before_a_reference_to_itself_is_sent_as_text() -> None
         session.add([USER, THOUGHT, {"type": "item_reference", "id": THOUGHT["id"]}])
 
         check(session.context(dry_run=True))
+
+
+def test_what_has_neither_role_nor_type_is_refused_unless_it_is_a_reference() -> None:
+    """Whose type the API lets be left out: with anything beside its id it is no item."""
+    assert FORMAT.decode([{"id": "rs_1"}], "messages")
+    with pytest.raises(InvalidEntry, match="role"):
+        FORMAT.decode([{"id": "rs_1", "output": []}], "messages")

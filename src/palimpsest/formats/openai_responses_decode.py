@@ -70,7 +70,8 @@ def _decode(item: Message, where: str) -> Entry:
     if kind is not None and not isinstance(kind, str):
         raise InvalidEntry(f"{where}.type", f"{shorten(kind)} is not text")
     check_json(item, where)
-    if kind == "message" or (kind is None and not ("role" not in item and isinstance(item.get("id"), str))):
+    is_reference = item.keys() <= {"id", "type"} and isinstance(item.get("id"), str)  # whose type may be left out
+    if kind == "message" or (kind is None and not is_reference):
         return _decode_message(item, where)
     if asks(item):
         return _decode_call(item, where)
