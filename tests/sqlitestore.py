@@ -35,11 +35,13 @@ def commits(statements: Sequence[str]) -> int:
 
 def synced(statements: Sequence[str]) -> int:
     """How many of these transactions waited for the disk, on a connection that did before them."""
-    found, waits = 0, True
+    found, waits, writes = 0, True, False
     for statement in statements:
         if statement.startswith("PRAGMA synchronous="):
             waits = statement.endswith("FULL")
-        found += waits and statement == "COMMIT"
+        elif statement.startswith("BEGIN"):
+            writes = statement == "BEGIN IMMEDIATE"
+        found += waits and writes and statement == "COMMIT"
     return found
 
 

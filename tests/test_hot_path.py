@@ -146,6 +146,54 @@ def test_a_turn_waits_for_the_disk_as_often_as_it_adds_to_files(
         assert len(seen) == 2
 
 
+def cuts(session: Session) -> bool:
+    """Whether the next context is a new cut, once two more have been said."""
+    session.context()
+    session.add_user_message("what is it? " * 10)
+    session.add_assistant_message("this and that " * 40)
+    return session.context(dry_run=True).report.new_cut
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_cut_does_not_wait_for_the_disk(tmp_path: Path, sealed: bool) -> None:
+    """It is computed from the log, and can be again; what is added next takes it along. A sealed head waits, for who has
+    seen it would take an earlier one for one that somebody put back."""
+    with Memory.open(tmp_path / "log.db", encryption=RING if sealed else None) as memory:
+        session, seen = memory.session(SESSION, max_tokens=1_000), list[str]()
+        while not cuts(session):
+            pass
+        connection(memory).set_trace_callback(seen.append)
+
+        epoch = session.context().epoch
+        assert (commits(seen), synced(seen)) == (1, int(sealed))
+        session.add_user_message("one more")
+
+        connection(memory).set_trace_callback(None)
+        assert (commits(seen), synced(seen)) == (2, 1 + sealed)
+        assert session.context().epoch == epoch
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_cut_does_not_wait_for_the_disk_of_files(
+    tmp_path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is where a log is a file."""
+    seen = list[int]()
+    with Memory.open(f"file://{tmp_path}/logs", encryption=RING if sealed else None) as memory:
+        session = memory.session(SESSION, max_tokens=1_000)
+        while not cuts(session):
+            pass
+        for sync in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, sync, seen.append)
+
+        epoch = session.context().epoch
+        assert len(seen) == sealed
+        session.add_user_message("one more")
+
+        assert len(seen) == 1 + sealed
+        assert session.context().epoch == epoch
+
+
 def calls(work: Callable[[], object]) -> tuple[int, int]:
     """How many functions of Python, and of C, are called for it at least: at times something is done beside it."""
     found = []

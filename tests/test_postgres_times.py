@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Memory, StoreUnavailable
+from on_servers import own_server
+from palimpsest import LockTimeout, Memory, StoreUnavailable
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
 from palimpsest.stores.postgres import open_postgres
-from postgresstore import address_of, schema_of
+from postgresstore import address_of, asked, schema_of
 from processes import Process, together
 
 asyncpg = pytest.importorskip("asyncpg", reason="the extra `postgres` is not installed")
@@ -236,9 +237,25 @@ def test_what_may_be_lost_is_given_up_rather_than_waited_for() -> None:
         await backend.close()
 
     def values(hasty: bool) -> list[Any]:
-        return [0, *[[]] * 8, "", "", *[[]] * 12, hasty, 100 if hasty else None]
+        return [0, *[[]] * 8, "", "", *[[]] * 12, 100 if hasty else None]
 
     asyncio.run(work(address_of("hasty"), schema_of("hasty")))
 
 
 # --- large and odd
+
+
+@pytest.mark.wide
+def test_a_crash_of_the_server_leaves_nobody_s_turn_to_others() -> None:
+    """Who took it lives on, on another machine, and adds to it: so a lease is on the disk when it is his. What the server
+    writes by itself it writes every ten seconds here."""
+    with own_server("postgres") as server:
+        asked(server.address, "ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()")
+        with Memory.open(server.address) as mine, Memory.open(server.address) as theirs:
+            mine.session("s").add_user_message("hello")
+            with mine.session("s").turn():
+                server.kill()
+                server.start()
+
+                with pytest.raises(LockTimeout), theirs.session("s").turn(wait=0):
+                    pass

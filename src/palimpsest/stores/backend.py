@@ -110,8 +110,9 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     `destroys` says that no byte of what goes is to be left when `scrub` is called, though this process does not live to
     call it. Encryption goes by it, too: a row of a place without head that takes another's place is put by a step that
-    destroys, in one batch with each head that is read beside it. What is `fleeting` may be lost when the machine is:
-    where all steps of a write are, it need not wait for the disk.
+    destroys, in one batch with each head that is read beside it. What is `delayed` is there at once, and need not be on
+    the disk before something is that is not: until then it may be lost when the machine is. What is `fleeting` is
+    delayed, and may be dropped where it is damaged, too.
     """
 
     place: Place
@@ -123,6 +124,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     drop: Sequence[tuple[str, int, int]] = ()
     put: Sequence[tuple[str, Sequence[Cells]]] = ()
     destroys: bool = False
+    delayed: bool = False
     fleeting: bool = False
 
     @property

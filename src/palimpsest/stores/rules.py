@@ -50,11 +50,11 @@ def is_meant(table: str, name: str) -> bool:
     return table.startswith(name[:-1]) if name.endswith("*") else table == name
 
 
-def are_fleeting(batches: Iterable[Batch]) -> bool:
-    """Whether all that these do may be lost when the machine is."""
+def are_delayed(batches: Iterable[Batch]) -> bool:
+    """Whether nothing that these do has to be on the disk before they are over."""
     for batch in batches:
         for step in batch:  # as a rule the first says no: quicker here than `all` of a generator
-            if not step.fleeting:
+            if not (step.delayed or step.fleeting):
                 return False
     return True
 

@@ -25,6 +25,10 @@ from palimpsest.stores.engine.trees import Sharing, Tree, dropped, of_tree, read
 
 Expect = Callable[[Head], None]
 
+COMPUTED = ("cut", "prompt")
+"""Kinds of changes that are computed from the log, and can be again: they do not wait for the disk. What is added next
+takes them along to it."""
+
 
 class Rewrite(Protocol):
     """Says what takes the place of a stored value: the very same object where that is to stay.
@@ -102,7 +106,8 @@ class Changing:
         if noted(now, after):  # whose it is is written beside the head
             return None
         rows = [record_row(now.log, record)] if record is not None else []
-        return [step, *(Step(now.logs, rows_only=True, put=[("record", [row])]) for row in rows)], [after]
+        steps = [step, *(Step(now.logs, rows_only=True, put=[("record", [row])]) for row in rows)]
+        return _delayed(change, steps), [after]
 
     async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
@@ -113,7 +118,9 @@ class Changing:
             put.append(("record", [record_row(known.log, record)]))
         now, step = known.step(head)
         steps = [step, *noted(known, now)]
-        return now, [*steps, Step(known.logs, rows_only=True, put=put), *more] if put else steps
+        if put:
+            steps += [Step(known.logs, rows_only=True, put=put), *more]
+        return now, _delayed(change, steps)
 
     async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
         while True:
@@ -264,6 +271,11 @@ class _Erasure:
             made.append(record)
         now, step = known.step(after)
         return now, step, [record_row(known.log, one) for one in made]
+
+
+def _delayed(change: Change, steps: list[Step]) -> list[Step]:
+    """What makes a change, which need not wait for the disk where it can be computed again."""
+    return [msgspec.structs.replace(step, delayed=True) for step in steps] if change.kind in COMPUTED else steps
 
 
 def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:

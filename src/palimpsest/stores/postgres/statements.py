@@ -54,9 +54,10 @@ def _given(first: int) -> str:
     return f"unnest(${first}" + _GIVEN.format(*(f"${first + i}" for i in range(1, 8)))
 
 
-HASTE = """SELECT concat(CASE WHEN {0} OR {1} IS NOT NULL THEN set_config('synchronous_commit', 'off', true) END,
-    CASE WHEN {1} IS NOT NULL THEN set_config('lock_timeout', {1}::text, true) END)"""
-"""Lets the transaction be over before it is on the disk; and end rather than wait so many milliseconds for others."""
+HASTE = """SELECT concat(CASE WHEN $24::int IS NOT NULL
+    THEN set_config('synchronous_commit', 'off', true) || set_config('lock_timeout', $24::text, true) END)"""
+"""Lets the transaction be over before it is on the disk, and end rather than wait so many milliseconds for others: it is
+of what may be lost. A lease is not, nor a cut: who has seen it lives on when the server has crashed."""
 
 APPEND = f"""WITH moved AS (
     UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
@@ -79,7 +80,7 @@ SELECT EXISTS (SELECT FROM moved) AS done"""
 The driver looks at each value of a list, and the server makes a column of it: with six lists more it takes a tenth
 longer."""
 
-CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE.format("$24::bool", "$25::int")}), want AS MATERIALIZED (
+CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE}), want AS MATERIALIZED (
     SELECT * FROM unnest($2::uuid[], $3::bytea[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bool[], $8::text[],
         $9::text[]) WITH ORDINALITY AS w(place, expect, hot, cold, expires, moves, space, name, n)
     WHERE (SELECT h FROM haste) IS NOT NULL

@@ -184,7 +184,7 @@ def _plain_of(batch: Batch) -> Args | None:
     head, beside = batch
     if head.rows_only or head.expect is None or head.hot is None or not beside.rows_only or len(beside.put) != 1:
         return None
-    if head.put or head.drop or beside.drop or head.fleeting or beside.fleeting or not head.moves:
+    if head.put or head.drop or beside.drop or not head.moves:
         return None
     ((table, rows),) = beside.put
     name, whole = table_key(table)
@@ -205,7 +205,7 @@ def _append_of(batch: Batch) -> Args | None:
     """What the statement of an append is given; None for what is not one."""
     head: Step | None = None
     for step in batch:
-        if step.drop or step.fleeting:
+        if step.drop:
             return None
         if not step.rows_only:
             if head is not None or step.expect is None or step.hot is None or not step.moves:
@@ -237,7 +237,6 @@ def _change_of(batch: Batch, heads: Sequence[Step], drops: Sequence[Drop]) -> Ar
         [low for _, _, low, _ in drops],
         [high for _, _, _, high in drops],
         *_rows_of(batch),
-        all(step.fleeting for step in batch),
     )
 
 

@@ -16,7 +16,7 @@ from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Refusal, Scrubbed, Seen
 from palimpsest.stores.options import DiskOptions, on_disk
-from palimpsest.stores.rules import are_fleeting
+from palimpsest.stores.rules import are_delayed
 from palimpsest.stores.sqlite import scrubbing
 from palimpsest.stores.sqlite.db import PAUSE, Database
 from palimpsest.stores.sqlite.layout import migrate
@@ -52,7 +52,7 @@ class SQLiteBackend(BlockingBackend):
     ) -> list[Refusal | None]:
         act: Callable[[Tables], list[Refusal | None]] = methodcaller("write", batches, at, again)
         if lasting:
-            return self._database.write(act, are_fleeting(batches))
+            return self._database.write(act, are_delayed(batches))
         if self.writable:
             with suppress(StoreUnavailable):  # it is given up: it neither waits for others, nor does a full disk matter
                 return self._database.hastily(act, FLEETING)
