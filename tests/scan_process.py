@@ -106,7 +106,7 @@ def around(verb: Any, steps: Steps) -> Any:
     return stepped
 
 
-INSIDE = ("INSERT OR REPLACE INTO entry", "INSERT OR REPLACE INTO record", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")
+INSIDE = ("INSERT OR REPLACE INTO entry", "INSERT OR REPLACE INTO other", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")
 """How statements of SQLite begin at which something happens."""
 
 

@@ -45,6 +45,11 @@ def synced(statements: Sequence[str]) -> int:
     return found
 
 
+def of(table: str) -> str:
+    """What says of rows in the file's `other` that they are of this table of the seam."""
+    return f"pos >> 32 IN (SELECT number FROM part WHERE name GLOB '{table}')"
+
+
 class Held:
     """The next transaction of a memory that writes stops at its commit until it is `let` go on."""
 

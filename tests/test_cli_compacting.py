@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from commands import read, run, write_lines
+from sqlitestore import of
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_verify_ends_with_one_where_something_is_wrong(long_chat: str, here: Pat
     """A session whose records do not hold together is named with what is wrong."""
     run("compact", long_chat, "--strategy", "summarizer", "--keep", "2")
     raw = sqlite3.connect(here / "chats.db")
-    raw.execute("DELETE FROM record")
+    raw.execute(f"DELETE FROM other WHERE {of('record')}")
     raw.commit()
     raw.close()
 

@@ -28,7 +28,7 @@ from palimpsest.runtime.workers import Workers
 from palimpsest.sessions import remembered
 from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
-from sqlitestore import connection
+from sqlitestore import connection, of
 from strategies import TOOLS
 from writer import quarters
 
@@ -517,7 +517,7 @@ def test_to_store_counts_no_entry_is_looked_for(tmp_path: Path, monkeypatch: pyt
             session.context()
             connection(memory).set_trace_callback(None)
             looks.append(sum(statement.startswith("SELECT") and " FROM entry " in statement for statement in seen))
-            stored += any(statement.startswith("INSERT INTO tokens") for statement in seen)
+            stored += any(statement.startswith("INSERT INTO other") for statement in seen)
 
     assert stored == 3
     assert looks[1:] == [1] * 7
@@ -541,7 +541,7 @@ def test_nothing_is_stored_of_what_others_have_erased(
             session.context()
         else:
             memory.close()
-        places = [pos & 0xFFFFFFFF for (pos,) in file.execute("SELECT pos FROM tokens")]
+        places = [pos & 0xFFFFFFFF for (pos,) in file.execute(f"SELECT pos FROM other WHERE {of('tokens/*')}")]
 
     assert 3 not in places
     assert (7 in places) is (end == "a context")

@@ -104,6 +104,15 @@ def test_an_append_is_four_statements(tmp_path: Path, add: Callable[[Any], objec
         assert database.total_changes - rows == entries + 1
 
 
+def test_a_small_file_is_small(tmp_path: Path) -> None:
+    """Each table and each index is a page, though nothing is in it: of a short conversation they are most."""
+    with Memory.open(tmp_path / "log.db") as memory:
+        memory.session(SESSION).add_user_message("hello")
+        (pages,) = connection(memory).execute("PRAGMA page_count").fetchone()
+
+    assert pages <= 19
+
+
 def in_a_turn(session: Session) -> None:
     """A run of the model that adds twice."""
     with session.turn():
@@ -156,7 +165,7 @@ def cuts(session: Session) -> bool:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_cut_does_not_wait_for_the_disk(tmp_path: Path, sealed: bool) -> None:
-    """It is computed from the log, and can be again; what is added next takes it along. A sealed head waits, for who has
+    """It is computed from the log, and can be again; what is added next takes it along. A sealed head waits: who has
     seen it would take an earlier one for one that somebody put back."""
     with Memory.open(tmp_path / "log.db", encryption=RING if sealed else None) as memory:
         session, seen = memory.session(SESSION, max_tokens=1_000), list[str]()

@@ -15,6 +15,7 @@ import pytest
 from palimpsest import Image, Memory, Session, StoreUnavailable, Text
 from palimpsest.testing import FakeClock
 from processes import filled, integrity, remains, tried
+from sqlitestore import of
 from writer import SESSION, quarters, turn
 
 KINDS = ["sqlite", "file"]
@@ -140,7 +141,7 @@ def test_tenants_share_no_content(tmp_path: Path) -> None:
         with Memory.open(path, tenant=tenant) as memory:
             pictured(memory.session("s"))
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*), count(DISTINCT id) FROM large").fetchone() == (2, 1)
+        assert db.execute(f"SELECT count(*), count(DISTINCT id) FROM other WHERE {of('large')}").fetchone() == (2, 1)
 
     with Memory.open(path, tenant="a") as memory:
         memory.delete_session("s")
@@ -156,7 +157,8 @@ def test_a_large_content_that_was_damaged_is_named(tmp_path: Path, caplog: pytes
         pictured(memory.session("s"))
         memory.session("s").add_user_message("after")
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE large SET value = CAST(replace(CAST(value AS TEXT), 'iV', 'iW') AS BLOB)")
+        changed = "CAST(replace(CAST(value AS TEXT), 'iV', 'iW') AS BLOB)"
+        db.execute(f"UPDATE other SET value = {changed} WHERE {of('large')}")
         db.commit()
 
     with Memory.open(path) as memory:

@@ -247,8 +247,8 @@ def test_what_may_be_lost_is_given_up_rather_than_waited_for() -> None:
 
 @pytest.mark.wide
 def test_a_crash_of_the_server_leaves_nobody_s_turn_to_others() -> None:
-    """Who took it lives on, on another machine, and adds to it: so a lease is on the disk when it is his. What the server
-    writes by itself it writes every ten seconds here."""
+    """Who took it lives on, on another machine, and goes on with it: so a lease is on the disk when it is his. What the
+    server writes by itself it writes every ten seconds here."""
     with own_server("postgres") as server:
         asked(server.address, "ALTER SYSTEM SET wal_writer_delay = '10s'", "SELECT pg_reload_conf()")
         with Memory.open(server.address) as mine, Memory.open(server.address) as theirs:

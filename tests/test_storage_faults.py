@@ -18,7 +18,7 @@ from palimpsest import Memory, PalimpsestError, StoreUnavailable
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.stores.sqlite.layout import APPLICATION_ID, FIRST
 from processes import filled, integrity, run, stuff, tried
-from sqlitestore import connection
+from sqlitestore import connection, of
 from writer import SESSION, quarters, turn
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits and users")
@@ -313,7 +313,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     with Memory.open(path) as memory:
         memory.session(SESSION).pin(1)
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE record SET value = x'7b7b'")
+        db.execute(f"UPDATE other SET value = x'7b7b' WHERE {of('record')}")
         db.commit()
 
     with Memory.open(path) as memory:

@@ -110,9 +110,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     `destroys` says that no byte of what goes is to be left when `scrub` is called, though this process does not live to
     call it. Encryption goes by it, too: a row of a place without head that takes another's place is put by a step that
-    destroys, in one batch with each head that is read beside it. What is `delayed` is there at once, and need not be on
-    the disk before something is that is not: until then it may be lost when the machine is. What is `fleeting` is
-    delayed, and may be dropped where it is damaged, too.
+    destroys, in one batch with each head that is read beside it. What is `delayed` is there at once, and on the disk by
+    the next write that is not; what is `fleeting` is that, and may be dropped where it is damaged.
     """
 
     place: Place
@@ -145,7 +144,6 @@ Batch = Sequence[Step]
 
 Refusal = tuple[PlaceHead | None, ...]
 """The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
-
 
 Look = Callable[[Sequence[Ask]], list[Seen]]
 """Looks as `Backend.look` does, at the home of one batch, while nobody else can write; what other batches of the same

@@ -56,8 +56,8 @@ def _given(first: int) -> str:
 
 HASTE = """SELECT concat(CASE WHEN $24::int IS NOT NULL
     THEN set_config('synchronous_commit', 'off', true) || set_config('lock_timeout', $24::text, true) END)"""
-"""Lets the transaction be over before it is on the disk, and end rather than wait so many milliseconds for others: it is
-of what may be lost. A lease is not, nor a cut: who has seen it lives on when the server has crashed."""
+"""Lets the transaction be over before it is on the disk, and end rather than wait so many milliseconds for others. That
+is for what may be lost: no lease, and no cut, for who has seen one lives on when the server has crashed."""
 
 APPEND = f"""WITH moved AS (
     UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}

@@ -7,9 +7,9 @@
     cold     the cold value of a head, by the number of its place
     part     4,294,967,296 keys of a table of a place, by their upper half: the number that they have in tables of rows,
              and a checksum of that address
-    entry, record, tokens, share, held, large, other
-             rows: `pos` is the number of the part * 2^32 + the lower half of the key, so that neighbours are one range
-             of the table's own tree and need no index
+    entry    rows of entries: `pos` is the number of the part * 2^32 + the lower half of the key, so that neighbours are
+             one range of the table's own tree and need no index
+    other    all other rows, in the same way: an empty table, with what finds rows by id and by expiry, is three pages
     meta     `generation` tells who remembers numbers that some are gone; `scrub` that the file is to be scrubbed,
              `vacuum` how far it was written anew, `clean` up to which `scrub` that was done
 
@@ -26,8 +26,8 @@ from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 
 APPLICATION_ID = 0x50414C49  # "PALI"
 
-TABLES = ("entry", "record", "tokens", "share", "held", "large", "other")
-"""Tables of rows. Those of the seam that are not among them, by what stands before a `/`, are in `other`."""
+TABLES = ("entry", "other")
+"""Tables of rows."""
 
 
 ROWS = (
@@ -40,7 +40,7 @@ ROWS = (
 
 Migration = tuple[str, ...]
 
-FIRST = 3
+FIRST = 4
 """The version of a new file. What earlier ones wrote is not read."""
 
 MIGRATIONS: tuple[Migration, ...] = (

@@ -12,7 +12,6 @@ from zlib import crc32
 
 from palimpsest.stores.backend import Place
 from palimpsest.stores.sqlite.faults import Damaged
-from palimpsest.stores.sqlite.layout import TABLES
 
 KNOWN = 65_536
 """Numbers remembered at once."""
@@ -22,8 +21,6 @@ LOW = 0xFFFFFFFF
 
 COUNTS = "tokens/"
 """Tables that are often not there, and of which nothing is lost that cannot be made again."""
-
-_TABLES = frozenset(TABLES)
 
 
 class Numbers:
@@ -171,5 +168,4 @@ class Remembered:
 
 def table_of(name: str) -> str:
     """The table of the file in which a table of the seam is."""
-    base = name.partition("/")[0]
-    return base if base in _TABLES and base != "other" else "other"
+    return "entry" if name == "entry" else "other"
