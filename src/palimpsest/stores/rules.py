@@ -50,15 +50,6 @@ def is_meant(table: str, name: str) -> bool:
     return table.startswith(name[:-1]) if name.endswith("*") else table == name
 
 
-def are_delayed(batches: Iterable[Batch]) -> bool:
-    """Whether nothing that these do has to be on the disk before they are over."""
-    for batch in batches:
-        for step in batch:  # as a rule the first says no: quicker here than `all` of a generator
-            if not (step.delayed or step.fleeting):
-                return False
-    return True
-
-
 def tried(
     number: int, batch: Batch, do: Callable[[Batch], Refusal | None], again: Again | None, look: Look
 ) -> Refusal | None:

@@ -27,7 +27,7 @@ from zlib import crc32
 import msgspec
 
 from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Refusal, Step
-from palimpsest.stores.rules import are_delayed, refused
+from palimpsest.stores.rules import refused
 
 _SUM = b',"sum":"'
 TAIL = len(_SUM) + 16 + len(b'"}\n')
@@ -281,18 +281,13 @@ class Change:
     @property
     def lasts(self) -> bool:
         """Whether anything of it may not be lost when the machine is."""
-        return self._lasting and not are_delayed(self.batches)
-
-    @property
-    def _is_fleeting(self) -> bool:
-        """Whether all of it may be dropped where it is damaged."""
-        return not self._lasting or all(step.fleeting for batch in self.batches for step in batch)
+        return self._lasting and not all(step.fleeting for batch in self.batches for step in batch)
 
     def lines(self, at: int, *, new: bool) -> list[bytes]:
         """The lines of what was taken, with the home's own where that is `new`."""
         address = self.batches[0][0].place
         first = [HomeLine(address.tenant, address.home).line()] if new else []
-        writing, lines, fleeting = Writing(), [], self._is_fleeting
+        writing, lines, fleeting = Writing(), [], not self.lasts
         for batch in self.batches:
             writing.steps = [_line(step, writing) for step in batch if _does_something(step)]
             lines.append(writing.line(at, fleeting=fleeting, destroys=_destroys(batch)))
