@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from laws import examples
+from losing import losing
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading, window
 from palimpsest.context.asks import Steps
@@ -41,7 +42,7 @@ ODD = ("</context>", "\ud800 alone", "", "[old result left out: entry 1]", "naï
 @contextmanager
 def opened(kind: str, folder: Path) -> Iterator[tuple[Memory, Memory, FakeClock]]:
     """Two memories of one store and one time: one that remembers, and one that does not, as another program has it."""
-    where = f"file://{folder}/logs" if kind == "file" else folder / "log.db"
+    where = {"file": f"file://{folder}/logs", "losing": f"losing://{folder}"}.get(kind, folder / "log.db")
     clock, keys = FakeClock(), KEYS if kind == "encrypted" else None
     with ExitStack() as stack:
         yield (
@@ -268,6 +269,8 @@ def played(kind: str, folder: Path, seed: int, steps: int) -> None:
     with opened(kind, folder) as (one, other, clock):
         play = Play(dice, one, other, clock)
         for _ in range(steps):
+            if kind == "losing" and dice.random() < 0.2:
+                (losing(f"losing://{folder}").save if dice.random() < 0.5 else losing(f"losing://{folder}").crash)()
             play.step()
             if dice.random() < 0.7:
                 play.look()
@@ -281,8 +284,16 @@ def test_what_is_remembered_changes_nothing(kind: str, seed: int, tmp_path: Path
     played(kind, tmp_path, seed, 40)
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_store_has_lost_is_not_remembered(seed: int, tmp_path: Path) -> None:
+    """A server that crashes may lose what it acknowledged, and so may one whose backup is put back. Who lives on shows
+    what is there, also where others have said something else since in the places of what is gone."""
+    played("losing", tmp_path, 3_000 + seed, 60)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "losing"])
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_what_is_remembered_changes_nothing_ever(kind: str, seed: int, tmp_path: Path) -> None:
     """The same, longer and more often."""

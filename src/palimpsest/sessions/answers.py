@@ -54,7 +54,9 @@ class _Answers:
         self, store: Store, key: SessionKey, counter: str, told: Standing | None, recall: Recall | None
     ) -> None:
         self._store, self._key, self._counter, self._told, self._recall = store, key, counter, told, recall
+        self._before = recall or Recall(None, 0)
         self._sure = told is None
+        self._edge: Entry | None = None
         self._asked = self._read = self._shown = self._long = False
         self._weight = 0
         self._stretches: list[Stretch] = []
@@ -120,6 +122,9 @@ class _Answers:
         before = self._recall.before if self._recall is not None else None
         if before is None or self._told is None or not before.holds(self._told.mark, self._counter):
             return None
+        head, edge = self._told.head, before.edge if self._store.remote else None
+        if edge is not None and (edge.seq, edge.revision) != (head.next_seq - 1, head.revision):
+            self._edge = edge
         self._stretches, self._shown = list(before.stretches), before.recollection.view is not None
         self._weight = before.weight
         return before.recollection
@@ -137,6 +142,9 @@ class _Answers:
 
     async def _is_other(self) -> bool:
         """Whether the session turns out to be another than was told, where nothing that was read has said it yet."""
+        if self._edge is not None:
+            edge = self._edge.seq
+            self._sure = await self._paged(Page(edge, edge + 1, 1), 0) is not None
         if not self._sure:
             self._sure = _same(self._told, await self._store.standing(self._key))
             self._read = self._sure
@@ -184,11 +192,12 @@ class _Answers:
         return await self._paged(ask, 0)
 
     async def _paged(self, ask: Page, revision: int) -> list[Entry] | None:
+        again = int(self._edge is not None and self._edge.seq == ask.after)
         now, entries, records = await self._store.page(
             self._key,
-            after=ask.after,
+            after=ask.after - again,
             before=ask.before,
-            limit=ask.limit,
+            limit=ask.limit + again,
             newest_first=ask.newest_first,
             counter=self._counter,
             revision=revision,
@@ -199,11 +208,29 @@ class _Answers:
             self._sure = _same(self._told, now)
             if not self._sure:
                 return None
+        if again and not self._goes_on(entries, ask):
+            return None
         self._read = True
         self._compacted[revision] = (records[0].compaction if records else None) or Compaction()
         if ask.before - ask.after > 1:
             self._keep(ask, entries)
         return entries
+
+    def _goes_on(self, entries: list[Entry], ask: Page) -> bool:
+        """Whether what was read begins with the last entry that is remembered, which is taken out of it.
+
+        A store that has lost what it had acknowledged may have other entries there by now: then all is read anew.
+        """
+        at = -1 if ask.newest_first else 0
+        if ask.newest_first and len(entries) > ask.limit and entries[at].seq != ask.after:
+            entries.pop()  # there are more than were asked for
+        elif entries and self._edge is not None and entries[at].id == self._edge.id:
+            entries.pop(at)
+            self._edge = None
+        else:
+            self._before.forget()
+            return False
+        return True
 
     def _keep(self, ask: Page, answer: Sequence[Entry]) -> None:
         entries = list(answer[::-1] if ask.newest_first else answer)

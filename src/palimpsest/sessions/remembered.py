@@ -69,7 +69,7 @@ class Stretch(msgspec.Struct, frozen=True):
         return Stretch(max(seq, self.low + 1) - 1, max(self.high, seq), kept, weight_of(kept))
 
 
-_seq = attrgetter("seq")
+_seq, _high = attrgetter("seq"), attrgetter("high")
 
 
 def _is_fixed(entry: Entry) -> bool:
@@ -130,6 +130,12 @@ class Remembered(msgspec.Struct, frozen=True):
         """About how many bytes it takes."""
         return sum(stretch.weight for stretch in self.stretches)
 
+    @property
+    def edge(self) -> Entry | None:
+        """The last entry of it: whoever has lost what it had acknowledged may have another one there."""
+        newest = max((one for one in self.stretches if one.entries), key=_high, default=None)
+        return newest.entries[-1] if newest is not None else None
+
     def holds(self, mark: object, counter: str) -> bool:
         """Whether all of it is as it was, in a session of this mark, by this counter."""
         return mark is not None and self.mark == mark and self.counter == counter
@@ -141,7 +147,14 @@ Unstored: TypeAlias = tuple[SessionKey, Remembered]
 async def stored(store: Store, counts: Sequence[Unstored]) -> None:
     """Store the counts of sessions that are as they were when these were made, until the store takes none."""
     for key, kept in counts:
-        if (await store.standing(key)).mark != kept.mark:
+        edge = kept.edge
+        if edge is None:
+            continue
+        after, before, counter = edge.seq - 1, edge.seq + 1, kept.counter
+        now, found, _ = await store.page(
+            key, after=after, before=before, limit=1, newest_first=False, counter=counter, revision=0
+        )
+        if now.mark != kept.mark or [entry.id for entry in found] != [edge.id]:
             continue  # what stands at these places may be other entries
         if await keep_counts(store, key, kept.counter, kept.unstored, kept.mark) is not None:
             break
@@ -155,6 +168,10 @@ class Recall:
         self.mark: object = None
         self.stretches: Sequence[Stretch] = ()
         self.unstored: Mapping[int, int] = before.unstored if before is not None else {}
+
+    def forget(self) -> None:
+        """Take nothing of it for what is there."""
+        self.before, self.unstored = None, {}
 
     def read(self, mark: object, stretches: Sequence[Stretch]) -> None:
         """Note what was read, and of what."""

@@ -203,8 +203,8 @@ class Backend(ABC):
     """Whether they are called where they are awaited, in the caller's own thread."""
     gathers: bool = True
     """Whether it costs less to write to several homes in one call than in a call each; one that blocks says so."""
-    crowded: bool = True
-    """Whether a writer who is refused may be refused again and again; not where writers wait for each other's turn."""
+    remote: bool = True
+    """Whether those who use it may live on when it has crashed, and one who is refused be refused again and again."""
     large_bytes: int | None = None
     """Bytes from which on a text, or the data of an image, is kept once a home; None: all is kept in its place."""
     companion: str | None = None
@@ -328,7 +328,7 @@ class BlockingBackend(Backend):
     """A backend whose verbs block and never suspend: run inline, or a whole operation at a time in a worker thread."""
 
     blocking = True
-    crowded = False
+    remote = False
 
     def __init__(self, runner: Runner) -> None:
         self.runner, self.inline = runner, isinstance(runner, Inline)

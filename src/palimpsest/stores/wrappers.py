@@ -36,7 +36,7 @@ class Wrapper(RunsBelow):
 
     def __init__(self, below: Backend) -> None:
         self.below, self.url, self.writable, self.blocking = below, below.url, below.writable, below.blocking
-        self.inline, self.gathers, self.crowded = below.inline, below.gathers, below.crowded
+        self.inline, self.gathers, self.remote = below.inline, below.gathers, below.remote
 
     async def pause(self, seconds: float) -> None:
         await self.below.pause(seconds)

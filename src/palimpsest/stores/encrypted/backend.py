@@ -151,7 +151,7 @@ class SealedBackend(Wrapper):
                 heads = self._refusal(sealing, refusal)
                 # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
                 alike = batches[i] is not sealing.batch or refused(sealing.batch, heads) is None
-                if alike and (tries == 1 or not self.crowded):  # who is in a crowd waits where he holds nothing
+                if alike and (tries == 1 or not self.remote):  # who is in a crowd waits where he holds nothing
                     left.append(i)
                 else:
                     done[i] = heads

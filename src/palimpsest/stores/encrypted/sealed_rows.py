@@ -153,7 +153,7 @@ class Heads:
             except Unsealed as fault:
                 raise fault.told(self._url, self._rows.what(place, known)) from None
         if floor is not None and known.is_before(floor):
-            told = "is of an earlier time: a later one was there before"
+            told = "is of an earlier time: a later one was there before; if you know why, open the memory anew"
             raise StoreCorrupt(self._url, f"{self._rows.what(place, known)} {told}")
         self.remember(place, known)
         return known

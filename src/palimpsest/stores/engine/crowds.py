@@ -41,7 +41,7 @@ class Crowds:
         """Note what came of a write over these heads."""
         if not refused:
             self.refused.pop(what, None)
-        elif self._backend.crowded:
+        elif self._backend.remote:
             if len(self.refused) >= KEPT:
                 self.refused.clear()
             self.refused[what] = self.refused.get(what, 0) + 1

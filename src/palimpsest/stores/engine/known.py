@@ -51,8 +51,9 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
     `there` is its head as it is stored. It is None where there is no such session: then `log` is a new number, for
     whoever makes it, and `place` is in the home of its own name. `pointer` is the stored value, if there is one, that
-    says in which other home it is, or was. `stirred` is as in `Hot`. A session that has expired and was not destroyed
-    yet is taken for one that is not there, with what is stored of it in `over`: that goes before another is made.
+    says in which other home it is, or was. `stirred` is as in `Hot`, `era` the one of `Sessions`. A session that has
+    expired and was not destroyed yet is taken for one that is not there, with what is stored of it in `over`: that goes
+    before another is made.
     """
 
     key: SessionKey
@@ -64,11 +65,13 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     stirred: int = 0
     pointer: bytes | None = None
     over: Known | None = None
+    era: int = 0
 
     @property
     def standing(self) -> Standing:
         """How it is, as whoever reads it is told."""
-        return Standing(self.head, None if self.there is None else (self.place, self.log, self.shares, self.stirred))
+        mark = self.place, self.log, self.shares, self.stirred, self.era
+        return Standing(self.head, None if self.there is None else mark)
 
     @property
     def logs(self) -> Place:
@@ -116,7 +119,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     def reads_as(self, other: Known) -> bool:
         """Whether its entries are where those of the other are."""
         return (
-            self.log == other.log
+            (self.log, self.era) == (other.log, other.era)
             and self.shares == other.shares
             and self.head.first_seq == other.head.first_seq
             and self.place == other.place

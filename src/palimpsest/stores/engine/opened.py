@@ -20,7 +20,8 @@ class Opened:
     """A backend in use: whether it may be called still, and where what is asked of it runs."""
 
     def __init__(self, backend: Backend) -> None:
-        self.backend, self.url, self.writable, self.blocking = backend, backend.url, backend.writable, backend.blocking
+        self.backend, self.url, self.writable = backend, backend.url, backend.writable
+        self.blocking, self.remote = backend.blocking, backend.remote
         self._pid, self._closed = os.getpid(), False
 
     @property

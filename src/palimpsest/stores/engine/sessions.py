@@ -9,6 +9,7 @@ import msgspec
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded
 from palimpsest.log.head import Head, SessionKey
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Backend, Batch, Look, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import (
@@ -36,11 +37,16 @@ Made = tuple[Batch, Sequence[Known]]
 
 
 class Sessions:
-    """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out."""
+    """The sessions of a backend, with a memory: what is remembered may be outdated, and a write finds that out.
+
+    A new era begins where a session turns out to have gone back: then the store has lost what it had acknowledged, and
+    nothing that was seen before tells anything of what is there.
+    """
 
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self.backend, self.url, self.crowds, self.clock = backend, backend.url, crowds, clock
         self._known: dict[SessionKey, Known] = {}
+        self._era = 0
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not, or its time is over."""
@@ -83,6 +89,9 @@ class Sessions:
             newest = [] if remembered is not None else [_newest(known)]
             seen = await self.backend.look([Ask(known.place), *more, *newest])
             now = self.now(known, seen[0].head)
+            if now.era != known.era:
+                known, remembered = now, None
+                continue
             if newest and now.log == known.log:
                 self._check(now, seen.pop())
             self.remember(now)
@@ -132,7 +141,7 @@ class Sessions:
         Raises StoreCorrupt, naming it, where it cannot be read.
         """
         if there is None:
-            return Known(known.key, root(known.key), new_log(), pointer=known.pointer)
+            return Known(known.key, root(known.key), new_log(), pointer=known.pointer, era=self._era)
         before = known.there
         if before is not None and before.hot == there.hot:
             return known
@@ -152,12 +161,26 @@ class Sessions:
             told = f"the head of session {known.key.session!r} cannot be read ({cause})"
             why = there.hot.why if isinstance(there.hot, Spoilt) else told
             raise StoreCorrupt(self.url, f"{why}; {WAY_OUT}") from cause
-        return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer)
+        if before is not None and hot.log == known.log and hot.revision <= known.head.revision:
+            self._lost(known, hot.revision)
+        return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer, era=self._era)
+
+    def _lost(self, known: Known, revision: int) -> None:
+        """Begin another era: a session that was known is at this revision, which it has passed."""
+        self._era += 1
+        self._known.clear()
+        was = f"session {known.key.session!r} is at revision {revision}, and was at {known.head.revision}"
+        warn("%s: %s", self.url, f"{was}: the store has lost what it acknowledged, or an earlier state was put back")
 
     def moved(self, known: Known, there: PlaceHead | None) -> Known | None:
         """The session by the head that a refusal tells; None where it has to be looked for."""
         now = self.now(known, there)
-        if there is None or now.log != known.log or (now.head.expires is not None and self._is_over(now)):
+        if (
+            there is None
+            or now.log != known.log
+            or now.era != known.era
+            or (now.head.expires is not None and self._is_over(now))
+        ):
             self.forget(known.key)
             return None
         self.remember(now)

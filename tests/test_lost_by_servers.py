@@ -1,0 +1,78 @@
+"""A server whose backup is put back, or that has lost what it acknowledged, while programs that use it live on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from on_servers import SERVERS, own_server
+from palimpsest import Memory, Session
+from palimpsest.errors import StoreCorrupt
+from servers import Server
+
+KEYS = {"k": "a" * 64}
+
+
+def saved(server: Server) -> None:
+    """Copy all that the server has, as who makes a backup does."""
+    server.stop()
+    subprocess.run(["cp", "-a", server.folder, f"{server.folder}.backup"], check=True)
+    server.start()
+
+
+def put_back(server: Server) -> None:
+    """Put that copy back, and take the server's own away."""
+    server.kill()
+    shutil.rmtree(server.folder)
+    subprocess.run(["cp", "-a", f"{server.folder}.backup", server.folder], check=True)
+    server.start()
+
+
+def texts(session: Session) -> list[Any]:
+    return [message["content"] for message in session.context().messages]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_who_lives_on_shows_what_is_there(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where he, or somebody else, has said something since, in the places of what is gone."""
+    with own_server(kind) as server, Memory.open(server.address) as mine, Memory.open(server.address) as theirs:
+        own, other = (memory.session("s", max_tokens=1_000, counter=len) for memory in (mine, theirs))
+        own.add_user_message("one")
+        saved(server)
+        for text in ("two", "three"):
+            own.add_user_message(text)
+            texts(own)
+        put_back(server)
+
+        own.add_user_message("four")
+
+        assert texts(own) == texts(other) == ["one", "four"]
+        assert "has lost what it acknowledged" in caplog.text
+        put_back(server)
+        for text in ("five", "six", "seven"):
+            other.add_user_message(text)
+        assert texts(own) == ["one", "five", "six", "seven"]
+        assert own.verify().ok
+        assert [hit.text for hit in mine.recall("seven").hits][:1] == ["seven"]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_under_encryption_it_is_refused_until_the_store_is_opened_anew(kind: str) -> None:
+    """Nobody can tell a server that has lost something from one where somebody has put an earlier state back."""
+    with own_server(kind) as server:
+        with Memory.open(server.address, encryption=KEYS) as memory:
+            session = memory.session("s", max_tokens=1_000, counter=len)
+            session.add_user_message("one")
+            saved(server)
+            session.add_user_message("two")
+            put_back(server)
+
+            with pytest.raises(StoreCorrupt, match=r"of an earlier time.*open the memory anew"):
+                texts(session)
+
+        with Memory.open(server.address, encryption=KEYS) as memory:
+            memory.session("s").add_user_message("three")
+            assert texts(memory.session("s", max_tokens=1_000, counter=len)) == ["one", "three"]
