@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from losing import losing
 from on_servers import SERVERS, own_server
 from palimpsest import Memory, Session
 from palimpsest.errors import StoreCorrupt
 from servers import Server
 
 KEYS = {"k": "a" * 64}
+WORDS = ("gamma", "kappa", "epsilon", "theta")
 
 
 def saved(server: Server) -> None:
@@ -33,6 +35,36 @@ def put_back(server: Server) -> None:
 
 def texts(session: Session) -> list[Any]:
     return [message["content"] for message in session.context().messages]
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+@pytest.mark.parametrize("more", [["epsilon zeta"], ["epsilon zeta", "eta theta", "iota"]])
+def test_what_is_gone_is_not_found_and_what_is_new_is(more: list[str], noticed: bool) -> None:
+    """The index of a memory took the places of what is gone for read; so did what is found of an erased session."""
+    address = f"losing://search/{len(more)}/{noticed}"
+    with Memory.open(address) as mine, Memory.open(address) as theirs:
+        mine.session("s").add_user_message("alpha beta")
+        losing(address).save()
+        for text in ("gamma delta", "kappa"):
+            mine.session("s").add_user_message(text)
+            mine.session("other").add_user_message(f"{text} elsewhere")
+            mine.session("s").context()
+        assert sum("gamma" in hit.text for hit in mine.recall("gamma").hits) == 2
+        losing(address).crash()
+        if noticed:
+            mine.session("s").entries()
+
+        for text in more:
+            (mine if noticed else theirs).session("s").add_user_message(text)
+            (mine if noticed else theirs).session("new").add_user_message(f"{text} anew")
+
+        assert mine.session("s").verify().ok
+        found = {
+            word: {(hit.session, hit.text) for hit in mine.recall(word).hits if word in hit.text} for word in WORDS
+        }
+        assert found["gamma"] == found["kappa"] == set()
+        assert found["epsilon"] == {("s", "epsilon zeta"), ("new", "epsilon zeta anew")}
+        assert len(found["theta"]) == (2 if len(more) > 1 else 0)
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -35,12 +35,12 @@ Progress = Callable[[int, int], object]
 
 
 class Follower:
-    """Follows the logs of one tenant with an index."""
+    """Follows the logs of one tenant with an index, which loses nothing together with the store where it is `apart`."""
 
-    def __init__(self, store: Store, tenant: str, index: Index, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, tenant: str, index: Index, clock: Callable[[], int], *, apart: bool) -> None:
         self.index = index
         self._store, self._tenant, self._clock = store, tenant, clock
-        self._settled = 0
+        self._settled, self._era, self._apart = 0, store.era, apart
 
     # --- following
 
@@ -50,6 +50,9 @@ class Follower:
         Of the others that nobody has written to since the last time nothing is read.
         """
         await self._settle_old()
+        if self._apart and self._era != self._store.era:  # it has read what is gone
+            self._era = self._store.era
+            await self.index.empty()
         if sessions is not None:
             return sum([(await self._follow(session))[0] for session in sessions])
         generation = await self.index.generation()
@@ -104,7 +107,9 @@ class Follower:
         index, key = self.index, pace.key
         generation, head = await index.generation(), await self._store.head(key)
         cursor = (await index.cursors([key.session])).get(key.session)
-        if cursor is not None and (head is None or head.created != cursor.created):
+        if cursor is not None and head is not None and cursor.revision > head.revision:
+            head = await self._store.head(key)  # it may have been added to, and read by another process
+        if cursor is not None and (head is None or head.created != cursor.created or head.revision < cursor.revision):
             await index.end(key.session)
             return True
         if head is None or (cursor is not None and (_is_at(cursor, head) or cursor.revision >= pace.until(head))):
@@ -117,7 +122,7 @@ class Follower:
 
     async def _update(self, pace: _Pace, head: Head, cursor: Cursor | None, generation: int) -> Update | None:
         """What becomes of a session by its next page. None: what is known of it has other words now, nobody knows
-        where."""
+        where, or the store has lost it, and has another entry in the place of the last of it."""
         key, now, until = pace.key, self._clock(), pace.until(head)
         done = cursor or Cursor(created=head.created, next_seq=head.first_seq)
         add, drop, lost, hidden, rest = list[Document](), list[Document](), tuple[Span, ...](), head.rewound, False
@@ -135,7 +140,13 @@ class Follower:
             hidden, rest = spans.union(spans.minus(head.rewound, left), still), bool(left or still)
         first, last = max(done.next_seq, head.first_seq), min(pace.next_seq, head.next_seq, LAST_SEQ)
         limit = 0 if rest else pace.limit
-        entries = await self._store.read(key, after=first - 1, before=last, limit=limit) if first < last else []
+        again = int(self._apart and self._store.remote and done.last != "" and first > head.first_seq)
+        behind = first - 1 - again
+        entries = (
+            await self._store.read(key, after=behind, before=last, limit=limit + again) if behind < last - 1 else []
+        )
+        if again and (not entries or entries.pop(0).id != done.last):
+            return None
         shown = [one for one in entries if not spans.within(head.rewound, one.seq)]
         add += await self._store.apart(_documents, shown, now)
         pace.read(entries)
@@ -148,6 +159,7 @@ class Follower:
                 revision=done.revision if more else until,
                 next_seq=entries[-1].seq + 1 if entries and more else first if more else max(first, pace.next_seq),
                 hidden=hidden,
+                last=entries[-1].id if entries else done.last,
             ),
             add=add,
             drop=drop,

@@ -74,13 +74,15 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """How far the index has read a session: the one that began at `created`, as of `revision`, whose entries before
-    `next_seq` are in it, but for those that were rewound (`hidden`). `number` is the session's in keys."""
+    `next_seq` are in it, but for those that were rewound (`hidden`). `last` is the id of the last of these, and
+    `number` the session's in keys."""
 
     number: int = 0
     created: int = 0
     revision: int = 0
     next_seq: int = 1
     hidden: tuple[Span, ...] = ()
+    last: str = ""
 
 
 def is_same(there: Cursor | None, expected: Cursor | None) -> bool:

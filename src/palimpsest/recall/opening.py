@@ -76,10 +76,11 @@ class Indexes:
         """Return what a tenant's logs are searched with."""
         known = self._known.get(tenant)
         if known is None:
-            index = await self._in_tables(tenant) or await self._in_file(tenant)
+            inside = await self._in_tables(tenant)
+            index = inside or await self._in_file(tenant)
             elsewhere = self._store.backend.companion or self._store.backend.tables
             name = index.name or (f"{NAME} in memory" if elsewhere else NAME)
-            follower = Follower(self._store, tenant, index, self._clock)
+            follower = Follower(self._store, tenant, index, self._clock, apart=inside is None)
             recall = Recall(index, follower, name, await self._embedding(tenant, index))
             known = self._known.setdefault(tenant, recall)
         return known

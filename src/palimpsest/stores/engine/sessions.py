@@ -46,7 +46,7 @@ class Sessions:
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self.backend, self.url, self.crowds, self.clock = backend, backend.url, crowds, clock
         self._known: dict[SessionKey, Known] = {}
-        self._era = 0
+        self.era = 0
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not, or its time is over."""
@@ -141,7 +141,7 @@ class Sessions:
         Raises StoreCorrupt, naming it, where it cannot be read.
         """
         if there is None:
-            return Known(known.key, root(known.key), new_log(), pointer=known.pointer, era=self._era)
+            return Known(known.key, root(known.key), new_log(), pointer=known.pointer, era=self.era)
         before = known.there
         if before is not None and before.hot == there.hot:
             return known
@@ -163,11 +163,11 @@ class Sessions:
             raise StoreCorrupt(self.url, f"{why}; {WAY_OUT}") from cause
         if before is not None and hot.log == known.log and hot.revision <= known.head.revision:
             self._lost(known, hot.revision)
-        return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer, era=self._era)
+        return Known(known.key, known.place, hot.log, head, there, shares, hot.stirred, known.pointer, era=self.era)
 
     def _lost(self, known: Known, revision: int) -> None:
         """Begin another era: a session that was known is at this revision, which it has passed."""
-        self._era += 1
+        self.era += 1
         self._known.clear()
         was = f"session {known.key.session!r} is at revision {revision}, and was at {known.head.revision}"
         warn("%s: %s", self.url, f"{was}: the store has lost what it acknowledged, or an earlier state was put back")

@@ -86,6 +86,11 @@ class Store(ItemsAndLeases):
 
     # --- logs
 
+    @property
+    def era(self) -> int:
+        """How often it turned out that the store has lost what it had acknowledged."""
+        return self._sessions.era
+
     async def head(self, key: SessionKey) -> Head | None:
         """Return the session's head, or None for a session that does not exist."""
         known = await self._look(lambda: self._sessions.find(key))
