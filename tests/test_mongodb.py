@@ -26,8 +26,8 @@ from palimpsest.stores.backend import Ask, Backend, Place, Range, Row, Step
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.mongodb import open_mongodb
+from palimpsest.stores.mongodb.backend import DENIED, REMAINS, UNKNOWN, compacted
 from palimpsest.stores.mongodb.faults import may_pass
-from palimpsest.stores.mongodb.scrubbing import DENIED, REMAINS, UNKNOWN, compacted
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.opening import open_store
 from palimpsest.testing import BackendFactory, StoreConformance

@@ -7,24 +7,42 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pymongo import AsyncMongoClient
-from pymongo.errors import ConfigurationError, InvalidURI
+from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure
 from pymongo.uri_parser import parse_uri
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
-from palimpsest.stores.mongodb import faults, versions
-from palimpsest.stores.mongodb.connected import Connected, is_router
-from palimpsest.stores.mongodb.layout import NUMBER, Known, head_key
+from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, PlaceHead, Refusal, Scrubbed, Seen, Step
+from palimpsest.stores.mongodb import faults
+from palimpsest.stores.mongodb.connected import Connected, is_router, prepared
+from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
-from palimpsest.stores.mongodb.rows import Apart
-from palimpsest.stores.mongodb.scrubbing import LATE, REMAINS, compacted
 from palimpsest.stores.mongodb.updating import Plan, plan_of
 from palimpsest.stores.mongodb.writing import Changing
-from palimpsest.stores.rules import asked_again
+from palimpsest.stores.rules import READ_ONLY, asked_again
 from palimpsest.stores.servers import ServerBackend, ServerOptions
 
 TRIES = 3
 """How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
+
+REMAINS = (
+    "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
+    "overwrites them: see the server's documentation of `compact` and of `oplogSizeMB`"
+)
+"""What is so after each erasure, whatever is done here."""
+
+UNKNOWN = (
+    "the server that answers at this address has no `compact`, as a mongos and other programs that speak MongoDB's "
+    "protocol have none: free space stays in its files; on a sharded cluster run `compact` on each shard"
+)
+DENIED = (
+    "the user of the address may not run `compact`, so that free space stays in the server's files: give it the role "
+    "dbAdmin for the database, or have an administrator run it"
+)
+REFUSED = "the server did not run `compact` (code {}), so that free space stays in its files"
+LATE = "`compact` was not over within {:g} seconds (timeout_seconds); an administrator can run it without that limit"
+
+_UNKNOWN, _DENIED = (59, 115), (13, 8000)
+"""Codes of a command that there is not, and of one that this user may not give."""
 
 
 class MongoBackend(ServerBackend[Connected]):
@@ -67,7 +85,7 @@ class MongoBackend(ServerBackend[Connected]):
             hello = await client.admin.command("hello")
             self._has_transactions(hello)
             connected = Connected(self.url, client, self._name, is_router(hello))
-            await versions.prepared(self.url, connected, writable=self.writable)
+            await prepared(self.url, connected, writable=self.writable)
             return connected
         except BaseException:
             await client.close()
@@ -96,26 +114,20 @@ class MongoBackend(ServerBackend[Connected]):
             return seen
         return await connected.transaction(lambda session: connected.within.look_within(asks, session), _nobody)
 
-    async def places(
-        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self.asked(lambda one: one.listing.places(tenant, space, beneath, after, limit))
+    async def places(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.asked(lambda connected: connected.listing.places(*which, **page))
 
-    async def recent(
-        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self.asked(lambda one: one.listing.recent(tenant, space, since, after, limit))
+    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.asked(lambda connected: connected.listing.recent(*which, **page))
 
-    async def newest(
-        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
-    ) -> list[Listed]:
-        return await self.asked(lambda one: one.listing.newest(tenant, space, until, after, limit))
+    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.asked(lambda connected: connected.listing.newest(*which, **page))
 
-    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        return await self.asked(lambda one: one.listing.expired(tenant, now, after, limit))
+    async def expired(self, *which: Any, **page: Any) -> list[Due]:
+        return await self.asked(lambda connected: connected.listing.expired(*which, **page))
 
-    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        return await self.asked(lambda one: one.listing.tenants(after, limit))
+    async def tenants(self, **page: Any) -> list[str]:
+        return await self.asked(lambda connected: connected.listing.tenants(**page))
 
     # --- writing
 
@@ -123,7 +135,7 @@ class MongoBackend(ServerBackend[Connected]):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         if not self.writable:
-            raise StoreUnavailable(self.url, "it was opened read-only")
+            raise StoreUnavailable(self.url, READ_ONLY)
         call = _Call(again)
         try:
             return await self.asked(lambda connected: call.write(connected, batches), writes=True)
@@ -223,11 +235,11 @@ class _Call:
         return False, None
 
     async def _refusing(self, reader: Reader, step: Step, there: tuple[Known, PlaceHead] | None) -> Seen | None:
-        """What is there instead of what a step expects; None where that is there after all."""
-        seen = Seen(there[1] if there is not None else None, ())
-        if seen.head is not None and any(isinstance(one, Apart) for one in (seen.head.hot, seen.head.cold)):
-            (seen,) = await reader.look([Ask(step.place)]) or (Seen(None, ()),)
-        return None if seen.head is not None and seen.head.hot == step.expect else seen
+        """What is there instead of what a step expects; None where that is there after all, or nobody can tell."""
+        whole = await reader.with_values([Ask(step.place)], [Seen(there[1] if there is not None else None, ())])
+        if whole is None or (whole[0].head is not None and whole[0].head.hot == step.expect):
+            return None
+        return whole[0]
 
     async def _transacted(self, connected: Connected, number: int, batch: Batch) -> Refusal | None:
         """Do a batch in a transaction."""
@@ -271,3 +283,18 @@ class _Looks(Exception):
 
 def _unseen(_: Sequence[Ask]) -> list[Seen]:
     raise _Looks
+
+
+async def compacted(database: Any) -> Scrubbed:
+    """Have the server give the free space of the collection's files back to its disk, as far as it does.
+
+    Nothing is locked that sessions need. Where this is one server of several, the others keep their free space.
+    """
+    try:
+        # `force`: a server that takes writes does it only when it is told to.
+        said = await database.command({"compact": COLLECTION, "force": True})
+    except OperationFailure as fault:
+        told = UNKNOWN if fault.code in _UNKNOWN else DENIED if fault.code in _DENIED else REFUSED.format(fault.code)
+        return Scrubbed((REMAINS, told))
+    freed = said.get("bytesFreed", 0)  # servers before 4.4 do not tell
+    return Scrubbed((REMAINS,), 0, int(freed))

@@ -1,4 +1,4 @@
-"""A client of MongoDB's own asynchronous driver, with the concerns that a store needs, and its transactions."""
+"""A client of MongoDB's own driver: the concerns that a store needs, its transactions, and the version that it has."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from pymongo import AsyncMongoClient, ReadPreference
-from pymongo.errors import PyMongoError
+from pymongo import ASCENDING, AsyncMongoClient, IndexModel, ReadPreference
+from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.stores.mongodb import faults
 from palimpsest.stores.mongodb.layout import COLLECTION, META
 from palimpsest.stores.mongodb.listing import Listing
 from palimpsest.stores.mongodb.reading import Reader
 
 T = TypeVar("T")
+
+VERSION = "version"
+"""The key of the document that has it."""
 
 FIRST, LONGEST = 0.005, 0.25
 """Seconds that a transaction waits at most when others were in its way, the first time and ever."""
@@ -87,3 +91,54 @@ async def _ended(session: Any) -> None:
         await session.abort_transaction()
     except PyMongoError:
         return
+
+
+# --- the version of a store, and what brings an earlier one to the present one, with others perhaps doing the same
+
+
+def _index(name: str, *fields: str) -> IndexModel:
+    """An index of the documents that have one of these fields at least."""
+    return IndexModel([(field, ASCENDING) for field in fields], name=name, sparse=True)
+
+
+async def _first(connected: Connected) -> None:
+    """Indexes: what is of a home is found by its key, with no index beside that of `_id`; these list a tenant's.
+
+    Each costs every append, more on SecantusDB than on MongoDB, which changes those of what has changed.
+    """
+    await connected.written.create_indexes(
+        [_index("by_list", "list", "mark", "at"), _index("by_due", "due.of", "due.rows", "due.at")]
+    )
+
+
+Migration = Callable[[Connected], Awaitable[None]]
+
+MIGRATIONS: tuple[Migration, ...] = (_first,)
+"""What makes each version out of the one before; each can be done twice, and by several at once."""
+
+
+async def prepared(
+    url: str, connected: Connected, *, writable: bool, migrations: tuple[Migration, ...] = MIGRATIONS
+) -> None:
+    """See that the database has a store of the present version.
+
+    Raises StoreTooNew for one of a later version, StoreUnavailable where something is missing and must not be made.
+    """
+    there = await connected.meta.find_one({"_id": VERSION})
+    version = there.get("number") if there is not None else 0
+    newest = len(migrations)
+    if not isinstance(version, int):
+        raise StoreCorrupt(url, "its version cannot be read")
+    if version > newest:
+        raise StoreTooNew(url, version, newest)
+    if version < newest and not writable:
+        what = f"its version {version} needs migration to {newest}" if version else "there is no store in the database"
+        raise StoreUnavailable(url, f"{what}: open it writable once")
+    for number in range(version, newest):
+        await migrations[number](connected)
+        try:
+            await connected.meta.update_one(
+                {"_id": VERSION, "number": {"$not": {"$gt": number}}}, {"$set": {"number": number + 1}}, upsert=True
+            )
+        except DuplicateKeyError:
+            continue  # somebody else has come further

@@ -1,13 +1,13 @@
-"""Documents that were read, and the rows in them: pure."""
+"""Documents that were read, the rows in them, and the values that are apart: pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from palimpsest.stores.backend import Cells, Place, Range
+from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Range, Seen
 from palimpsest.stores.mongodb.layout import BUCKET, bucket_key, bucket_of, home_of, kind_of, part_key
-from palimpsest.stores.mongodb.rows import Cell, Doc, in_tail
+from palimpsest.stores.mongodb.rows import Apart, Cell, Doc, in_tail
 
 PARTS = 4
 """Parts of a span that are looked into one by one."""
@@ -110,6 +110,35 @@ class Documents:
             if not whole:
                 return found, True
         return found, False
+
+
+# --- values in pieces
+
+
+def apart_in(asks: Sequence[Ask], seen: Sequence[Seen]) -> list[tuple[bytes, bytes]]:
+    """References to values, in what was seen, with their homes."""
+    found = dict[tuple[bytes, bytes], None]()
+    for ask, one in zip(asks, seen, strict=True):
+        heads = (one.head.hot, one.head.cold) if one.head is not None else ()
+        values = [*heads, *(value for rows in one.rows for _, value, *_ in rows)]
+        home = home_of(ask.place.tenant, ask.place.home)
+        found.update(((home, bytes(value)), None) for value in values if isinstance(value, Apart))
+    return list(found)
+
+
+def filled(seen: Iterable[Seen], values: dict[bytes, bytes]) -> list[Seen]:
+    """The same with the values in the places of references."""
+
+    def full(value: bytes) -> bytes:
+        return values[bytes(value)] if isinstance(value, Apart) else value
+
+    return [
+        Seen(
+            None if one.head is None else PlaceHead(full(one.head.hot), full(one.head.cold)),
+            [[(key, full(value), id, expires) for key, value, id, expires in rows] for rows in one.rows],
+        )
+        for one in seen
+    ]
 
 
 # --- which buckets are to be read

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bson import Int64
+from pymongo import DeleteOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from palimpsest.stores.mongodb.documents import Documents
-from palimpsest.stores.mongodb.layout import NUMBER, bucket_of, home_of, id_key, kind_of
+from palimpsest.stores.mongodb.layout import NUMBER, bucket_of, by_key, home_of, id_key, kind_of
 from palimpsest.stores.mongodb.reading import Reader
 from palimpsest.stores.mongodb.rows import Cell, Doc
-from palimpsest.stores.mongodb.updating import operations
+from palimpsest.stores.mongodb.updating import EXPIRING
 
 
 class Home:
@@ -53,7 +54,7 @@ class Home:
         for key, doc in self._changed.items():
             if kind_of(key) == b"h" and doc is not None:
                 doc["hot"], doc["made"] = doc["hot"][:-NUMBER] + os.urandom(NUMBER), os.urandom(NUMBER)
-        ops = operations(self._changed, self._reader.spread)
+        ops = _operations(self._changed, self._reader.spread)
         self._changed.clear()
         if ops:
             await self._reader.collection.bulk_write(ops, ordered=False, session=self._session)
@@ -85,3 +86,30 @@ class Home:
 def _ids(doc: Doc | None) -> set[str]:
     """The ids of the rows of a bucket."""
     return {id for cell in doc["r"] if (id := Cell.id(cell))} if doc is not None else set()
+
+
+# --- the operations that make documents so
+
+OPTIONAL = ("hotv", "cold", "coldv", *EXPIRING)
+"""What the document of a head may be without."""
+
+
+def _operations(changed: Mapping[bytes, Doc | None], spread: bool) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
+    """What makes documents so, by their keys; those that are None go."""
+    found: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
+    for key, doc in changed.items():
+        where = by_key(key, spread)
+        if doc is None:
+            found.append(DeleteOne(where))
+        elif kind_of(key) == b"h":
+            found.append(UpdateOne(where, _change_of(doc, where), upsert=True))
+        else:
+            found.append(ReplaceOne(where, doc, upsert=True))
+    return found
+
+
+def _change_of(doc: Doc, where: Doc) -> Doc:
+    """The update that makes a head so, with a mark of the server's if it has moved."""
+    assigned = {name: value for name, value in doc.items() if name not in {*where, "mark", "moved"}}
+    change: Doc = {"$set": assigned, "$unset": {name: "" for name in OPTIONAL if name not in doc}}
+    return change | {"$currentDate": {"mark": {"$type": "timestamp"}}} if doc.get("moved") else change

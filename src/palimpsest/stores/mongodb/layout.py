@@ -43,6 +43,8 @@ INLINE = 256 * 1024
 """Bytes of a row from which on its value is kept in pieces: the 32 of a bucket have to fit into a document of 16 MB."""
 HEAD_INLINE = 1024 * 1024
 """The same of each value of a head."""
+PIECE = 4 * 1024 * 1024
+"""Bytes of a piece."""
 HOME = 16
 """Bytes of the digest of a home."""
 NUMBER = 8
@@ -132,6 +134,12 @@ def by_key(key: bytes, spread: bool) -> Doc:
     return {"_id": key, "home": key[:HOME]} if spread else {"_id": key}
 
 
+def piece_keys(home: bytes, reference: bytes) -> list[bytes]:
+    """The keys of the pieces of a value, in order."""
+    count = -(-int.from_bytes(reference[SUM:]) // PIECE)
+    return [home + b"v" + reference[:SUM] + number.to_bytes(4) for number in range(count)]
+
+
 def claim(table: bytes, part: int) -> bytes:
     """What a head has in its `own` that has the tail of a part of a table."""
     return table + part.to_bytes(4)
@@ -208,6 +216,17 @@ def tables_of(doc: Doc) -> dict[bytes, tuple[Place, str]]:
 def with_tables(doc: Doc, tables: Iterable[tuple[Place, str]]) -> Doc:
     """The head with these."""
     return {**doc, "of": json.dumps([[place.space, place.name, table] for place, table in tables])}
+
+
+def reference(number: bytes, size: int) -> bytes:
+    """What stands for a value in pieces."""
+    return number + size.to_bytes(8)
+
+
+def in_pieces(home: bytes, reference: bytes, value: bytes) -> list[Doc]:
+    """The documents that keep a value."""
+    keys = enumerate(piece_keys(home, reference))
+    return [{"_id": key, "home": home, "v": value[i * PIECE : (i + 1) * PIECE]} for i, key in keys]
 
 
 class Known(NamedTuple):

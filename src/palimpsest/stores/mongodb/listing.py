@@ -7,12 +7,11 @@ from typing import Any
 from bson import Timestamp
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import Due, Listed, Place, PlaceHead
+from palimpsest.stores.backend import Ask, Due, Listed, Place, Seen
 from palimpsest.stores.mongodb.documents import Documents
 from palimpsest.stores.mongodb.layout import (
     at_of,
     head_key,
-    home_of,
     of_marks,
     of_names,
     part_key,
@@ -21,7 +20,7 @@ from palimpsest.stores.mongodb.layout import (
     tables_of,
 )
 from palimpsest.stores.mongodb.reading import Reader
-from palimpsest.stores.mongodb.rows import Apart, Cell, Doc, in_tail
+from palimpsest.stores.mongodb.rows import Cell, Doc, in_tail
 
 LOOK_BACK = 120 << 32
 """Marks, of two minutes: what is written is given its mark a while before others can see it, and of two who write at
@@ -31,13 +30,15 @@ _SHOWN = {"home": 0, "own": 0, "of": 0, "tail": 0, "made": 0}
 
 
 class Listing:
-    """Lists what `reader` reads."""
+    """Lists what `reader` reads, each verb as the `Backend`'s of its name."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    async def places(self, tenant: str, space: str, beneath: bool, after: Place | None, limit: int) -> list[Listed]:
-        """By their names: these first, then the heads, as far as they are still there."""
+    async def places(
+        self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
+        # names first, then the heads, as far as they are still there
         begin = of_names(tenant, beneath=space) if beneath else of_names(tenant, space)
         where, found = {"$gte": begin, "$lt": _behind(begin)}, list[Listed]()
         if after is not None and (last := of_names(tenant, after.space, after.name, after.home)) >= begin:
@@ -53,12 +54,16 @@ class Listing:
             where = {"$gt": docs[-1]["list"], "$lt": where["$lt"]}
         return found
 
-    async def recent(self, tenant: str, space: str, since: int, after: Place | None, limit: int) -> list[Listed]:
+    async def recent(
+        self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         if after is None:
             since = max(since - LOOK_BACK, 0)
         return await self._by_mark(tenant, space, 1, since, after, limit)
 
-    async def newest(self, tenant: str, space: str, until: int | None, after: Place | None, limit: int) -> list[Listed]:
+    async def newest(
+        self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
+    ) -> list[Listed]:
         return await self._by_mark(tenant, space, -1, until, after, limit)
 
     async def _by_mark(
@@ -83,30 +88,20 @@ class Listing:
 
     async def _listed(self, heads: Documents, place: Place) -> Listed | None:
         """One of these heads with its place and mark; None where it is none any more."""
-        head = self._reader.head_in(heads, place)
-        if head is not None and any(isinstance(one, Apart) for one in (head.hot, head.cold)):
-            head = await self._whole(place, head)
+        whole = await self._reader.with_values([Ask(place)], [Seen(self._reader.head_in(heads, place), ())])
+        head = whole[0].head if whole is not None else None
         if head is None:
             return None
         mark = heads.by[head_key(place)].get("mark")
         return Listed(place, head, mark.time << 32 | mark.inc if isinstance(mark, Timestamp) else 0)
 
-    async def _whole(self, place: Place, head: PlaceHead) -> PlaceHead | None:
-        """A head with its values; None where another one is there by now."""
-        apart = [bytes(one) for one in (head.hot, head.cold) if isinstance(one, Apart)]
-        home = home_of(place.tenant, place.home)
-        values = await self._reader.values([(home, one) for one in apart])
-        if len(values) < len(apart):
-            return None
-        return PlaceHead(values.get(bytes(head.hot), head.hot), values.get(bytes(head.cold), head.cold))
-
-    async def tenants(self, after: str | None, limit: int) -> list[str]:
+    async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         where: Doc = {"list": {"$gte": "n" if after is None else _behind(of_names(after)), "$lt": "o"}}
         stages = [{"$match": where}, {"$group": {"_id": "$tenant"}}, {"$sort": {"_id": 1}}, {"$limit": limit}]
         cursor = await self._reader.collection.aggregate(stages)
         return [doc["_id"] for doc in await cursor.to_list()]
 
-    async def expired(self, tenant: str, now: int, after: Due | None, limit: int) -> list[Due]:
+    async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         found: list[Due] = []
         while len(found) < limit:
             page: list[Due] = []

@@ -9,7 +9,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import Ask, Cells, Named, Place, PlaceHead, Range, Seen
-from palimpsest.stores.mongodb.documents import PARTS, Documents, Region, buckets_of, parts_of
+from palimpsest.stores.mongodb.documents import PARTS, Documents, Region, apart_in, buckets_of, filled, parts_of
 from palimpsest.stores.mongodb.layout import (
     BUCKET,
     HOME,
@@ -23,10 +23,10 @@ from palimpsest.stores.mongodb.layout import (
     id_key,
     kind_of,
     part_key,
+    piece_keys,
     table_sum,
     tables_key,
 )
-from palimpsest.stores.mongodb.pieces import apart_in, filled, piece_keys
 from palimpsest.stores.mongodb.rows import SUM, Apart, Cell, Doc
 
 REMEMBERED = 8192
@@ -119,7 +119,7 @@ class Reader:
             if needed[0] <= had:
                 seen, short = self._seen(asks, docs, needed[1])
                 if not short:
-                    return await self._with_values(asks, seen)
+                    return await self.with_values(asks, seen)
                 grow, truth = grow * 4, False
         return None
 
@@ -239,15 +239,15 @@ class Reader:
 
     # --- values in pieces
 
-    async def _with_values(self, asks: Sequence[Ask], seen: list[Seen]) -> list[Seen] | None:
-        """What was seen, with the values that are apart: None where one has gone meanwhile."""
+    async def with_values(self, asks: Sequence[Ask], seen: list[Seen], session: Any = None) -> list[Seen] | None:
+        """What was seen, with the values that are apart: None where one is not there, or has gone meanwhile."""
         wanted = apart_in(asks, seen)
         if not wanted:
             return seen
-        values = await self.values(wanted)
+        values = await self._values(wanted, session)
         return filled(seen, values) if len(values) == len(wanted) else None
 
-    async def values(self, references: Iterable[tuple[bytes, bytes]], session: Any = None) -> dict[bytes, bytes]:
+    async def _values(self, references: Iterable[tuple[bytes, bytes]], session: Any) -> dict[bytes, bytes]:
         """The values that these references, with their homes, are to: of which all pieces are there."""
         found: dict[bytes, bytes] = {}
         for home, one in references:  # each may be larger than an answer
@@ -277,13 +277,10 @@ class Reader:
                 for one in ask.rows
             ]
             seen.append(Seen(head, rows))
-        wanted = apart_in(asks, seen)
-        if not wanted:
-            return seen
-        values = await self.values(wanted, session)
-        if len(values) < len(wanted):
+        whole = await self.with_values(asks, seen, session)
+        if whole is None:
             raise StoreCorrupt(self.url, "pieces of a large value are missing: it is damaged")
-        return filled(seen, values)
+        return whole
 
     async def parts(self, place: Place, spans: Iterable[tuple[int, int]], session: Any) -> list[Doc]:
         """What says who has the tails of the parts of these spans."""

@@ -1,12 +1,9 @@
-"""A batch in one update of one document, as most are; and the operations that make documents so."""
+"""A batch in one update of one document, as most are."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
-
-from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from palimpsest.stores.backend import Batch, Step
 from palimpsest.stores.mongodb.layout import (
@@ -17,7 +14,6 @@ from palimpsest.stores.mongodb.layout import (
     claim,
     due_of,
     head_key,
-    kind_of,
     table_sum,
 )
 from palimpsest.stores.mongodb.rows import Cell, Doc, packed
@@ -121,30 +117,3 @@ def expiring(tenant: str, exp: int | None, first: int | None) -> Doc:
     """The same of one that expires then."""
     own = {name: at for name, at in (("exp", exp), ("first", first)) if at is not None}
     return own | {"due": due_of(tenant, min(own.values()), rows=first is not None)} if own else {}
-
-
-# --- of a transaction
-
-OPTIONAL = ("hotv", "cold", "coldv", *EXPIRING)
-"""What the document of a head may be without."""
-
-
-def operations(changed: Mapping[bytes, Doc | None], spread: bool) -> list[ReplaceOne[Doc] | UpdateOne | DeleteOne]:
-    """What makes documents so, by their keys; those that are None go."""
-    found: list[ReplaceOne[Doc] | UpdateOne | DeleteOne] = []
-    for key, doc in changed.items():
-        where = by_key(key, spread)
-        if doc is None:
-            found.append(DeleteOne(where))
-        elif kind_of(key) == b"h":
-            found.append(UpdateOne(where, _change_of(doc, where), upsert=True))
-        else:
-            found.append(ReplaceOne(where, doc, upsert=True))
-    return found
-
-
-def _change_of(doc: Doc, where: Doc) -> Doc:
-    """The update that makes a head so, with a mark of the server's if it has moved."""
-    assigned = {name: value for name, value in doc.items() if name not in {*where, "mark", "moved"}}
-    change: Doc = {"$set": assigned, "$unset": {name: "" for name in OPTIONAL if name not in doc}}
-    return change | {"$currentDate": {"mark": {"$type": "timestamp"}}} if doc.get("moved") else change

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from bson import Int64
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.stores.backend import Batch, Cells, Place, PlaceHead, Refusal, Step
+from palimpsest.stores.backend import Ask, Batch, Cells, Place, PlaceHead, Refusal, Seen, Step
 from palimpsest.stores.mongodb.documents import PARTS, Part
 from palimpsest.stores.mongodb.home import Home
 from palimpsest.stores.mongodb.layout import (
@@ -21,18 +21,20 @@ from palimpsest.stores.mongodb.layout import (
     bucket_of,
     claim,
     head_key,
+    in_pieces,
     lock_key,
     names_key,
     names_of,
     new_head,
     part_key,
+    piece_keys,
+    reference,
     table_sum,
     tables_key,
     tables_of,
     with_tables,
 )
-from palimpsest.stores.mongodb.pieces import in_pieces, piece_keys, reference
-from palimpsest.stores.mongodb.rows import SUM, Apart, Cell, Doc, in_tail
+from palimpsest.stores.mongodb.rows import SUM, Cell, Doc, in_tail
 from palimpsest.stores.mongodb.updating import EXPIRING, expiring
 from palimpsest.stores.rules import is_meant, refused
 
@@ -80,12 +82,9 @@ class Changing(Home):
         return None
 
     async def _head(self, place: Place) -> PlaceHead | None:
-        head = self._reader.head_in(self._docs, place)
-        apart = [bytes(one) for one in (head.hot, head.cold) if isinstance(one, Apart)] if head is not None else []
-        if head is None or not apart:
-            return head
-        values = await self._reader.values([(self._home, one) for one in apart], self._session)
-        return PlaceHead(values.get(bytes(head.hot), head.hot), values.get(bytes(head.cold), head.cold))
+        seen = [Seen(self._reader.head_in(self._docs, place), ())]
+        whole = await self._reader.with_values([Ask(place)], seen, self._session)
+        return (whole or seen)[0].head
 
     def _touch(self, key: bytes) -> None:
         """Write a head as it is, so that nobody changes it meanwhile who has no lock: with a number of its own."""
