@@ -1,4 +1,4 @@
-"""Rules of the seam that every backend follows, written once: which batches are refused, how pages are made."""
+"""Rules of the seam, written once: which batches are refused, how heads are looked at, how pages are made."""
 
 from __future__ import annotations
 
@@ -87,6 +87,14 @@ async def asked_again(
             return again(number, heads, known)
         except _Unseen as more:
             seen.append(await look(more.asks))
+
+
+# --- what is looked at
+
+
+async def heads_at(backend: Backend, places: Sequence[Place]) -> list[PlaceHead | None]:
+    """Return the heads that there are in these places, all as they are at one moment; None for one without."""
+    return [seen.head for seen in await backend.look([Ask(place) for place in places])]
 
 
 # --- rows and pages of listings

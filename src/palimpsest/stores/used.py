@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from palimpsest.errors import Conflict
 from palimpsest.log.entry import now_us
-from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
+from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.whole_sessions import PIECE
+from palimpsest.stores.rules import heads_at
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -25,8 +26,7 @@ Heads: TypeAlias = dict[Place, PlaceHead | None]
 
 async def heads_of(backend: Backend, places: Sequence[Place]) -> Heads:
     """The heads that there are in these places."""
-    seen = await backend.look([Ask(place) for place in places])
-    return {place: one.head for place, one in zip(places, seen, strict=True)}
+    return dict(zip(places, await heads_at(backend, places), strict=True))
 
 
 async def put(target: Backend, steps: Sequence[Step], home: str, at: int) -> None:

@@ -21,10 +21,11 @@ The modules, none of which imports one above it:
 
     rotation          a change of keys: all that is stored comes under the current one
     backend           the verbs
-    anew, batches     what is under another key, sealed again; a batch as it is sealed
-    rows              which places are sealed, where they are kept, and rows held against the heads that vouch for them
+    resealing         what is under another key, sealed again
+    sealed_batch      a batch as it is sealed
+    sealed_rows       which places are sealed, where they are kept, and rows held against the heads that vouch for them
     mark              what the store says of its keys
-    values            heads and rows as sealed bytes
+    sealed_bytes      heads and rows as sealed bytes
     notes, keys       what a head knows of rows; master keys
 """
 

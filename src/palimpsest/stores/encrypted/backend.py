@@ -1,7 +1,8 @@
 """Encryption at rest: a backend around another one, which keeps what it holds under keys that that one never sees.
 
-Heads, values and ids of rows are sealed (`values`), each bound to its address; ids that rows are found by, and names of
-items, are keyed tokens. How an old head, or an old row, is noticed that somebody has put back stands in the package.
+Heads, values and ids of rows are sealed (`sealed_bytes`), each bound to its address; ids that rows are found by, and
+names of items, are keyed tokens. How an old head, or an old row, is noticed that somebody has put back stands in the
+package.
 
 Heads are compared as they are stored. So a change of keys, which leaves what is in them as it is, stops whoever would
 write under the key of before.
@@ -26,7 +27,7 @@ from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, VOUCHED, Heads
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.known import OWNED
-from palimpsest.stores.rules import refused
+from palimpsest.stores.rules import heads_at, refused
 from palimpsest.stores.wrappers import Wrapper
 
 
@@ -221,11 +222,11 @@ class SealedBackend(Wrapper):
             for step, place in zip(sealing.batch, sealing.places, strict=True)
             if place is not None and place not in ahead
         ]
-        seen = dict(zip(meant, await self.look([Ask(place) for place in meant]), strict=True))
+        seen = dict(zip(meant, await heads_at(self, meant), strict=True))
         found: list[PlaceHead | None] = []
         for step in sealing.batch:
             known = ahead.get(self.rows.at(step.place))
-            found.append(seen[step.place].head if step.place in seen else known.plain if known is not None else None)
+            found.append(seen.get(step.place, known.plain if known is not None else None))
         return refused(sealing.batch, found)
 
     def _refusal(self, sealing: Sealing, refusal: Refusal) -> Refusal:
@@ -292,10 +293,10 @@ class SealedBackend(Wrapper):
         page = await self.below.expired(tenant, now, after=behind, limit=limit)
         heads = [due.place for due in page if not due.table]
         floors = [self._heads.all.get(place) for place in heads]
-        seen = await self.below.look([Ask(place) for place in heads]) if heads else []
+        seen = await heads_at(self.below, heads) if heads else []
         names: dict[Place, Place] = {}
-        for place, one, floor in zip(heads, seen, floors, strict=True):
-            known = self._heads.opened(place, one.head, floor)
+        for place, stored, floor in zip(heads, seen, floors, strict=True):
+            known = self._heads.opened(place, stored, floor)
             names[place] = _named(place, known) if known is not None else place
         return [due._replace(place=names.get(due.place, due.place)) for due in page]
 

@@ -11,7 +11,7 @@ from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.sealed_batch import NO_HEAD
 from palimpsest.stores.encrypted.sealed_bytes import LIFE, SealedHead, Unsealed, key_of
 from palimpsest.stores.encrypted.sealed_rows import LOG, Heads, Rows, is_clear, what_row
-from palimpsest.stores.rules import expect_of
+from palimpsest.stores.rules import expect_of, heads_at
 
 STRETCH = 256
 """Rows that are sealed in one step, so that writers go on."""
@@ -29,8 +29,8 @@ class Resealer:
         """Bring the head that is kept there under the key that is written with; whether it was under another."""
         while not is_clear(place):
             floor = self._heads.all.get(place)
-            (seen,) = await self._below.look([Ask(place)])
-            known = self._heads.opened(place, seen.head, floor)
+            (stored,) = await heads_at(self._below, [place])
+            known = self._heads.opened(place, stored, floor)
             if known is None or known.key_id == self._markings.writing:
                 break
             after = self._rows.values.head(place, known._replace(bound=None), self._markings.writing)

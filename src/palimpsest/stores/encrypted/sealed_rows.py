@@ -73,7 +73,7 @@ class Rows:
 
     def asked(self, ask: Ask, place: Place, head: bool) -> Ask:
         """What is asked of a place where it is kept."""
-        return Ask(place, [self._asked(place, one) for one in ask.rows], head) if ask.rows else Ask(place, (), head)
+        return Ask(place, [self._asked(place, one) for one in ask.rows], head)
 
     def _asked(self, place: Place, one: Range | Named) -> Range | Named:
         if isinstance(one, Range) or is_clear(place, one.table):

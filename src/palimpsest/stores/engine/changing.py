@@ -136,7 +136,9 @@ class Changing:
             more = await self._large.let_go(known, spans_of(unread))
             rows = [record_row(known.log, record)] if record is not None else []
             cleared, step = known.step(head, ())
-            gone = Step(known.logs, rows_only=True, drop=dropped(known, unread), put=[("record", rows)], destroys=True)
+            gone = Step(
+                known.logs, rows_only=True, drop=dropped([known.log], unread), put=[("record", rows)], destroys=True
+            )
             steps = [step, gone, tree.step(), *more, *await self._sessions.created(known, at)]
             if await self._sessions.write(steps, at, cleared) is None:
                 return head

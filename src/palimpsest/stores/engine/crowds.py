@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 
-from palimpsest.stores.backend import Again, Ask, Backend, Batch, Refusal
+from palimpsest.stores.backend import Again, Backend, Batch, Refusal
+from palimpsest.stores.rules import heads_at
 
 FIRST, LONGEST = 0.002, 0.25
 """Seconds that the first wait takes at most, and that any does."""
@@ -65,5 +66,5 @@ class Crowds:
             return refusal
         await self.wait(what)
         meant = [step.place for step in batch if not step.rows_only]
-        there = dict(zip(meant, await self._backend.look([Ask(place) for place in meant]), strict=True))
-        return tuple(there[step.place].head if step.place in there else None for step in batch)
+        there = dict(zip(meant, await heads_at(self._backend, meant), strict=True))
+        return tuple(there.get(step.place) for step in batch)

@@ -6,18 +6,17 @@ is not in the tree: in the home of its own name it has the logs that nobody in t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from itertools import chain
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import SessionKey
-from palimpsest.stores.backend import LAST_KEY, Ask, Listed, Place, PlaceHead, Range, Step
-from palimpsest.stores.engine.forms import LAST, key_of
+from palimpsest.stores.backend import LAST_KEY, Ask, Listed, PlaceHead, Range, Step
 from palimpsest.stores.engine.known import ENDS, LAID, OWNED, Known, root, where_of
 from palimpsest.stores.engine.large import Large, place_of
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.engine.trees import Tree, dropping, spans_of
+from palimpsest.stores.engine.trees import Tree, dropped, spans_of
+from palimpsest.stores.rules import all_places, expect_of, heads_at
 
 
 class Destroying:
@@ -47,14 +46,14 @@ class Destroying:
 
     async def _found(self, key: SessionKey) -> tuple[Known, PlaceHead | None]:
         """Where the session is, and its head as it is stored."""
-        own, other = await self._backend.look([Ask(root(key)), Ask(where_of(key))])
-        pointer = other.head.hot if other.head is not None else None
+        own, other = await heads_at(self._backend, [root(key), where_of(key)])
+        pointer = expect_of(other)
         known = Known(key, root(key), 0, pointer=pointer)
-        if own.head is not None or pointer is None:
-            return known, own.head
+        if own is not None or pointer is None:
+            return known, own
         place = known.place._replace(home=self._sessions.home_of(key, pointer))
-        (seen,) = await self._backend.look([Ask(place)])
-        return Known(key, place, 0, pointer=pointer), seen.head
+        (there,) = await heads_at(self._backend, [place])
+        return Known(key, place, 0, pointer=pointer), there
 
     async def _logs(self, known: Known) -> set[int] | None:
         """The logs of which there is anything in its home; None where that cannot be read."""
@@ -77,7 +76,6 @@ class Destroying:
         """What destroys it, and the others in its home."""
         place, name = known.place, known.key.session
         steps = [Step(place, there.hot, destroys=True), *await self._notes(known)]
-        is_root = place.home == name
         laid = {int(one.place.name) async for one in self._in_home(known, LAID)}
         tree = await self._tree(known)
         if own is None or tree is None:
@@ -86,17 +84,11 @@ class Destroying:
             beside = (known.logs, known.tree, place_of(known))
             return [*steps, *(Step(one, rows_only=True, drop=whole, destroys=True) for one in beside)], ()
         mine, read = tree.left_by(name)
-        if is_root:
+        if place.home == name:
             mine |= own - tree.logs - read - laid
         pieces = tree.unread(sorted(mine | read))
-        if tree.hot is not None:
-            left = tree.step()
-            steps.append(left if tree.sessions else Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
-        else:
-            steps.append(tree.step())
-        steps += await self._large.let_go(known, spans_of(pieces))
-        records = [("record", key_of(log, 0), key_of(log, LAST)) for log in sorted(mine)]
-        steps.append(Step(known.logs, rows_only=True, drop=[*records, *dropping(pieces)], destroys=True))
+        steps += [tree.step(last=not tree.sessions), *await self._large.let_go(known, spans_of(pieces))]
+        steps.append(Step(known.logs, rows_only=True, drop=dropped(sorted(mine), pieces), destroys=True))
         return steps, tuple(sorted(tree.sharing_any(read)))
 
     async def _tree(self, known: Known) -> Tree | None:
@@ -109,7 +101,7 @@ class Destroying:
     async def _alone(self, known: Known) -> None:
         """Raise StoreCorrupt where others are in its home."""
         others = {one.place.name async for one in self._in_home(known, "session")}
-        async for one in self._listed(known.place.tenant, "where"):
+        async for one in all_places(self._backend, known.place.tenant, "where"):
             with suppress(StoreCorrupt):
                 key = SessionKey(one.place.tenant, one.place.name)
                 if self._sessions.home_of(key, one.head.hot) == known.place.home:
@@ -122,24 +114,11 @@ class Destroying:
 
     async def _notes(self, known: Known) -> list[Step]:
         """What takes away what is noted of it: nobody knows any more what that is."""
-        spaces = chain(
-            [one async for one in self._in_home(known, OWNED, beneath=True)],
-            [one async for one in self._in_home(known, ENDS)],
-        )
-        return _gone(one for one in spaces if one.place.name == known.key.session)
+        noted = [one async for one in self._in_home(known, OWNED, beneath=True)]
+        noted += [one async for one in self._in_home(known, ENDS)]
+        return [Step(one.place, one.head.hot, destroys=True) for one in noted if one.place.name == known.key.session]
 
     async def _in_home(self, known: Known, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
-        async for one in self._listed(known.place.tenant, space, beneath=beneath):
+        async for one in all_places(self._backend, known.place.tenant, space, beneath=beneath):
             if one.place.home == known.place.home:
                 yield one
-
-    async def _listed(self, tenant: str, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
-        after: Place | None = None
-        while page := await self._backend.places(tenant, space, beneath=beneath, after=after):
-            for one in page:
-                yield one
-            after = page[-1].place
-
-
-def _gone(places: Iterable[Listed]) -> list[Step]:
-    return [Step(one.place, one.head.hot, destroys=True) for one in places]

@@ -20,11 +20,11 @@ import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log.codec import decoded, encoded
-from palimpsest.stores.backend import Ask, Backend, Listed, Place, PlaceHead, Step
+from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import checked, due, read_as, stamped
 from palimpsest.stores.engine.known import FAR
-from palimpsest.stores.rules import all_places, expect_of
+from palimpsest.stores.rules import all_places, expect_of, heads_at
 from palimpsest.stores.values import Item, Put
 
 ITEMS = "item/"
@@ -54,9 +54,6 @@ class Items:
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self._backend, self._crowds, self._clock = backend, crowds, clock
 
-    async def _heads(self, places: Sequence[Place]) -> list[PlaceHead | None]:
-        return [seen.head for seen in await self._backend.look([Ask(place) for place in places])]
-
     def _about(self, place: Place, head: PlaceHead) -> About:
         return read_as(self._backend.url, _what(place), lambda: decoded(checked(head.hot), About))
 
@@ -75,14 +72,14 @@ class Items:
 
     async def several(self, tenant: str, namespace: str, keys: Sequence[str]) -> list[Item | None]:
         places = [place_of(tenant, namespace, key) for key in keys]
-        found = map(self._live, places, await self._heads(places))
+        found = map(self._live, places, await heads_at(self._backend, places))
         return [None if live is None else live[1] for live in found]
 
     async def put(self, tenant: str, namespace: str, puts: Sequence[Put]) -> list[Item]:
         places = [place_of(tenant, namespace, put.key) for put in puts]
         counter = Place(tenant, namespace, ORDER, "")
         while True:
-            heads = await self._heads([*places, counter])
+            heads = await heads_at(self._backend, [*places, counter])
             steps, items = self._steps(places, heads, puts, counter)
             if await self._crowds.write(steps, self._clock()) is None:
                 return items
@@ -95,10 +92,7 @@ class Items:
         number = before = self._number(counter, last)
         for place, head, put in zip(places, heads, puts, strict=False):
             live = self._live(place, head)
-            version = live[0].version if live is not None else 0
-            if put.expect is not None and put.expect != version:
-                told = f"has version {version}, not {put.expect}: read it again"
-                raise Conflict(f"item {place.space.removeprefix(ITEMS)}/{put.key}", told)
+            version = _version(place, live, put.expect)
             if live is None:
                 number += 1
             about = About(version + 1, live[0].order if live is not None else number, put.expires)
@@ -118,12 +112,10 @@ class Items:
 
     async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
         place = place_of(tenant, namespace, key)
-        (head,) = await self._heads([place])
+        (head,) = await heads_at(self._backend, [place])
         while True:
             live = self._live(place, head)
-            version = live[0].version if live is not None else 0
-            if expect is not None and expect != version:
-                raise Conflict(f"item {namespace}/{key}", f"has version {version}, not {expect}: read it again")
+            _version(place, live, expect)
             if head is None or live is None:
                 return False
             refusal = await self._crowds.write([Step(place, head.hot, destroys=destroys)], self._clock())
@@ -197,11 +189,11 @@ class Items:
             steps = [Step(place, head.hot, destroys=True) for place, head in there]
             if not steps or await self._crowds.write(steps, self._clock()) is None:
                 return
-            heads = await self._heads(places)
+            heads = await heads_at(self._backend, places)
 
     async def swept(self, place: Place, now: int) -> int:
         """Remove an item that has expired; how many were."""
-        (head,) = await self._heads([place])
+        (head,) = await heads_at(self._backend, [place])
         if head is None:
             return 0
         about = self._about(place, head)
@@ -220,6 +212,14 @@ def _before(text: str) -> str:
 def place_of(tenant: str, namespace: str, key: str) -> Place:
     """Where an item is."""
     return Place(tenant, namespace, ITEMS + namespace, key)
+
+
+def _version(place: Place, live: tuple[About, Item] | None, expect: int | None) -> int:
+    """The version of an item; 0: there is none. Raises Conflict where another is expected (None: any)."""
+    version = live[0].version if live is not None else 0
+    if expect is not None and expect != version:
+        raise Conflict(_what(place).removeprefix("the "), f"has version {version}, not {expect}: read it again")
+    return version
 
 
 def _what(place: Place) -> str:
@@ -247,10 +247,6 @@ class Leases:
         self._waited: dict[Place, tuple[Held, float]] = {}
         self._fence = 0
 
-    async def _look(self, place: Place) -> PlaceHead | None:
-        (seen,) = await self._backend.look([Ask(place)])
-        return seen.head
-
     async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
         place = Place(tenant, name, LEASES, name)
         head, fresh = self._leases.get(place), False
@@ -267,7 +263,7 @@ class Leases:
                 theirs = fence is not None or (seconds <= 0 and not was_his)
             if theirs or (held is not None and fence not in (None, held.fence)):
                 if not fresh:
-                    head, fresh = await self._look(place), True  # what was seen last may be outdated
+                    (head,), fresh = await heads_at(self._backend, [place]), True  # what was seen may be outdated
                     continue
                 if held is None or fence is not None or seconds <= 0 or not self._was_left(place, held):
                     return None
@@ -302,7 +298,7 @@ class Leases:
 
     async def swept(self, place: Place) -> None:
         """End a lease that is over, unless somebody has taken or renewed it since it was found to be."""
-        head = await self._look(place)
+        (head,) = await heads_at(self._backend, [place])
         held = self._held(place, head)
         if head is not None and held is not None and held.until + LATE <= self._clock():
             await self.ended(place, head)

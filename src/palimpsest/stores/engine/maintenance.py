@@ -22,6 +22,7 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.engine.trees import Tree, named
 from palimpsest.stores.engine.whole_sessions import WholeSessions
+from palimpsest.stores.rules import heads_at
 from palimpsest.stores.values import SessionInfo
 
 HEADS = 100
@@ -69,9 +70,8 @@ class Maintenance:
         found: list[SessionInfo] = []
         for i in range(0, len(notes), HEADS):
             places = [one.place._replace(space="session") for one in notes[i : i + HEADS]]
-            seen = await self._backend.look([Ask(place) for place in places])
-            heads = zip(places, seen, strict=True)
-            found += [self._info(Listed(place, one.head), user) for place, one in heads if one.head is not None]
+            heads = zip(places, await heads_at(self._backend, places), strict=True)
+            found += [self._info(Listed(place, head), user) for place, head in heads if head is not None]
         return found
 
     def _info(self, one: Listed, user: str | None = None) -> SessionInfo:
@@ -141,9 +141,9 @@ class Maintenance:
         if place.space == LAID:
             await self.wholes.taken_away(place)
         elif place.space == BARRED:  # whoever began to make a branch has given up long ago
-            (seen,) = await self._backend.look([Ask(place)])
-            if seen.head is not None:
-                await self._sessions.write([Step(place, seen.head.hot)], now)
+            (head,) = await heads_at(self._backend, [place])
+            if head is not None:
+                await self._sessions.write([Step(place, head.hot)], now)
         elif place.space == ENDS:
             return int(await self.wholes.end(SessionKey(place.tenant, place.name)))
         return 0

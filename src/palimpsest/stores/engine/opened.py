@@ -17,12 +17,13 @@ T = TypeVar("T")
 
 
 class Opened:
-    """A backend in use: whether it may be called still, and where what is asked of it runs."""
+    """A backend in use: whether it may be called still, where what is asked of it runs, and its items and leases."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self.backend, self.url, self.writable = backend, backend.url, backend.writable
         self.blocking, self.remote = backend.blocking, backend.remote
         self._pid, self._closed = os.getpid(), False
+        self._items, self._leases = Items(backend, crowds, clock), Leases(backend, crowds, clock)
 
     @property
     def left_open(self) -> bool:
@@ -78,13 +79,7 @@ class Opened:
                     self._closed = False
                     raise
 
-
-class ItemsAndLeases(Opened):
-    """The verbs of `Store` for items and leases."""
-
-    def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
-        super().__init__(backend)
-        self._items, self._leases = Items(backend, crowds, clock), Leases(backend, crowds, clock)
+    # --- items and leases
 
     async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
         """Return the item, or None where there is none or it has expired."""

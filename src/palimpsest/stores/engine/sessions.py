@@ -24,6 +24,7 @@ from palimpsest.stores.engine.forms import (
     read_hot,
 )
 from palimpsest.stores.engine.known import KNOWN, Known, Over, bar_of, barred, root, where_of
+from palimpsest.stores.rules import heads_at
 
 _replace = msgspec.structs.replace
 
@@ -116,13 +117,13 @@ class Sessions:
     async def _sought(self, key: SessionKey) -> Known:
         """The session where it is, of which nothing is remembered."""
         place, where = root(key), where_of(key)
-        own, other = await self.backend.look([Ask(place), Ask(where)])
-        if own.head is not None or other.head is None:
-            return self.read(key, place, own.head)
-        elsewhere = place._replace(home=self.home_of(key, other.head.hot))
-        (there,) = await self.backend.look([Ask(elsewhere)])
-        found = self.read(key, place if there.head is None else elsewhere, there.head)
-        return _replace(found, pointer=other.head.hot)
+        own, other = await heads_at(self.backend, [place, where])
+        if own is not None or other is None:
+            return self.read(key, place, own)
+        elsewhere = place._replace(home=self.home_of(key, other.hot))
+        (there,) = await heads_at(self.backend, [elsewhere])
+        found = self.read(key, place if there is None else elsewhere, there)
+        return _replace(found, pointer=other.hot)
 
     def home_of(self, key: SessionKey, pointer: bytes) -> str:
         """The home that a pointer names. Raises StoreCorrupt."""
@@ -205,8 +206,8 @@ class Sessions:
     async def keeps_from(self, key: SessionKey, pointer: bytes, at: int) -> bool:
         """Keep whoever has begun to make a branch where a pointer says from it; False where it is there by now."""
         place = root(key)._replace(home=self.home_of(key, pointer))
-        branch, bar = await self.backend.look([Ask(place), Ask(barred(place))])
-        return branch.head is None and await self.write([Step(place), bar_of(place, bar.head, at)], at) is None
+        branch, bar = await heads_at(self.backend, [place, barred(place)])
+        return branch is None and await self.write([Step(place), bar_of(place, bar, at)], at) is None
 
     async def write(self, batch: Batch, at: int, *after: Known) -> Refusal | None:
         """Write a batch, after which these sessions are so; what came of it."""

@@ -14,7 +14,7 @@ from palimpsest.stores.engine.appends import Append, Appends
 from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.known import Over
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.opened import ItemsAndLeases
+from palimpsest.stores.engine.opened import Opened
 from palimpsest.stores.engine.queues import Queues
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Store(ItemsAndLeases):
+class Store(Opened):
     """Where logs and heads live, with items and leases beside them, over a backend.
 
     Every call is one atomic step: it happens whole or not at all, and what it has acknowledged survives the

@@ -16,7 +16,7 @@ import msgspec
 from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.codec import decoded
-from palimpsest.stores.backend import Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, read_as, stamped
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.sessions import Made, Sessions
@@ -98,16 +98,18 @@ class Tree:
 
     def leave(self, known: Known) -> None:
         """Let a session read nothing any more."""
-        gone = [key for key, one in self._rows.items() if one.own == known.log]
-        self._gone += gone
-        self._rows = {key: one for key, one in self._rows.items() if key not in gone}
+        self._without(lambda one: one.own == known.log)
 
     def left_by(self, name: str) -> tuple[set[int], set[int]]:
         """Let the session of a name read nothing any more; its own logs, as far as that is known, and all it read."""
-        gone = {key: one for key, one in self._rows.items() if one.session == name}
+        gone = self._without(lambda one: one.session == name)
+        return {one.own for one in gone}, {one.log for one in gone}
+
+    def _without(self, meant: Callable[[Reader], bool]) -> list[Reader]:
+        gone = {key: one for key, one in self._rows.items() if meant(one)}
         self._gone += gone
         self._rows = {key: one for key, one in self._rows.items() if key not in gone}
-        return {one.own for one in gone.values()}, {one.log for one in gone.values()}
+        return list(gone.values())
 
     def sharing_any(self, logs: Collection[int]) -> set[str]:
         """The sessions that read some of these logs."""
@@ -131,9 +133,14 @@ class Tree:
             found += [(log, first, last) for first, last in spans.minus([(0, LAST)], read)]
         return found
 
-    def step(self) -> Step:
-        """What makes the tree so; where nothing was changed, what is only so if nobody else has changed it."""
+    def step(self, *, last: bool = False) -> Step:
+        """What makes the tree so; where nothing was changed, what is only so if nobody else has changed it.
+
+        With the `last` session of the home the place goes, too.
+        """
         place = self._known.tree
+        if last and self.hot is not None:
+            return Step(place, self.hot, drop=[("*", 0, LAST_KEY)])
         if not self._gone and not self._new:
             return Step(place, self.hot, self.hot)
         free = int(self.hot) if self.hot is not None else new_log() << 16  # no key comes again, of whatever tree
@@ -181,9 +188,9 @@ def dropping(pieces: Pieces) -> list[tuple[str, int, int]]:
     return [(table, low, high) for low, high in spans_of(pieces) for table in OF_ENTRIES]
 
 
-def dropped(known: Known, pieces: Pieces) -> list[tuple[str, int, int]]:
-    """What drops a session's records, and these stretches of logs."""
-    return [("record", key_of(known.log, 0), key_of(known.log, LAST)), *dropping(pieces)]
+def dropped(own: Iterable[int], pieces: Pieces) -> list[tuple[str, int, int]]:
+    """What drops the records of a session, whose `own` logs these are, and stretches of logs."""
+    return [*(("record", key_of(log, 0), key_of(log, LAST)) for log in own), *dropping(pieces)]
 
 
 # --- changes of whatever several sessions have

@@ -33,7 +33,7 @@ from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.sessions import Sessions, expected
 from palimpsest.stores.engine.trees import Pieces, Tree, dropped, dropping, of_owner, of_tree, read_by, spans_of
-from palimpsest.stores.rules import expect_of
+from palimpsest.stores.rules import expect_of, heads_at
 from palimpsest.stores.values import Dump
 
 PIECE, BYTES = 1000, 2**22
@@ -147,13 +147,9 @@ class WholeSessions:
             if known.there is None or (only_over and not is_over):
                 return False
             tree, pieces, last = _removed(self._url, known, seen)
-            steps = [Step(known.place, known.there.hot, destroys=True), *noted(known, None)]
-            if last and tree.hot is not None:
-                steps.append(Step(known.tree, tree.hot, drop=[("*", 0, LAST_KEY)]))
-            else:
-                steps.append(tree.step())
+            steps = [Step(known.place, known.there.hot, destroys=True), *noted(known, None), tree.step(last=last)]
             steps += await self._large.let_go(known, spans_of(pieces))
-            steps.append(Step(known.logs, rows_only=True, drop=dropped(known, pieces), destroys=True))
+            steps.append(Step(known.logs, rows_only=True, drop=dropped([known.log], pieces), destroys=True))
             if await self._sessions.write(steps, self._clock()) is None:
                 self._sessions.forget(key)
                 if known.place.home != key.session:
@@ -208,7 +204,7 @@ class WholeSessions:
             if tree.hot is not None:
                 tree.join(new, (), head.first_seq)
             steps.append(tree.step())
-            drop, gone = dropped(known, unread), spans_of(unread)
+            drop, gone = dropped([known.log], unread), spans_of(unread)
         put, more = await self._large.split(known, last, gone)
         if dump.records:
             put.append(("record", [record_row(new.log, record) for record in dump.records]))
@@ -227,12 +223,12 @@ class WholeSessions:
         new = Known(SessionKey(place.tenant, place.home), owner, int(place.name))
         unread = [(new.log, 0, LAST)]
         while True:
-            (seen,) = await self._backend.look([Ask(place)])
-            if seen.head is None:
+            (head,) = await heads_at(self._backend, [place])
+            if head is None:
                 return
             more = await self._large.let_go(new, spans_of(unread))
             gone = Step(new.logs, rows_only=True, drop=dropping(unread), destroys=True)
-            if await self._sessions.write([Step(place, seen.head.hot), gone, *more], self._clock()) is None:
+            if await self._sessions.write([Step(place, head.hot), gone, *more], self._clock()) is None:
                 return
 
     async def clear(self, tenant: str) -> None:

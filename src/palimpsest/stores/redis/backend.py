@@ -20,7 +20,7 @@ from palimpsest.stores.redis.listing import Listings
 from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
 from palimpsest.stores.redis.writing import DESTROY, WRITE
-from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of
+from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of, heads_at
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
@@ -129,9 +129,7 @@ class RedisBackend(ServerBackend[Link]):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         if not self.writable:
-            if lasting:
-                raise StoreUnavailable(self.url, READ_ONLY)
-            return [None] * len(batches)
+            raise StoreUnavailable(self.url, READ_ONLY)
         done = await self._written(batches)
         if again is not None:
             for number, refusal in enumerate(done):
@@ -192,8 +190,7 @@ class RedisBackend(ServerBackend[Link]):
         there = {step.place: head for step, head in zip(whole, refused, strict=True) if not step.rows_only}
         missing = [step.place for step in batch if not step.rows_only and step.place not in there]
         if missing:
-            seen = await self.look([Ask(place) for place in missing])
-            there |= {place: one.head for place, one in zip(missing, seen, strict=True)}
+            there |= zip(missing, await heads_at(self, missing), strict=True)
         return tuple(None if step.rows_only else there[step.place] for step in batch)
 
     async def places(self, *which: Any, **page: Any) -> list[Listed]:
