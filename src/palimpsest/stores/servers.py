@@ -135,6 +135,10 @@ class ServerBackend(Backend, Generic[C]):
         return client
 
 
+class Unsent(Exception):
+    """A fault of a driver before anything was sent; that is its cause."""
+
+
 class Deadlines:
     """The times at which calls of one backend are cancelled, each so many seconds after it began.
 

@@ -103,9 +103,7 @@ class PostgresBackend(ServerBackend[Pool]):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         if not self.writable:
-            if lasting:
-                raise StoreUnavailable(self.url, READ_ONLY)
-            return [None] * len(batches)
+            raise StoreUnavailable(self.url, READ_ONLY)
         done: list[Refusal | None] = []
         for number, batch in enumerate(batches):
             done.append(await self._written(number, batch, lasting, again) if batch else None)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from palimpsest.errors import PalimpsestError, StoreCorrupt, StoreUnavailable
-
-
-class Unsent(Exception):
-    """A fault before anything was sent; that is its cause."""
-
+from palimpsest.stores.servers import Unsent
 
 FAULTS: tuple[type[BaseException], ...] = (
     asyncpg.PostgresError,

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from palimpsest.errors import PalimpsestError
-from palimpsest.stores.postgres.faults import AWAY, FAULTS, Unsent
+from palimpsest.stores.postgres.faults import AWAY, FAULTS
+from palimpsest.stores.servers import Unsent
 
 T = TypeVar("T")
 

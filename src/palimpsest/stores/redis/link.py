@@ -32,12 +32,9 @@ from redis.exceptions import (
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreUnavailable
 from palimpsest.stores.redis.layout import Damaged
 from palimpsest.stores.redis.scripts import Script
+from palimpsest.stores.servers import Unsent
 
 T = TypeVar("T")
-
-
-class Unsent(Exception):
-    """A fault before anything was sent; that is its cause."""
 
 
 FAULTS: tuple[type[BaseException], ...] = (RedisError, RedisClusterException, OSError, Unsent, Damaged)
@@ -188,8 +185,7 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
     if isinstance(fault, Damaged):
         return StoreCorrupt(url, f"{fault}: somebody has changed it. Nothing was changed now")
-    if isinstance(fault, Unsent):
-        assert fault.__cause__ is not None, "it is raised from one"
+    if isinstance(fault, Unsent) and fault.__cause__ is not None:
         fault, writes = fault.__cause__, False
     text = str(fault).rstrip(".")
     if "Cluster mode is not enabled" in text:
