@@ -342,6 +342,25 @@ def test_a_verb_that_its_driver_cancels_is_an_error_of_the_store() -> None:
         assert session.add_user_message("two").text == "two"
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [Store.scrub, lambda store: store.clear_items("t"), lambda store: store.sweep("t", 0)],
+    ids=["scrub", "clear_items", "sweep"],
+)
+def test_what_few_processes_need_is_loaded_beside_the_loop(verb: Callable[[Store], Awaitable[Any]]) -> None:
+    """Whichever verb asks first for the part of a store that most do without: a thread loads it, not the loop."""
+    beside = list[str]()
+
+    class Noting(SuspendingBackend):
+        async def apart(self, function: Callable[..., Any], *arguments: Any) -> Any:
+            beside.extend(one for one in arguments if isinstance(one, str))
+            return await super().apart(function, *arguments)
+
+    asyncio.run(awaited(verb(Store(Noting()))))
+
+    assert beside == ["_maintenance"]
+
+
 def test_closing_ends_the_loop_after_the_driver(caplog: pytest.LogCaptureFixture) -> None:
     """`close` has the driver close on its own loop, then lets go of that; afterwards verbs raise Closed."""
     memory = Memory.open(WHERE)

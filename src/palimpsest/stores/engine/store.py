@@ -289,7 +289,7 @@ class Store(Opened):
         if dry_run:
             return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
         if namespace is None:
-            await self._run(lambda: self._maintenance.wholes.clear(tenant))
+            await self._rarely(self._run, lambda rare: rare.wholes.clear(tenant))
             await self._run(lambda: self._leases.end_all(tenant))
         return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
 
@@ -301,4 +301,5 @@ class Store(Opened):
         Without `whole` what would take long is left for another time; with it that is done by pieces, so that others go
         on, and unused room is given back. `progress` is told about how many bytes were gone through, and of how many.
         """
+        await self._loaded("_maintenance")
         return await self._maintenance.scrub(whole, progress, self.check)
