@@ -116,6 +116,13 @@ def in_order(place: Place) -> tuple[str, str, str]:
     return place.space, place.name, place.home
 
 
+def behind(begin: str) -> str:
+    """The first text behind all that begin so, by code points, of which none is a surrogate."""
+    begin = begin.rstrip(chr(0x10FFFF))
+    last = ord(begin[-1])
+    return begin[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)
+
+
 def by_name(found: Iterable[Listed], after: Place | None, limit: int) -> list[Listed]:
     """Of places that are listed in any order the page that `Backend.places` gives."""
     behind = [one for one in found if after is None or in_order(one.place) > in_order(after)]

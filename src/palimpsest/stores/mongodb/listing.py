@@ -21,6 +21,7 @@ from palimpsest.stores.mongodb.layout import (
 )
 from palimpsest.stores.mongodb.reading import Reader
 from palimpsest.stores.mongodb.rows import Cell, Doc, in_tail
+from palimpsest.stores.rules import behind
 
 LOOK_BACK = 120 << 32
 """Marks, of two minutes: what is written is given its mark a while before others can see it, and of two who write at
@@ -40,7 +41,7 @@ class Listing:
     ) -> list[Listed]:
         # names first, then the heads, as far as they are still there
         begin = of_names(tenant, beneath=space) if beneath else of_names(tenant, space)
-        where, found = {"$gte": begin, "$lt": _behind(begin)}, list[Listed]()
+        where, found = {"$gte": begin, "$lt": behind(begin)}, list[Listed]()
         if after is not None and (last := of_names(tenant, after.space, after.name, after.home)) >= begin:
             where = {"$gt": last, "$lt": where["$lt"]}
         while len(found) < limit:
@@ -96,7 +97,7 @@ class Listing:
         return Listed(place, head, mark.time << 32 | mark.inc if isinstance(mark, Timestamp) else 0)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        where: Doc = {"list": {"$gte": "n" if after is None else _behind(of_names(after)), "$lt": "o"}}
+        where: Doc = {"list": {"$gte": "n" if after is None else behind(of_names(after)), "$lt": "o"}}
         stages = [{"$match": where}, {"$group": {"_id": "$tenant"}}, {"$sort": {"_id": 1}}, {"$limit": limit}]
         cursor = await self._reader.collection.aggregate(stages)
         return [doc["_id"] for doc in await cursor.to_list()]
@@ -162,10 +163,3 @@ def _due_in(tenant: str, doc: Doc) -> list[Due]:
         timed = ((table, key, Cell.expires(cell)) for (table, key), cell in newest.items())
         found += [Due(at, *tables[table], key) for table, key, at in timed if at is not None]
     return found
-
-
-def _behind(begin: str) -> str:
-    """The first text behind all that begin so, of those that begin a list, in which its letter is less than others."""
-    begin = begin.rstrip(chr(0x10FFFF))
-    last = ord(begin[-1])
-    return begin[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)

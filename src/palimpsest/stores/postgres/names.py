@@ -78,11 +78,3 @@ def table_key(name: str) -> tuple[str, str | None]:
     if len(text) <= LONGEST:
         return text, None
     return text[: LONGEST - 40] + BETWEEN + blake2b(text.encode(), digest_size=16).hexdigest(), text
-
-
-def behind(text: str) -> str:
-    """What all texts that begin so sort before, and all others behind them at or after; not for an empty one."""
-    code = ord(text[-1]) + 1
-    if code > 0x10FFFF:
-        return behind(text[:-1])
-    return text[:-1] + chr(0xE000 if code == 0xD800 else code)

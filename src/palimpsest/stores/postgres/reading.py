@@ -17,7 +17,6 @@ from palimpsest.stores.postgres.names import (
     BEHIND,
     BETWEEN,
     address_of,
-    behind,
     home_key,
     name_of,
     place_key,
@@ -27,6 +26,7 @@ from palimpsest.stores.postgres.names import (
 )
 from palimpsest.stores.postgres.pool import Connection
 from palimpsest.stores.postgres.statements import Statements
+from palimpsest.stores.rules import behind
 
 ROUND = 1 << 32
 """Numbers of transactions after which the server's locks name them alike."""

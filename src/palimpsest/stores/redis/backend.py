@@ -81,10 +81,9 @@ class RedisBackend(ServerBackend[Link]):
 
         async def do(link: Link) -> list[Any]:
             keys = [self.keys[bucket] for bucket in buckets]
-            if not self._in_cluster:
-                return list(await link.run(script, keys, given))
-            found = await asyncio.gather(*(link.run(script, [key], given) for key in keys))
-            return [one[0] for one in found]
+            calls = [[key] for key in keys] if self._in_cluster else [keys]
+            found = await asyncio.gather(*(link.run(script, some, given) for some in calls))
+            return [one for answers in found for one in answers]
 
         return await self._with(do, writes=writes)
 

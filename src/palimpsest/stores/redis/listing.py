@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from palimpsest.stores.backend import Due, Listed, Place
+from palimpsest.stores.backend import Due, Listed, Place, newest_of
 from palimpsest.stores.redis.layout import (
     BEHIND,
     BUCKETS,
@@ -24,7 +24,7 @@ from palimpsest.stores.redis.layout import (
     read_name,
 )
 from palimpsest.stores.redis.scripts import DUE, LIST, RAISE, TENANTS, Script
-from palimpsest.stores.rules import in_order
+from palimpsest.stores.rules import by_mark, in_order, page_of
 
 T = TypeVar("T")
 ALL = range(BUCKETS)
@@ -72,12 +72,8 @@ class Listings:
         def order(one: Listed) -> Any:
             return one.mark, in_order(one.place)
 
-        def page(found: list[Listed]) -> list[Listed]:
-            behind = (one for one in found if after is None or order(one) > (since, in_order(after)))
-            return sorted(behind, key=order)[:limit]
-
         found, parts = await self._merged(low, b"[" + begin + BEHIND, limit + BUCKETS, order)
-        found = page(found)
+        found = by_mark(found, since, after, limit)
         if not found:
             return []
         if not self._writable:
@@ -90,9 +86,8 @@ class Listings:
         high = b"[" + begin + last.to_bytes(8) + BEHIND
         again = await self._parts(late, low, high, limit + BUCKETS, False, last)
         there = [one for bucket, part in parts.items() if bucket not in again for one in part.found]
-        return page(
-            [*(one for one in there if one.mark <= last), *(one for part in again.values() for one in part.found)]
-        )
+        there = [one for one in there if one.mark <= last]
+        return by_mark([*there, *(one for part in again.values() for one in part.found)], since, after, limit)
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
@@ -104,9 +99,7 @@ class Listings:
             return -one.mark, one.place.name, one.place.home
 
         found, _ = await self._merged(b"[" + begin, high, limit + BUCKETS, order, newest=True)
-        if until is not None and after is not None:
-            found = [one for one in found if order(one) > (-until, after.name, after.home)]
-        return found[:limit]
+        return newest_of(found, until, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         begin = b"e" + escaped(tenant)
@@ -125,12 +118,12 @@ class Listings:
                 damaged.append(fault)
         if damaged and not found:
             raise damaged[0]
-        return sorted(found)[:limit]
+        return page_of(found, after, limit)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         low = b"[p" if after is None else b"(p" + escaped(after) + BEHIND
         answers = await self._run(TENANTS, ALL, (low, limit))
-        return sorted({read_name(name) for answer in answers for name in answer})[:limit]
+        return page_of({read_name(name) for answer in answers for name in answer}, after, limit)
 
     # --- parts of a page
 
