@@ -221,7 +221,7 @@ class Appends:
         over, first = append.over, append.linked[0]
         assert over is not None, "somebody has begun to write it"
         key = over.log << 32 | first.seq
-        seen = await self._backend.look([Ask(over.place), Ask(over.logs, [Range("entry", [(key, key)])], head=False)])
+        seen = await self._backend.look([Ask(over.place), over.ask(Range("entry", [(key, key)]))])
         try:
             append.done = any(unpack(checked(row[1], key)).id == first.id for row in seen[1].rows[0])
         except DAMAGED:

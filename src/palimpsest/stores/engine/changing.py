@@ -159,7 +159,7 @@ class Changing:
     async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
         def asks(known: Known) -> list[Ask]:
             wanted = Range("entry", list(ranges.of(known.keys(seqs))))
-            return [of_tree(known), of_records(known), Ask(known.logs, [wanted], head=False)]
+            return [of_tree(known), of_records(known), known.ask(wanted)]
 
         while True:
             known, seen = await self._sessions.look(key, asks)
@@ -299,7 +299,7 @@ def _of_erasure(known: Known, change: Change) -> list[Ask]:
         Named("record", [str(known.log)]),
         Range("record", silent),
     ]
-    return [of_tree(known), Ask(known.logs, wanted, head=False)]
+    return [of_tree(known), known.ask(*wanted)]
 
 
 def _joined(keys: Iterable[int]) -> list[tuple[int, int]]:

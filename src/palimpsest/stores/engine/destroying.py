@@ -13,7 +13,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import LAST_KEY, Ask, Listed, PlaceHead, Range, Step
 from palimpsest.stores.engine.known import ENDS, LAID, OWNED, Known, root, where_of
-from palimpsest.stores.engine.large import Large, place_of
+from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.engine.trees import Tree, dropped, spans_of
 from palimpsest.stores.rules import all_places, expect_of, heads_at
@@ -62,8 +62,7 @@ class Destroying:
             for table in ("entry", "record"):
                 at = 0
                 while at <= LAST_KEY:
-                    next_one = Range(table, [(at, LAST_KEY)], 1)
-                    (seen,) = await self._backend.look([Ask(known.logs, [next_one], head=False)])
+                    (seen,) = await self._backend.look([known.ask(Range(table, [(at, LAST_KEY)], 1))])
                     if not seen.rows[0]:
                         break
                     log = seen.rows[0][0][0] >> 32
@@ -81,7 +80,7 @@ class Destroying:
         if own is None or tree is None:
             await self._alone(known)
             whole = [("*", 0, LAST_KEY)]
-            beside = (known.logs, known.tree, place_of(known))
+            beside = (known.logs, known.tree, known.large)
             return [*steps, *(Step(one, rows_only=True, drop=whole, destroys=True) for one in beside)], ()
         mine, read = tree.left_by(name)
         if place.home == name:

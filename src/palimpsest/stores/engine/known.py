@@ -17,7 +17,7 @@ import msgspec
 from palimpsest.errors import Conflict, WrongUser
 from palimpsest.log.codec import encode
 from palimpsest.log.head import About, Head, SessionKey
-from palimpsest.stores.backend import Place, PlaceHead, Step
+from palimpsest.stores.backend import Ask, Named, Place, PlaceHead, Range, Step
 from palimpsest.stores.engine.forms import LAST, Share, cold_of, hot_of, new_log, same_cold
 from palimpsest.stores.rules import expect_of
 from palimpsest.stores.values import Standing
@@ -82,6 +82,15 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     def tree(self) -> Place:
         """Where it stands who reads which log of its home."""
         return _beside(self.place, "tree")
+
+    @property
+    def large(self) -> Place:
+        """Where the large contents of its home are."""
+        return _beside(self.place, "large")
+
+    def ask(self, *wanted: Range | Named) -> Ask:
+        """What asks for rows of its logs, which have no head but its own."""
+        return Ask(self.logs, wanted, head=False)
 
     def pieces(self, after: int = 0, before: int | None = None) -> list[tuple[int, int, int]]:
         """Where its entries with `after` < seq < `before` are, in order: log, first seq, last seq.

@@ -20,7 +20,7 @@ import msgspec
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.late import sha256
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Row, Seen, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import new_log, stamped
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.rules import expect_of
@@ -30,11 +30,6 @@ MARK = b'{"held":'
 
 Path = tuple[str | int, ...]
 """Where a string is in a stored form."""
-
-
-def place_of(known: Known) -> Place:
-    """Where the large contents of a session's home are."""
-    return Place(known.place.tenant, known.place.home, "large", "")
 
 
 def _key(digest: str) -> int:
@@ -69,7 +64,7 @@ class Large:
         slim, held, contents = list[Cells](), list[Row](), dict[str, bytes]()
         uses: Counter[str] = Counter()
         if gone:
-            (seen,) = await self._backend.look([Ask(known.logs, [Range("held", gone)], head=False)])
+            (seen,) = await self._backend.look([known.ask(Range("held", gone))])
             uses.subtract(digest for _, value, *_ in seen.rows[0] for digest in _digests(value))
         for row in rows:
             key, value, id, expires = row
@@ -90,7 +85,7 @@ class Large:
 
     async def _counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
         """What counts that so many entries more, or less, have these contents."""
-        place, keys = place_of(known), sorted((_key(digest), digest) for digest in uses)
+        place, keys = known.large, sorted((_key(digest), digest) for digest in uses)
         those = Range("uses", [(key, key) for key, _ in keys])
         others = Range("uses", [(0, LAST_KEY)], len(keys) + 1 if min(uses.values()) < 0 else 0)
         (seen,) = await self._backend.look([Ask(place, [those, others])])
@@ -133,7 +128,7 @@ class Large:
 def asked(known: Known, digests: Iterable[str]) -> Ask:
     """What asks for these contents."""
     keys = sorted({_key(digest) for digest in digests})
-    return Ask(place_of(known), [Range("large", [(key, key) for key in keys])], head=False)
+    return Ask(known.large, [Range("large", [(key, key) for key in keys])], head=False)
 
 
 def sound(seen: Seen, digests: Iterable[str]) -> dict[str, bytes]:

@@ -53,7 +53,7 @@ class Reading:
             if counter is not None:
                 wanted.append(Range(f"tokens/{counter}", where, limit, newest_first))
             more = [of_records(known, revision - 1, revision + 1)] if revision else []
-            return [Ask(known.logs, wanted, head=False), *more] if limit != 0 else []
+            return [known.ask(*wanted), *more] if limit != 0 else []
 
         known, seen = await self._sessions.look(key, asks)
         if not seen:
@@ -87,7 +87,7 @@ class Reading:
 
     async def _rows(self, known: Known, *wanted: Range | Named) -> list[Cells]:
         """Rows of a session's logs, beside its head, which vouches for them."""
-        _, seen = await self._backend.look([Ask(known.place), Ask(known.logs, wanted, head=False)])
+        _, seen = await self._backend.look([Ask(known.place), known.ask(*wanted)])
         return [row for rows in seen.rows for row in rows]
 
     def _whole(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
@@ -127,7 +127,7 @@ class Reading:
         apart = [key for key, _, id, _ in mine if counter is not None and key not in counts and id]
         if apart:  # they were found by ids that do not tell their places
             wanted = Range(f"tokens/{counter}", [(key, key) for key in sorted(apart)])
-            (more,) = await self._backend.look([Ask(known.logs, [wanted], head=False)])
+            (more,) = await self._backend.look([known.ask(wanted)])
             counts |= _counts(more.rows[0])
         entries = await self.entries(known, mine, counts)
         return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
@@ -170,11 +170,7 @@ class Reading:
         key, body = row[0], row[1][:-8]
         while True:
             old, digests = row[1], held(body)
-            asks = [
-                Ask(known.place),
-                Ask(known.logs, [Range("entry", [(key, key)])], head=False),
-                asked(known, digests),
-            ]
+            asks = [Ask(known.place), known.ask(Range("entry", [(key, key)])), asked(known, digests)]
             try:
                 _, rows, contents = await self._backend.look(asks)
                 if not rows.rows[0]:
@@ -210,7 +206,7 @@ class Reading:
             Range("entry", [(key_of(log, 0), key - 1)], BESIDE, newest_first=True),
             Range("entry", [(key + 1, key_of(log, LAST))], BESIDE),
         ]
-        _, seen = await self._backend.look([Ask(known.place), Ask(known.logs, wanted, head=False)])
+        _, seen = await self._backend.look([Ask(known.place), known.ask(*wanted)])
         before, behind = ([entry for row in rows if (entry := _sound(row))] for rows in seen.rows)
         body, name = remains(row)
         return set_aside(name, seq, body, before, behind)
@@ -266,7 +262,7 @@ class Reading:
         if seen is not None and mark is not None and seen.standing.mark == mark:
             return seen, sorted(seen.keys(seqs))
         known, found = await self._sessions.look(
-            key, lambda known: [Ask(known.logs, [Range("entry", list(ranges.of(known.keys(seqs))))], head=False)]
+            key, lambda known: [known.ask(Range("entry", list(ranges.of(known.keys(seqs)))))]
         )
         return known, sorted(row[0] for one in found for row in one.rows[0] if _is_living(row))
 
@@ -279,13 +275,13 @@ def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
     """What asks for the records of a session between two revisions, both exclusive."""
     low, high = max(after + 1, 0), LAST if before is None else before - 1
     spans = [(key_of(known.log, low), key_of(known.log, high))] if low <= high else []
-    return Ask(known.logs, [Range("record", spans)], head=False)
+    return known.ask(Range("record", spans))
 
 
 def _of_counts(counter: str, after: int, before: int | None, limit: int | None = None) -> Callable[[Known], list[Ask]]:
     """What asks for counts of a session between two places, both exclusive."""
     table = f"tokens/{counter}"
-    return lambda known: [Ask(known.logs, [Range(table, known.spans(after, before), limit)], head=False)]
+    return lambda known: [known.ask(Range(table, known.spans(after, before), limit))]
 
 
 def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:
@@ -295,7 +291,7 @@ def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str
     wanted: list[Range | Named] = [Range("entry", points), Named("entry", list(ids))]
     if counter is not None:
         wanted.append(Range(f"tokens/{counter}", points))
-    return Ask(known.logs, wanted, head=False)
+    return known.ask(*wanted)
 
 
 def _is_of(known: Known, key: int) -> bool:

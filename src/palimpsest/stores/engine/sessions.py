@@ -241,7 +241,7 @@ class Sessions:
 def _newest(known: Known) -> Ask:
     """What asks for the newest entry and the newest record of a session's own log."""
     whole = [(key_of(known.log, 0), key_of(known.log, LAST))]
-    return Ask(known.logs, [Range(table, whole, 1, newest_first=True) for table in ("entry", "record")], head=False)
+    return known.ask(*(Range(table, whole, 1, newest_first=True) for table in ("entry", "record")))
 
 
 def expected(key: SessionKey, head: Head, revision: int | None, epoch: int | None = None, created: int = 0) -> None:

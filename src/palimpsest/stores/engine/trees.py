@@ -299,7 +299,7 @@ def _only_appended(known: Known, now: Known) -> bool:
 
 def _asks(known: Known, readers: Iterable[tuple[str, int]]) -> list[Ask]:
     heads = [Ask(known.place._replace(name=name)) for name, _ in readers]
-    return [*heads, Ask(known.logs, [Named("record", [str(log) for _, log in readers])], head=False)]
+    return [*heads, known.ask(Named("record", [str(log) for _, log in readers]))]
 
 
 def _name(one: Sharer) -> tuple[str, int]:
