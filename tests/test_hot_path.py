@@ -32,7 +32,7 @@ sys.stdout.write(json.dumps([name for name in sys.modules if name.startswith("pa
 """
 
 ELSEWHERE = (
-    *("cli", "compaction", "recall", "resources", "sessions.bases", "sessions.definitions", "sessions.knowledge"),
+    *("cli", "compaction", "recall", "resources", "sessions.definitions", "sessions.knowledge", "sessions.shelves"),
     *("sessions.owned", "sessions.recalling", "stores.encrypted", "stores.file", "stores.memory", "stores.overlay"),
     "summaries",
 )

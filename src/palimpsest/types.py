@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from palimpsest.runtime.events import Handler as Handler
     from palimpsest.sessions.adding.streaming import CutOff as CutOff
     from palimpsest.sessions.adding.verbs import Content as Content
-    from palimpsest.sessions.bases.records import KnowledgeDocument as KnowledgeDocument
-    from palimpsest.sessions.bases.records import KnowledgeHit as KnowledgeHit
     from palimpsest.sessions.compacting.result import CompactionResult as CompactionResult
     from palimpsest.sessions.declared import DefinitionInfo as DefinitionInfo
     from palimpsest.sessions.derived import Derived as Derived
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
     from palimpsest.sessions.recalling.recalled import IndexStatus as IndexStatus
     from palimpsest.sessions.recalling.recalled import Passage as Passage
     from palimpsest.sessions.recalling.recalled import Recalled as Recalled
+    from palimpsest.sessions.shelves.records import KnowledgeDocument as KnowledgeDocument
+    from palimpsest.sessions.shelves.records import KnowledgeHit as KnowledgeHit
     from palimpsest.sessions.turns import TurnEnd as TurnEnd
     from palimpsest.sessions.verifying import Verification as Verification
     from palimpsest.sessions.working import FactPage as FactPage
@@ -86,8 +86,8 @@ _HOMES = {
     "Interaction": "sessions.reading",
     "Kind": "log.entry",
     "Knowledge": "sessions.knowledge_sync",
-    "KnowledgeDocument": "sessions.bases.records",
-    "KnowledgeHit": "sessions.bases.records",
+    "KnowledgeDocument": "sessions.shelves.records",
+    "KnowledgeHit": "sessions.shelves.records",
     "LeftOut": "context.account",
     "Limits": "transfer.sources.limits",
     "LongTermRun": "sessions.options",

@@ -9,8 +9,8 @@ from typing import Any
 
 from palimpsest.compaction.knowledge import SearchType
 from palimpsest.runtime.runner import drive
-from palimpsest.sessions.bases.records import KnowledgeDocument, KnowledgeHit
 from palimpsest.sessions.knowledge.base import AsyncKnowledge
+from palimpsest.sessions.shelves.records import KnowledgeDocument, KnowledgeHit
 
 
 class Knowledge:

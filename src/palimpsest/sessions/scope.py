@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from palimpsest.context.result import Context
     from palimpsest.recall.embedders import Embedder
     from palimpsest.recall.opening import Indexes, Recall
-    from palimpsest.sessions.bases.keeping import Keeper
     from palimpsest.sessions.declared import Declared
     from palimpsest.sessions.definitions import Definitions, Known
     from palimpsest.sessions.derived import Derivations, Unmaking
+    from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Asked
 
@@ -158,7 +158,7 @@ class MemoryScope:
 
     async def keeper(self, *, joins: bool = True) -> Keeper:
         """What keeps the knowledge bases of this tenant. One that `joins` is told from then on before entries go."""
-        from palimpsest.sessions.bases.keeping import Keeper  # only for who has one, or erases what is in it
+        from palimpsest.sessions.shelves.keeping import Keeper  # only for who has one, or erases what is in it
 
         known = self._shared.keepers.setdefault(self.tenant, Keeper(self.sharing(self.tenant)))
         if joins:

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from palimpsest.privacy.mentions import finder
-from palimpsest.sessions.bases.records import Record, tenant_of
-from palimpsest.sessions.bases.shelves import Shelf, shelves
 from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.scope import MemoryScope
+from palimpsest.sessions.shelves.records import Record, tenant_of
+from palimpsest.sessions.shelves.shelf import Shelf, shelves
 
 Elsewhere = Callable[[str, Query], Awaitable[Erased]]
 """Forgets what meets a query in what is kept under this name of a tenant."""

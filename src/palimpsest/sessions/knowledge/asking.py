@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from palimpsest.compaction.knowledge import KnowledgeBase
-from palimpsest.sessions.bases.records import KnowledgeHit, Place
 from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope
+from palimpsest.sessions.shelves.records import KnowledgeHit, Place
 
 if TYPE_CHECKING:
     from palimpsest.sessions.knowledge.searching import Searcher

@@ -14,7 +14,7 @@ from palimpsest.log.checks import checked_about, unfit
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.recall.splitter import Chunk, split
-from palimpsest.sessions.bases.records import (
+from palimpsest.sessions.shelves.records import (
     KnowledgeDocument,
     KnowledgeHit,
     Place,
@@ -23,11 +23,11 @@ from palimpsest.sessions.bases.records import (
     places_of,
     version_of,
 )
-from palimpsest.sessions.bases.vectors import embedded
+from palimpsest.sessions.shelves.vectors import embedded
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.bases.keeping import Keeper
     from palimpsest.sessions.scope import MemoryScope
+    from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.tokens.counter import TokenCounter
 
 LONGEST = 10_000

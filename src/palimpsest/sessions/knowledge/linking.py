@@ -15,10 +15,10 @@ from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.logs import log_failure
-from palimpsest.sessions.bases.records import Link, Place, places_of
 from palimpsest.sessions.knowledge.asking import hits_of
 from palimpsest.sessions.knowledge.shown import Known
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.shelves.records import Link, Place, places_of
 from palimpsest.tokens.counter import Encoding
 
 

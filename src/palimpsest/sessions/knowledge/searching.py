@@ -21,13 +21,13 @@ from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.diversity import diverse
 from palimpsest.recall.questions import question
 from palimpsest.runtime.logs import warn
-from palimpsest.sessions.bases.keeping import Keeper
-from palimpsest.sessions.bases.records import KnowledgeHit, Place, Record, hit_of
-from palimpsest.sessions.bases.shelves import Shelf
-from palimpsest.sessions.bases.vectors import embedded_query, likeness, vector_of
 from palimpsest.sessions.recalling.asked import LONGEST, Asked
 from palimpsest.sessions.recalling.finding import Finder
 from palimpsest.sessions.scope import MemoryScope
+from palimpsest.sessions.shelves.keeping import Keeper
+from palimpsest.sessions.shelves.records import KnowledgeHit, Place, Record, hit_of
+from palimpsest.sessions.shelves.shelf import Shelf
+from palimpsest.sessions.shelves.vectors import embedded_query, likeness, vector_of
 
 AGAIN = 3
 """How often is searched anew because a summary on a shelf was not what its session says."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from palimpsest.context.groups import Group, Meter
 from palimpsest.context.tail import fitting
-from palimpsest.sessions.bases.records import KnowledgeHit
+from palimpsest.sessions.shelves.records import KnowledgeHit
 
 NAME = "knowledge"
 

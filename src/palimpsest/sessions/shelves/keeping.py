@@ -15,7 +15,7 @@ from palimpsest.log import spans
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.summary import Summary
 from palimpsest.recall.splitter import Chunk, split
-from palimpsest.sessions.bases.records import (
+from palimpsest.sessions.shelves.records import (
     LINKS,
     Link,
     Place,
@@ -24,8 +24,8 @@ from palimpsest.sessions.bases.records import (
     summary_version,
     tenant_of,
 )
-from palimpsest.sessions.bases.shelves import Home, Shelf, shelves
-from palimpsest.sessions.bases.vectors import embedded
+from palimpsest.sessions.shelves.shelf import Home, Shelf, shelves
+from palimpsest.sessions.shelves.vectors import embedded
 from palimpsest.stores import compaction_of
 from palimpsest.stores.derivers import KNOWLEDGE
 from palimpsest.tokens.counter import encoding

@@ -17,7 +17,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.privacy.gate import Gate
 from palimpsest.runtime.runner import Runner
-from palimpsest.sessions.bases.records import DOCUMENTS, SHELVES, Kind, Place, Record, document_key, tenant_of
+from palimpsest.sessions.shelves.records import DOCUMENTS, SHELVES, Kind, Place, Record, document_key, tenant_of
 from palimpsest.stores import Store
 
 
