@@ -75,19 +75,21 @@ class Source(Protocol):
 
 
 SourceName: TypeAlias = Literal[
-    "auto", "chatgpt", "claude", "langchain", "messages", "openai-agents", "palimpsest", "pydantic-ai"
+    "auto", "palimpsest", "chatgpt", "claude", "langchain", "pydantic-ai", "openai-agents", "messages"
 ]
 """What a file of conversations is; "auto" finds out. For a source of your own, a type checker wants a cast."""
 
 NAMES = {
+    "palimpsest": "palimpsest.transfer.sources.exports:Exports",
     "chatgpt": "palimpsest.transfer.sources.chatgpt:ChatGPT",
     "claude": "palimpsest.transfer.sources.claude:Claude",
     "langchain": "palimpsest.transfer.sources.langchain:LangChain",
-    "messages": "palimpsest.transfer.sources.messages:Messages",
-    "openai-agents": "palimpsest.transfer.sources.openai_agents:OpenAIAgents",
-    "palimpsest": "palimpsest.transfer.sources.exports:Exports",
     "pydantic-ai": "palimpsest.transfer.sources.pydantic_ai:PydanticAI",
+    "openai-agents": "palimpsest.transfer.sources.openai_agents:OpenAIAgents",
+    "messages": "palimpsest.transfer.sources.messages:Messages",
 }
+"""In the order in which `auto` asks them whether a value is theirs: the most particular first, since others' messages
+may have a `role` or `parts`, too."""
 
 SOURCES = Registry("source", "palimpsest.sources", dict(NAMES))
 """Sources by name. `SOURCES.register("mine", Mine)` adds a class of this seam; it is not part of `auto`."""

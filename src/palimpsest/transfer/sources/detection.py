@@ -9,8 +9,8 @@ from palimpsest.transfer.sources import NAMES, SOURCES, Source
 from palimpsest.transfer.sources.documents import Document
 from palimpsest.transfer.sources.files import SourceFile
 
-_IN_ORDER = ("palimpsest", "chatgpt", "claude", "langchain", "pydantic-ai", "messages")
-"""What a value is asked for, the most particular first: others' messages may have a `role` or `parts`, too."""
+_DATABASE = "openai-agents"
+"""Of our sources, the one whose files are SQLite databases."""
 
 
 def find_source(name: str, file: SourceFile) -> tuple[str, type[Source]]:
@@ -18,9 +18,9 @@ def find_source(name: str, file: SourceFile) -> tuple[str, type[Source]]:
 
     Raises ConfigError for an unknown name, ImportFailed for a file that is of none or could be of several.
     """
-    found = name if name != "auto" else "openai-agents" if file.is_sqlite else _recognised(file)
+    found = name if name != "auto" else _DATABASE if file.is_sqlite else _recognised(file)
     source: type[Source] = SOURCES.find(found)
-    if file.is_sqlite and found in _IN_ORDER:
+    if file.is_sqlite and found != _DATABASE and found in NAMES:
         raise ImportFailed(file.name or "the file", f"is an SQLite database, which {found!r} is not")
     return found, source
 
@@ -30,7 +30,7 @@ def _recognised(file: SourceFile) -> str:
     sample, where = document.sample(), file.name or "the file"
     found: dict[str, Any] = {}
     for value in sample:
-        name = next((name for name in _IN_ORDER if SOURCES.find(name).speaks(value)), None)
+        name = next((name for name in NAMES if SOURCES.find(name).speaks(value)), None)
         if name is not None:
             found.setdefault(name, value)
     if found.keys() == {"messages", "palimpsest"}:

@@ -1,0 +1,104 @@
+"""What is added under a name is told to readers and judged by the tests, wherever it has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import test_compaction_laws
+from palimpsest import Entry, errors, strategies
+from palimpsest.compaction.loading import STRATEGIES, load
+from palimpsest.formats import FORMATS, find_format
+from palimpsest.privacy.recognisers import BUILT_IN
+from palimpsest.stores import STORES
+from palimpsest.stores.options import StoreOptions
+from palimpsest.transfer.sources import SOURCES
+from privacy_corpus import POSITIVE
+from providers import PROVIDERS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+TOLD = {
+    "formats.md": FORMATS.built_in,
+    "compaction.md": STRATEGIES.built_in,
+    "importing.md": SOURCES.built_in,
+    "privacy.md": tuple(BUILT_IN),
+}
+"""Pages, and what each has a row of a table for."""
+
+
+@pytest.mark.parametrize("page", TOLD)
+def test_whatever_has_a_name_has_a_row_on_its_page(page: str) -> None:
+    """Who adds a format, strategy, source or recogniser tells what it is where people choose one."""
+    rows = [line.split("|")[1] for line in (DOCS / page).read_text("utf-8").splitlines() if line.startswith("| ")]
+
+    assert [name for name in TOLD[page] if not any(f"`{name}`" in row for row in rows)] == []
+
+
+def test_the_pages_of_stores_name_every_store_and_option() -> None:
+    """Who adds one to a store says there what it is for."""
+    pages = "".join((DOCS / page).read_text("utf-8") for page in ("stores.md", "postgres.md", "mongodb.md", "redis.md"))
+
+    assert [name for name in STORES.built_in if f"{name}:" not in pages] == []
+    assert [name for name in StoreOptions.__annotations__ if name not in pages] == []
+
+
+def test_every_format_has_its_judges() -> None:
+    """The laws of contexts hold for each format that comes with Palimpsest: `providers` has what judges it."""
+    assert sorted(PROVIDERS) == sorted(FORMATS.built_in)
+
+
+@pytest.mark.parametrize("name", FORMATS.built_in)
+def test_a_format_keeps_what_it_decoded_under_its_own_name(name: str) -> None:
+    """A class made out of another format's has that one's name no longer, neither for itself nor in entries."""
+    ours = find_format(name)
+    said = ours.encode([Entry(id="1", kind="message", role="user", content="Hello")])
+    formats = {entry.native.format for entry in ours.decode(said, "messages") if entry.native is not None}
+
+    assert ours.name == name
+    assert formats <= {name}
+
+
+def test_every_strategy_is_a_public_class_that_the_laws_throw() -> None:
+    """What a name makes can be made by its class, too, and the laws of plans are tried on it."""
+    classes = {type(load({"strategy": name, **NEEDED.get(name, {})})[0][0]).__name__ for name in STRATEGIES.built_in}
+
+    assert classes <= set(strategies.__all__)
+    assert classes <= set(vars(test_compaction_laws))
+
+
+NEEDED = {"hybrid_summary": {"summary_tokens": 60}}
+"""What a strategy cannot be made without."""
+
+
+def test_every_recogniser_is_tried_on_values_that_it_finds() -> None:
+    """`privacy_corpus.POSITIVE` makes values for each, from which the corpus and what it measures are made."""
+    assert sorted(POSITIVE) == sorted(BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    "told", [errors.__doc__ or "", (DOCS / "errors.md").read_text("utf-8")], ids=["module", "page"]
+)
+def test_the_tree_of_errors_is_the_one_that_there_is(told: str) -> None:
+    """Each error stands under the one that it derives from, with the builtin that it is as well."""
+    assert sorted(_drawn(told.splitlines())) == sorted(
+        (name, *(base.__name__ for base in vars(errors)[name].__bases__))
+        for name in errors.__all__
+        if name not in ("PalimpsestError", "PalimpsestWarning")
+    )
+
+
+def _drawn(lines: Iterable[str]) -> list[tuple[str, ...]]:
+    """The errors of a tree in letters: each with what it stands under, and the builtin in parentheses."""
+    found, above = list[tuple[str, ...]](), {0: "PalimpsestError"}
+    for line in lines:
+        before, branch, rest = line.partition("── ")
+        if branch:
+            name, *builtin = rest.split()[:2]
+            depth = len(before) // 4 + 1
+            above[depth] = name
+            builtins = [word.strip("()") for word in builtin if word.startswith("(") and word.endswith(")")]
+            found.append((name, above[depth - 1], *builtins))
+    return found
