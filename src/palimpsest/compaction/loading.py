@@ -6,7 +6,7 @@ of `Triggers` may stand beside the strategy's own keys; a native one may also pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from itertools import count
@@ -105,9 +105,9 @@ def load(given: object, where: str = "long_term") -> tuple[tuple[Strategy, ...],
     """
     if given is None:
         return (), []
-    many: list[tuple[str, object]] = [(where, given)]
+    many: Iterable[tuple[str, object]] = [(where, given)]
     if isinstance(given, Sequence) and not isinstance(given, str):
-        many = [(f"{where}[{i}]", each) for i, each in enumerate(given)]
+        many = ((f"{where}[{i}]", each) for i, each in enumerate(given))
     found: list[Strategy] = []
     warnings: list[str] = []
     for place, each in many:

@@ -77,7 +77,7 @@ def load(block: MaxTokens | Mapping[str, Any], where: str) -> tuple[MaxTokens, l
         ("memory_strategy_id", ("max_tokens",)),
     ):
         value = given.get(name, getattr(MaxTokens(), name))
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise ConfigError(f"{where}.{name}", value, ", ".join(allowed), nearest=nearest(value, allowed))
     for name in ("count_pinned", "strict"):
         if not isinstance(given.get(name, False), bool):

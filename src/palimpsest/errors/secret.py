@@ -63,12 +63,20 @@ def without_login(text: str) -> str:
     return re.sub(_SETTING, r"\1…", bare) if "=" in bare else bare
 
 
-def shown(value: object, depth: int = 0) -> object:
+def shown(value: object) -> object:
     """What a message may show of a value that was given: the very same, unless it has bytes, what looks like a key, the
     user of an address, or a value under the name of a secret.
 
-    For what looks like a key may be one, in the place of something else.
+    For what looks like a key may be one, in the place of something else. Of a mapping that cannot be read it is the
+    class.
     """
+    try:
+        return _shown(value, 0)
+    except Exception:  # noqa: BLE001 (of a class of the program's: what was wrong with it is told all the same)
+        return f"a {type(value).__name__} that cannot be read"
+
+
+def _shown(value: object, depth: int) -> object:
     if isinstance(value, str):
         text = hidden(value)
         return value if text == value else text
@@ -79,11 +87,11 @@ def shown(value: object, depth: int = 0) -> object:
     if depth > DEEP:
         return f"a {type(value).__name__} nested too deeply"
     if isinstance(value, Mapping):
-        told = {shown(key, depth + 1): _setting(key, held, depth + 1) for key, held in value.items()}
+        told = {_shown(key, depth + 1): _setting(key, held, depth + 1) for key, held in value.items()}
         pairs = zip(told.items(), value.items(), strict=False)
         same = len(told) == len(value) and all(key is k and held is v for (key, held), (k, v) in pairs)
         return value if same else told
-    parts = [shown(held, depth + 1) for held in value]
+    parts = [_shown(held, depth + 1) for held in value]
     return value if all(part is held for part, held in zip(parts, value, strict=True)) else parts
 
 
@@ -91,7 +99,7 @@ def _setting(name: object, value: object, depth: int) -> object:
     """A value of a mapping as it may be shown."""
     if isinstance(name, str) and isinstance(value, str) and re.fullmatch(_MASKED, name):
         return "…"
-    return shown(value, depth)
+    return _shown(value, depth)
 
 
 def sealed(value: Any) -> Any:

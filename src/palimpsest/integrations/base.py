@@ -45,7 +45,7 @@ class Vendor(NamedTuple):
 
 def remembered(client: C, session: AnySession, vendor: Vendor, cut_off: CutOff) -> C:
     """Return the client with memory. Raises ConfigError for what is none of this vendor's, or does not fit."""
-    if cut_off not in ("keep", "drop"):
+    if not isinstance(cut_off, str) or cut_off not in ("keep", "drop"):
         raise ConfigError("cut_off", cut_off, "keep or drop")
     if not isinstance(session, Session | AsyncSession):
         raise ConfigError("session", _named(session), "a session: memory.session(…)")

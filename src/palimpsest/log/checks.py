@@ -103,7 +103,7 @@ def check(entry: Entry, where: str) -> None:
         raise InvalidEntry(f"{where}.kind", f"{shorten(entry.kind)} is none of {', '.join(KINDS)}")
     if entry.role not in ROLES:
         raise InvalidEntry(f"{where}.role", f"{shorten(entry.role)} is none of {', '.join(ROLES)}")
-    if entry.status is not None and entry.status not in STATUSES:
+    if entry.status is not None and not (isinstance(entry.status, str) and entry.status in STATUSES):
         raise InvalidEntry(f"{where}.status", f"{shorten(entry.status)} is none of {', '.join(STATUSES)}")
     content = entry.content
     if not isinstance(content, str):
@@ -117,7 +117,7 @@ def check(entry: Entry, where: str) -> None:
                 raise InvalidEntry(f"{where}.{field}", f"{shorten(value)} is {wrong}")
     if entry.native is not None:
         _check_native(entry.native, f"{where}.native")
-    if entry.expires_at is not None and entry.expires_at.tzinfo is None:
+    if entry.expires_at is not None and entry.expires_at.utcoffset() is None:
         raise InvalidEntry(f"{where}.expires_at", "a datetime without a time zone; give one with tzinfo, such as UTC")
     if entry.expires_at is not None and not has_date(entry.expires_at):
         raise InvalidEntry(f"{where}.expires_at", f"{entry.expires_at} is in UTC not of the years 1 to 9999")

@@ -14,7 +14,16 @@ from palimpsest.log.late import dumps, loads
 
 T = TypeVar("T")
 
-encode = msgspec.json.Encoder().encode
+
+def _plain(value: object) -> str | int | float:
+    """A text or number of a class of its own as a plain one. Raises TypeError for what JSON has no form for."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return str.__str__(value) if kind is str else kind(value)
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+encode = msgspec.json.Encoder(enc_hook=_plain).encode
 """The JSON of a value. Raises UnicodeEncodeError for text with lone surrogates."""
 
 
@@ -36,7 +45,7 @@ def decoded(body: bytes, kind: type[T]) -> T:
 
 def escaped(value: object) -> bytes:
     """The JSON of a value that `encode` did not take."""
-    return dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+    return dumps(msgspec.to_builtins(value, enc_hook=_plain), separators=(",", ":")).encode()
 
 
 def unescaped(body: bytes, kind: type[T]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from palimpsest.errors import ConfigError, nearest
 
@@ -48,7 +48,7 @@ def share(name: str, value: object, *, one: bool = True, none: bool = False) -> 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Check for one of these words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ConfigError(name, value, ", ".join(allowed), nearest=nearest(value, allowed))
 
 
@@ -67,6 +67,11 @@ def known(name: str, given: Iterable[object], allowed: Sequence[str], *, inside:
         choice(f"{name}.{each}" if inside else name, each, allowed)
 
 
+def plain_text(value: Any) -> Any:
+    """A text of a class of its own as plain text; any other value as it is."""
+    return str.__str__(value) if isinstance(value, str) else value
+
+
 def text(name: str, value: object, *, none: bool = True) -> None:
     """Check for text that says something."""
     if none and value is None:
@@ -81,16 +86,24 @@ def switch(name: str, value: object) -> None:
         raise ConfigError(name, value, "True or False")
 
 
+def is_listed(value: object) -> TypeGuard[Iterable[Any]]:
+    """Whether a value can be gone through: an array of no dimension cannot, though it is iterable by its class."""
+    if not isinstance(value, Iterable):
+        return False
+    return getattr(value, "shape", None) != ()
+
+
 def texts(name: str, value: object, what: str) -> tuple[str, ...]:
     """Return a list of texts as a tuple."""
     if value is None:
         return ()
-    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, str | Mapping) or not is_listed(value):
         raise ConfigError(name, value, f"a list of {what}")
-    found = tuple(value)
-    for i, each in enumerate(found):
+    found = list[str]()
+    for i, each in enumerate(value):
         text(f"{name}[{i}]", each, none=False)
-    return found
+        found.append(each)
+    return tuple(found)
 
 
 # --- lengths of time
@@ -137,4 +150,4 @@ def microseconds(name: str, length: object, *, zero: bool = False) -> int:
 
 def has_date(moment: datetime) -> bool:
     """Whether a time has a time zone, and is of the years 1 to 9999 in UTC, too."""
-    return moment.tzinfo is not None and FIRST <= moment <= LAST
+    return moment.utcoffset() is not None and FIRST <= moment <= LAST

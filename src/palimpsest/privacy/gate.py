@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from palimpsest.log.checks import TITLE, check_descriptors, checked_about
 from palimpsest.log.entry import Entry, Reasoning, Text
 from palimpsest.log.head import About, Head, SessionKey
 from palimpsest.log.summary import Summary
+from palimpsest.log.values import plain_text
 from palimpsest.log.withdrawal import forgotten, tombstone
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
 from palimpsest.runtime.hushing import COROUTINE, Hushed, redact_error
@@ -239,6 +240,27 @@ def gate_of(given: object) -> Gate:
     return Gate(Redactor.of(given))
 
 
+Given: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
+
+USUAL = frozenset({str, int, float, bool, type(None), dict, list, tuple})
+"""What verbs are given most: to tell that one of these is no text of another class takes no call."""
+
+
+def _plain_texts(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
+    """What a verb was given, with plain text for each text of a class of its own, such as numpy's or an enum's.
+
+    For what is stored, or joined with other texts, is text alone.
+    """
+    return [*map(plain_text, args)], {name: plain_text(one) for name, one in options.items()}
+
+
+def _as_given(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
+    return args, options
+
+
+VALUES = {"value", "default"}
+"""What a verb gives back as it was given, so that such a verb's texts stay what they are."""
+
 UNOPENED = ("close", "connect")
 """What is done with a store that need not be open."""
 
@@ -246,29 +268,38 @@ UNOPENED = ("close", "connect")
 def guarded(cls: type[T]) -> type[T]:
     """Let no error leave a public verb of this class that quotes what is private. `_gate` is what admits.
 
-    A verb that is awaited opens the store where that is not open yet.
+    A verb that is awaited opens the store where that is not open yet. A text of a class of its own is given to it as
+    plain text.
     """
     for name in dir(cls):
         verb = getattr(cls, name)
         code = getattr(verb, "__code__", None)
         if name.startswith("_") or code is None or isinstance(vars(cls).get(name), staticmethod | classmethod):
             continue
-        awaited = code.co_flags & COROUTINE
-        setattr(cls, name, _discreet(verb, opens=name not in UNOPENED) if awaited else _discreet_at_once(verb))
+        if code.co_flags & COROUTINE:
+            plain = _as_given if VALUES.intersection(code.co_varnames) else _plain_texts
+            setattr(cls, name, _discreet(verb, plain, opens=name not in UNOPENED))
+        else:
+            setattr(cls, name, _discreet_at_once(verb))
     return cls
 
 
-def _discreet(verb: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
+def _discreet(verb: Callable[..., Any], plain: Callable[..., Given], *, opens: bool) -> Callable[..., Any]:
     @wraps(verb)
     async def discreet_verb(self: Any, *args: Any, **options: Any) -> Any:
         gate = self._gate
+        given: Given = args, options
+        for one in (*args, *options.values()):
+            if one.__class__ not in USUAL:
+                given = plain(args, options)
+                break
         try:
             if gate.opening is not None and opens:
                 await gate.opening()
             if gate.redactor is None:
-                return await verb(self, *args, **options)
+                return await verb(self, *given[0], **given[1])
             with Hushed(gate.redact):
-                return await verb(self, *args, **options)
+                return await verb(self, *given[0], **given[1])
         except OSError as fault:
             check_descriptors(fault)
             raise
@@ -279,9 +310,10 @@ def _discreet(verb: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
 def _discreet_at_once(verb: Callable[..., T]) -> Callable[..., T]:
     @wraps(verb)
     def discreet_verb(self: Any, *args: Any, **options: Any) -> T:
+        given, named = _plain_texts(args, options)
         if self._gate.redactor is None:
-            return verb(self, *args, **options)
+            return verb(self, *given, **named)
         with Hushed(self._gate.redact):
-            return verb(self, *args, **options)
+            return verb(self, *given, **named)
 
     return discreet_verb

@@ -78,7 +78,7 @@ class Exporting:
     async def export_to(self, file: str | os.PathLike[str] | Sink, format: FormatName | Literal["palimpsest"]) -> int:
         """Write the session as JSON, and return the bytes written."""
         check_file(file, "file", "write")
-        if format != "palimpsest":
+        if not isinstance(format, str) or format != "palimpsest":
             try:
                 find_format(format)
             except ConfigError as fault:
@@ -123,7 +123,9 @@ class Exporting:
         check_whole(after, "after", of="a `seq`")
         check_whole(before, "before", or_none=True, of="a `seq`")
         scope = self._scope
-        plain = Options(scope.key, format=format or scope.options.format, counter=scope.options.counter)
+        plain = Options(
+            scope.key, format=scope.options.format if format is None else format, counter=scope.options.counter
+        )
         head, entries, _ = await self._reader.settled(self._all)
         groups = [entry.group for entry in entries if entry.seq > after and (before is None or entry.seq < before)]
         if not groups:

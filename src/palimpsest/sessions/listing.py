@@ -131,6 +131,6 @@ def _instant(when: object, name: str) -> int | None:
     """A time in microseconds since 1970."""
     if when is None:
         return None
-    if not isinstance(when, datetime) or when.tzinfo is None:
+    if not isinstance(when, datetime) or when.utcoffset() is None:
         raise ConfigError(name, when, "a datetime with a time zone, or None")
     return microseconds_of(when)

@@ -124,6 +124,7 @@ class AsyncMemory:
         if where is None or runner is None or privacy is None or options is None:  # somebody else than `open`
             raise ConfigError("AsyncMemory", where, "what AsyncMemory.open(address) gives, such as for 'agent.db'")
         check_id(tenant, "tenant")
+        tenant = values.plain_text(tenant)
         self._sweep_every: float | None = None
         if sweep_every is not None:
             self._sweep_every = values.microseconds("sweep_every", sweep_every) / 1_000_000

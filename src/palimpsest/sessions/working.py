@@ -130,7 +130,7 @@ class AsyncWorkingMemory:
         if not is_share(importance):
             raise ConfigError("importance", importance, "a number from 0 to 1")
         values.whole("version", version, none=True)
-        texts = {key: self._admitted(key, value) for key, value in facts.items()}
+        texts = {values.plain_text(key): self._admitted(key, value) for key, value in facts.items()}
         length = values.microseconds("ttl", ttl) if ttl is not None else None
 
         def new(old: Stored | None, text: str, now: int) -> Stored:
@@ -150,7 +150,7 @@ class AsyncWorkingMemory:
         self._may_write()
         check_id(key, "key")
         values.whole("version", version, none=True)
-        return await self._kept.delete(key, version)
+        return await self._kept.delete(values.plain_text(key), version)
 
     async def clear(self) -> int:
         """Take all facts of the scope away, and return how many there were. Scopes beneath it stay."""
@@ -227,7 +227,7 @@ class AsyncWorkingMemory:
             limit: the most facts of a page.
         """
         values.whole("limit", limit, 1)
-        if after:
+        if not isinstance(after, str) or after:
             check_id(after, "after")
         _check_prefix(prefix)
         items, more = await self._kept.page(prefix, after, limit)
@@ -274,7 +274,7 @@ class AsyncWorkingMemory:
 
     async def _item(self, key: str) -> Item | None:
         check_id(key, "key")
-        return await self._kept.item(key)
+        return await self._kept.item(values.plain_text(key))
 
     async def _items(self, prefix: str) -> list[Item]:
         _check_prefix(prefix)

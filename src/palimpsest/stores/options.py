@@ -111,7 +111,8 @@ def _read(kind: type[msgspec.Struct], given: Mapping[str, Any], *, strict: bool)
     types, read = {field.name: field.type for field in msgspec.structs.fields(kind)}, dict[str, Any]()
     for name, value in given.items():
         spelt = value.upper() if name == "synchronous" and isinstance(value, str) else value
-        with suppress(msgspec.ValidationError):  # which quotes what was given: that may be a key in the wrong place
+        # What these say quotes what was given: that may be a key in the wrong place. ValueError is a decimal's.
+        with suppress(msgspec.ValidationError, ValueError):
             read[name] = msgspec.convert(spelt, types[name], strict=strict)
         if name not in read:
             (meta,) = types[name].__metadata__

@@ -49,6 +49,8 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
 
 def _leaf(value: Any) -> Any:
     """What a dump for Python holds of JSON's texts; any other value as it is."""
+    if isinstance(value, str):  # of a class of its own, such as numpy's
+        return str.__str__(value)
     if isinstance(value, Enum):
         return value.value
     return value.isoformat() if isinstance(value, datetime | date) else value

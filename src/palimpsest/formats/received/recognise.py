@@ -53,7 +53,7 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
     Raises InvalidEntry, naming the place, for what nobody knows.
     """
     settled = settled or format not in _SPOKEN  # a format of somebody else's, or plain text, takes what it is given
-    batch = list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
+    batch = given if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     found = Received([], [])
     pieces = False
     for i, one in enumerate(batch):

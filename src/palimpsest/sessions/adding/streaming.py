@@ -64,7 +64,7 @@ class Streaming:
         self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
     ) -> AbstractAsyncContextManager[Answer]:
         """A block that stores what is fed."""
-        if cut_off not in ("keep", "drop"):
+        if not isinstance(cut_off, str) or cut_off not in ("keep", "drop"):
             raise ConfigError("cut_off", cut_off, "keep or drop")
         return self._block(cut_off, checked_key(key), metadata)
 

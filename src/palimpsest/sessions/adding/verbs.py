@@ -233,10 +233,10 @@ class Adding:
 
     async def resolve(self, call_id: str, status: Status, output: str) -> Entry:
         """Append the result of a call that has none."""
-        if status not in STATUSES:
+        if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
         head = await self._scope.head()
-        if not any(call.call_id == call_id for call in head.calls):
+        if not isinstance(call_id, str) or not any(call.call_id == call_id for call in head.calls):
             raise EntryNotFound(self._scope.key.session, call_id, "open call")
         metadata = {"resolved": True}
         return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
@@ -311,7 +311,7 @@ def _of_run(run: Run, blank: bool) -> list[Entry]:
 
 def _fixed(content: Content) -> str | tuple[Part, ...]:
     """Content as an entry holds it; what is no list of parts comes back as it is, for the check to name it."""
-    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, str) else content
+    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, str | range) else content
 
 
 def checked_key(key: str | None) -> str | None:

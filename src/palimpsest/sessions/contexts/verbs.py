@@ -155,7 +155,7 @@ class Contexts:
 
     def _options_for(self, model: str | None) -> Options:
         """The session's options, for a call of this model; None: of the session's own."""
-        if model is None or model == self._options.model_name:
+        if model is None or (isinstance(model, str) and model == self._options.model_name):
             return self._options
         made = self._others.get(model) if isinstance(model, str) else None
         if made is None:
@@ -268,10 +268,14 @@ def _texts(tail: str | Mapping[str, str] | None) -> Sequence[Text]:
     return [Text(name, text) for name, text in given.items() if text]
 
 
+_NO_LISTS = (str, bytes, Mapping, range)
+"""Sequences, and what has keys, that hold no schemas."""
+
+
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """Tools' schemas, which are only read, as a provider takes them. Raises ConfigError for what is no list of them."""
     usual = type(tools) is tuple or type(tools) is list  # quicker to ask for
-    if not usual and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools or (), Sequence)):
+    if not usual and tools is not None and (isinstance(tools, _NO_LISTS) or not isinstance(tools, Sequence)):
         raise ConfigError("tools", tools, "a list of tools' schemas")
     found = cast("tuple[Message, ...]", tuple(tools or ()))
     try:

@@ -40,7 +40,7 @@ class Query(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
                 raise ConfigError(name, _told(value), "text that is not blank")
         for name in ("before", "after"):
             when: object = getattr(self, name)
-            if when is not None and (not isinstance(when, datetime) or when.tzinfo is None):
+            if when is not None and (not isinstance(when, datetime) or when.utcoffset() is None):
                 raise ConfigError(name, _told(when), "a datetime with a time zone, such as UTC")
         if not self.given:
             raise ConfigError("query", "nothing", "at least one of text, where, user, before and after")

@@ -46,7 +46,7 @@ class SelectedIds:
     sees_all = False
 
     def __init__(self, ids: Iterable[str | int | Entry]) -> None:
-        self._ids = list(ids)
+        self._ids = ids if isinstance(ids, range) else list(ids)
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries, tombstones not among them, by seq."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError, Conflict
+from palimpsest.log import values
 from palimpsest.log.change import Change
 from palimpsest.log.entry import Entry
 from palimpsest.sessions.erased import Erased
@@ -79,6 +80,6 @@ class Erasing:
 def _selection(what: Iterable[str | int | Entry] | str | int | Entry | Query) -> Selection:
     if isinstance(what, Query):
         return SelectedByQuery(what)
-    if not isinstance(what, str | int | Entry | Iterable):
+    if not isinstance(what, str | int | Entry) and not values.is_listed(what):
         raise ConfigError("ids", what, "ids of entries, or their numbers, or a Query")
     return SelectedIds([what] if isinstance(what, str | int | Entry) else what)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from palimpsest.errors import ConfigError, ImportFailed, shorten
+from palimpsest.errors import ImportFailed, shorten
+from palimpsest.log import values
 from palimpsest.log.ids import check_id, is_id
 from palimpsest.sessions.accesses import restore_accesses
 from palimpsest.sessions.carried import carried, load_facts
@@ -19,8 +20,7 @@ async def import_session(
     scope: MemoryScope, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str
 ) -> str:
     """As `AsyncMemory.import_session` says."""
-    if on_conflict not in ("error", "replace", "merge"):
-        raise ConfigError("on_conflict", on_conflict, "error, replace or merge")
+    values.choice("on_conflict", on_conflict, ("error", "replace", "merge"))
     apart = scope.store.apart
     found, dump = await apart(imported, data, "data", None if on_conflict == "merge" else scope.gate)
     key, accesses = scope.key(found if session_id is None else session_id), await apart(accesses_of, data, dump)

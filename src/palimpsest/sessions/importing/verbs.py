@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
 from palimpsest.formats import find_format
+from palimpsest.log import values
 from palimpsest.log.checks import check_file, check_progress, unfit
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.gate import Gate
@@ -56,7 +57,8 @@ class Importing:
         """Take the conversations of a file."""
         check_file(path, "path", "read")
         check_progress(progress)
-        if source != "auto":
+        values.switch("strict", strict)
+        if not isinstance(source, str) or source != "auto":
             SOURCES.find(source)
         if format is not None:
             find_format(format)

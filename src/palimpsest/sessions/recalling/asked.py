@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, cast
 
@@ -102,18 +102,20 @@ def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset
     those that are `allowed` (None: all are)."""
     if given is None:
         return None
-    found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [None]
-    if not all(isinstance(one, str) for one in found):
-        raise ConfigError(name, given, "a text, a list of texts, or None")
-    for one in found:
+    listed = [given] if isinstance(given, str) else given if values.is_listed(given) else [None]
+    found = set[str]()
+    for one in listed:
+        if not isinstance(one, str):
+            raise ConfigError(name, given, "a text, a list of texts, or None")
         if allowed is not None and one not in allowed:
             raise ConfigError(name, one, ", ".join(allowed), nearest=nearest(one, allowed))
+        found.add(str.__str__(one))
     return frozenset(found)
 
 
 def _time(name: str, given: Any) -> int | None:
     if given is None:
         return None
-    if not isinstance(given, datetime) or given.tzinfo is None:
+    if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigError(name, given, "a datetime with a time zone, such as UTC")
     return round(given.timestamp() * 1_000_000)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,9 +20,10 @@ MOST = 1000
 
 def names_of(entries: Any) -> tuple[list[int], list[str]]:
     """The numbers and the ids of entries that are named. Raises ConfigError for what names none."""
-    given = list(entries) if isinstance(entries, Iterable) and not isinstance(entries, str) else [entries]
+    listed = values.is_listed(entries) and not isinstance(entries, str)
+    given = list(islice(entries, MOST + 1)) if listed else [entries]
     if len(given) > MOST:
-        raise ConfigError("entries", f"{len(given):,} names", f"at most {MOST:,} entries")
+        raise ConfigError("entries", f"more than {MOST:,} names", f"at most {MOST:,} entries")
     given = [one.id if isinstance(one, Entry) else one for one in given]
     for one in given:
         if not isinstance(one, int | str) or isinstance(one, bool):
