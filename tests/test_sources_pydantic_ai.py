@@ -143,6 +143,18 @@ def test_histories_come_in_with_roles_texts_calls_and_times(memory: Memory, pai:
     assert entries[2].metadata["pydantic-ai"]["parts"][0]["signature"] == "s"
 
 
+def test_what_parts_have_beside_their_text_says_whose_it_is(memory: Memory, pai: Any) -> None:
+    """A part that has nothing beside it keeps its place among those that have; what says nothing comes last."""
+    thought = pai.ThinkingPart("hm", signature="s")
+    parts = [pai.TextPart("So."), pai.TextPart("", id="msg_0"), thought, pai.TextPart("I see.", id="msg_1")]
+
+    taken(memory, dumped(pai, [pai.ModelResponse(parts=parts)]))
+
+    (said,) = memory.session("talk").entries()
+    assert said.content == (Text(text="So."), Reasoning(text="hm"), Text(text="I see."))
+    assert said.metadata["pydantic-ai"]["parts"] == [{}, {"signature": "s"}, {"id": "msg_1"}, {"id": "msg_0"}]
+
+
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses", "text"])
 def test_contexts_of_imported_sessions_are_valid(memory: Memory, pai: Any, format: str) -> None:
     """What came in can be sent: the context breaks no rule of its provider."""

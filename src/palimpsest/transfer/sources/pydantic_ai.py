@@ -70,17 +70,22 @@ class PydanticAI(DocumentSource):
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
         """Return a message's entries; one that says nothing is left out."""
-        if not _is_message(message):
-            raise InvalidEntry("messages[0].kind", "is neither request nor response with a list of parts")
-        at = microseconds(message.get("timestamp"))
-        kept = rest(message, "kind", "parts", "timestamp")
-        if message["kind"] == "request":
-            entries, more = _request(message["parts"], at)
-            if more:
-                kept["parts"] = more
-            return checked(first_with(entries, NAME, kept)), {} if entries else {SILENT: 1}
-        entries = _Response(at).entries(message["parts"])
-        return checked(first_with(entries, NAME, kept)), {} if entries else {EMPTY: 1}
+        return read_message(message)
+
+
+def read_message(message: Any) -> tuple[list[Entry], dict[str, int]]:
+    """Return a message's entries, and what of it says nothing. Raises InvalidEntry naming what is malformed."""
+    if not _is_message(message):
+        raise InvalidEntry("messages[0].kind", "is neither request nor response with a list of parts")
+    at = microseconds(message.get("timestamp"))
+    kept = rest(message, "kind", "parts", "timestamp")
+    if message["kind"] == "request":
+        entries, more = _request(message["parts"], at)
+        if more:
+            kept["parts"] = more
+        return checked(first_with(entries, NAME, kept)), {} if entries else {SILENT: 1}
+    entries = _Response(at).entries(message["parts"])
+    return checked(first_with(entries, NAME, kept)), {} if entries else {EMPTY: 1}
 
 
 def _is_message(value: Mapping[str, Any]) -> bool:
@@ -166,6 +171,8 @@ class _Response:
         self._entries: list[Entry] = []
         self._parts: list[Part] = []
         self._beside: list[dict[str, Any]] = []
+        """For each part what it has no field for, so that it can be told whose that is."""
+        self._silent: list[dict[str, Any]] = []
         self._runs = False
 
     def entries(self, parts: list[Any]) -> list[Entry]:
@@ -189,19 +196,20 @@ class _Response:
             self._say()
             self._add(_speech(part, "assistant", self._at))
         elif kind in ("text", "thinking") and isinstance(given, str):
+            kept = rest(part, "part_kind", "content")
             if given or kind == "thinking":
-                self._parts.append(Text(text=given) if kind == "text" else Reasoning(text=given))
-            self._note(part, "part_kind", "content")
+                self._part(Text(text=given) if kind == "text" else Reasoning(text=given), kept)
+            elif kept:
+                self._silent.append(kept)
         elif kind == "file" and isinstance(given, dict):
             made, more = _medium(given)
-            self._parts.append(made)
-            self._note({**rest(part, "part_kind", "content"), **more})
+            self._part(made, {**rest(part, "part_kind", "content"), **more})
         else:
-            self._parts.append(opaque(str(kind or "part"), rest(part)))
+            self._part(opaque(str(kind or "part"), rest(part)), {})
 
-    def _note(self, part: Mapping[str, Any], *known: str) -> None:
-        if kept := rest(part, *known):
-            self._beside.append(kept)
+    def _part(self, part: Part, beside: dict[str, Any]) -> None:
+        self._parts.append(part)
+        self._beside.append(beside)
 
     def _call(self, part: Mapping[str, Any], where: str) -> Entry:
         name = need(part.get("tool_name"), str, f"{where}.tool_name", "text")
@@ -221,6 +229,8 @@ class _Response:
     def _say(self) -> None:
         parts, self._parts = self._parts, []
         beside, self._beside = self._beside, []
+        silent, self._silent = self._silent, []
+        beside = [*beside, *silent] if any(beside) or silent else []
         if parts:
             about = metadata(NAME, {"parts": beside} if beside else {})
             made = Entry(role="assistant", content=content(parts), native=native(NAME, parts), at=self._at)
