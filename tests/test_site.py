@@ -114,6 +114,8 @@ def public_names() -> Iterator[tuple[str, str]]:
             yield package, name
     for client in CLIENTS:
         yield client, "remember"
+    yield "palimpsest.integrations.openai_agents", "PalimpsestSession"
+    yield "palimpsest.integrations.pydantic_ai", "SessionHistory"
     for name in ("MemoryTools", "AsyncMemoryTools", "ToolResult"):
         yield "palimpsest.integrations.tools", name
 

@@ -1,0 +1,118 @@
+"""`PalimpsestSession(session)`: conversations of the OpenAI Agents SDK. The one module that imports it."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Any
+
+from agents import SessionSettings, TResponseInputItem
+from agents.memory.session_settings import resolve_session_limit
+
+from palimpsest import AsyncSession, Session
+from palimpsest.errors import ConfigError
+from palimpsest.formats import find_format
+from palimpsest.formats.openai_responses_items import answers, asks, is_assistant_side, pair_key
+from palimpsest.integrations.streams import ready
+
+_FORMAT = "openai-responses"
+
+
+class PalimpsestSession:
+    """A session of the OpenAI Agents SDK that is kept in Palimpsest: `Runner.run(agent, "…", session=…)`.
+
+    A run begins with the context of our session, and its items are added to the log as the SDK hands them over: the
+    input before the model is asked, what a step brings after it. The run's instructions, tools, input and steps stand
+    beside the context, so give the session a `reserve` for them and the answer. Several runs at once on one
+    conversation go one after the other with `turn()` of the session around each.
+
+    An AsyncSession fits everywhere. A Session keeps the event loop waiting while its store works, so it is for
+    `Runner.run_sync` and for programs that run one agent.
+    """
+
+    def __init__(self, session: Session | AsyncSession, *, session_settings: SessionSettings | None = None) -> None:
+        """Raises ConfigError for what is no session of Palimpsest.
+
+        Args:
+            session: the session that keeps it, of a Memory or an AsyncMemory.
+            session_settings: the SDK's settings; their `limit` is as in `get_items`. None: no limit but the budget.
+        """
+        if not isinstance(session, Session | AsyncSession):
+            raise ConfigError("session", type(session).__qualname__, "a session: memory.session(…)")
+        self._session: Any = session
+        self.session_id = session.id
+        self.session_settings = session_settings
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.session_id!r}>"
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the context as items: within the budget, valid, and with the beginning that it had before.
+
+        With a limit they are the newest of these, calls that still wait for their results among them, but none that
+        needs what is before it. A limit moves the beginning with every run, so that no cache of the provider holds;
+        `max_messages` of our session is kinder.
+
+        Raises BudgetImpossible where what may not be left out does not fit.
+
+        Args:
+            limit: the most items; None: what the settings say, or else all.
+        """
+        context = await ready(self._session.context(format=_FORMAT))
+        most = resolve_session_limit(limit, self.session_settings)
+        items: list[TResponseInputItem] = context.messages
+        if most is None:
+            return items
+        waiting = await self._waiting(most) if context.pending and most > 0 else []
+        return _newest([*items, *waiting], max(most, 0))
+
+    async def _waiting(self, most: int) -> list[Any]:
+        """The newest items of the group at the end of the log that no context shows yet."""
+        entries = await ready(self._session.entries(last=most))
+        return find_format(_FORMAT).encode([entry for entry in entries if entry.group == entries[-1].group])
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items to the log, all or none. Where it ends with these very items, as when a run that failed is tried
+        again, they are not added twice.
+
+        Raises InvalidEntry, naming the place, for what is no item.
+
+        Args:
+            items: items of the Responses API, as the SDK has them.
+        """
+        if items:
+            await ready(self._session.add(list(items), format=_FORMAT, unless_last=True))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take back the newest item and return it as it came; None where there is none.
+
+        It is rewound, not destroyed: a rewind of our session to a later revision brings it back.
+        """
+        while True:
+            entries = await ready(self._session.entries(last=2))
+            if not entries:
+                return None
+            await ready(self._session.rewind(entries[0] if len(entries) > 1 else 0))
+            if not entries[-1].erased and (items := find_format(_FORMAT).encode(entries[-1:])):
+                item: TResponseInputItem = items[-1]
+                return item
+
+    async def clear_session(self) -> None:
+        """Destroy every entry of the session for good, as `clear` does."""
+        await ready(self._session.clear())
+
+
+def _newest(items: list[Any], most: int) -> list[Any]:
+    """The newest items, at most so many, without those that need one before them: what was made with a thought, and a
+    result."""
+    start = max(len(items) - most, 0)
+    while start < len(items) and _follows_thought(items[:start]):
+        start += 1
+    kept = items[start:]
+    asked = {item[pair_key(item["type"])] for item in kept if asks(item)}
+    return [item for item in kept if not answers(item) or item.get(pair_key(item["type"])) in asked]
+
+
+def _follows_thought(before: list[Any]) -> bool:
+    """Whether the model said what comes next in one go with a reasoning item."""
+    said = takewhile(is_assistant_side, reversed(before))
+    return any(item.get("type") == "reasoning" for item in said)

@@ -1,0 +1,148 @@
+"""`SessionHistory(session)`: a capability of Pydantic AI that remembers. The one module that imports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+
+from pydantic_ai import AgentRunResult, RunContext
+from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolReturnPart
+from pydantic_ai.models import ModelRequestContext
+
+from palimpsest import AsyncSession, Session
+from palimpsest.errors import ConfigError
+from palimpsest.formats import FORMATS, FormatName, find_format
+from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
+from palimpsest.integrations.streams import ready
+
+FORMATS.register(PydanticAI.name, PydanticAI)
+
+FORMAT = cast("FormatName", PydanticAI.name)
+
+
+@dataclass
+class SessionHistory(AbstractCapability[Any]):
+    """Has an agent go on where a session of Palimpsest ended, and keeps what is new.
+
+    `agent.run("…", capabilities=[SessionHistory(chat)])`, and so with `run_sync`, `run_stream` and `iter`. A run begins
+    with the session's context in the place of `message_history`, which goes before it where it is given. What the run
+    says is added to the log step by step: the prompt with the model's first response, so that a run that comes to none
+    can be tried again; calls before their tools run; results before the model is asked. Whatever ends the run, that is
+    kept, once for each run id.
+
+    The run's instructions, tools, prompt and steps stand beside the context, so give the session a `reserve` for them
+    and the answer. A run without a prompt goes on with calls that wait for their results, as `deferred_tool_results`
+    want it. Several runs at once on one conversation go one after the other with `turn()` of the session around each.
+
+    An AsyncSession fits everywhere. A Session keeps the event loop waiting while its store works, so it is for
+    `run_sync` and for programs that run one agent. Raises ConfigError for what is no session.
+    """
+
+    session: Session | AsyncSession
+    _messages: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False, repr=False)
+    _kept: dict[int, object] = field(default_factory=dict[int, object], init=False, repr=False)
+    _batches: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        if not isinstance(self.session, Session | AsyncSession):
+            raise ConfigError("session", type(self.session).__qualname__, "a session: memory.session(…)")
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        """None: a specification of an agent cannot name it, since it holds a session."""
+        return None
+
+    async def for_run(self, ctx: RunContext[Any]) -> Self:
+        """Return the capability of one run."""
+        return type(self)(self.session)
+
+    async def before_run(self, ctx: RunContext[Any]) -> None:
+        """Begin with the context, unless a history was given."""
+        if not ctx.messages:
+            ctx.messages[:] = await self._history(waiting=ctx.prompt is None)
+        self._kept = {id(part): part for message in ctx.messages for part in message.parts}
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Keep the results that the model is about to be told."""
+        await self._keep(ctx.messages, ctx.run_id)
+        return request_context
+
+    async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
+        """Keep what the step has brought."""
+        await self._keep(ctx.messages, ctx.run_id)
+        return result
+
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Keep what is left, however the run ends."""
+        try:
+            return await handler()
+        finally:
+            await self._keep(self._messages, ctx.run_id)
+
+    async def _history(self, *, waiting: bool) -> list[ModelMessage]:
+        """The context, and behind it, if that is wanted, the calls that wait for their results."""
+        context = await ready(self.session.context(format=FORMAT))
+        dumps = context.messages
+        if waiting and context.pending:
+            entries = await ready(self.session.entries(last=1))
+            group = await ready(self.session.entries(after=entries[-1].group - 1)) if entries else []
+            dumps = [*dumps, *find_format(FORMAT).encode(group)]
+        return ModelMessagesTypeAdapter.validate_python(dumps)
+
+    async def _keep(self, messages: list[ModelMessage], run_id: str | None) -> None:
+        """Add the parts of the run's messages that are not in the log yet."""
+        self._messages = messages
+        own = [message for message in messages if message.run_id == run_id]
+        if not any(map(_is_to_be_kept, own)):
+            return
+        redact = self.session.redact
+        for message in own:
+            if isinstance(message, ModelResponse) and message.state == "suspended":
+                return
+            parts = [part for part in message.parts if id(part) not in self._kept and _is_said(message, part)]
+            if parts:
+                fresh = replace(cast("Any", message), parts=[_as_sent(part) for part in parts])
+                (dump,) = ModelMessagesTypeAdapter.dump_python([fresh], mode="json")
+                entries = find_format(FORMAT).decode([_prepared(dump, redact)], "messages")
+                await ready(self.session.add_entries(entries, key=f"{run_id} {self._batches}"))
+                self._batches += 1
+                self._kept |= {id(part): part for part in parts}
+
+
+def _is_to_be_kept(message: ModelMessage) -> bool:
+    """Whether it is a response that says something, or tells what a tool did: a prompt alone is given again."""
+    if isinstance(message, ModelResponse):
+        return any(_is_said(message, part) for part in message.parts)
+    return any(hasattr(part, "tool_call_id") for part in message.parts)
+
+
+def _is_said(message: ModelMessage, part: Any) -> bool:
+    """Whether a part is of the conversation: of an answer that was cut off, its text."""
+    if isinstance(message, ModelResponse) and message.state == "interrupted":
+        return bool(part.part_kind == "text")
+    return getattr(part, "scope", None) != "request"
+
+
+def _as_sent(part: Any) -> Any:
+    """The part with what a tool returned as the text that the model is sent, so that the history says the same."""
+    if not isinstance(part, ToolReturnPart) or isinstance(part.content, str) or part.tool_kind or part.files:
+        return part
+    is_list = part.outcome == "retried"  # a list of what was wrong, which is one on its way back, too
+    return part if is_list else replace(part, content=part.model_response_str(wrap_if_error=False))
+
+
+def _prepared(dump: dict[str, Any], redact: Any) -> dict[str, Any]:
+    """The dump with the length of each thought; if the policy finds something in one, none has a signature."""
+    if dump["kind"] == "request":
+        return {"kind": "request", "parts": dump["parts"], "timestamp": dump["timestamp"]}
+    thoughts = [part for part in dump["parts"] if part["part_kind"] == "thinking"]
+    is_clean = redact is None or all(redact(part["content"]) == part["content"] for part in thoughts)
+    for part in thoughts:
+        part.update(
+            {CHARACTERS: len(part["content"])} if is_clean else dict.fromkeys(("signature", "provider_details"))
+        )
+    return {key: value for key, value in dump.items() if key not in ("run_id", "usage")}

@@ -1,0 +1,399 @@
+"""Conversations of the OpenAI Agents SDK in a log, run by its own runner with a model that answers from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, InvalidEntry, Memory, StoreUnavailable
+from palimpsest.formats import find_format
+from sdks import load
+
+agents = load("agents")
+scripted = load("agents.testing")
+adapter = load("palimpsest.integrations.openai_agents")
+types = load("openai.types.responses")
+
+pytestmark = pytest.mark.anyio
+KINDS = ["Session", "AsyncSession"]
+QUESTION = {"role": "user", "content": "How is Oslo?"}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}
+OTHER = {**CALL, "id": "fc_2", "call_id": "c2", "arguments": '{"city": "Rome"}'}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "clear in Oslo"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2VjcmV0"}
+LONG = "the wind blows over the sea and the land " * 12
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_traces() -> None:
+    agents.set_tracing_disabled(True)
+
+
+@asynccontextmanager
+async def opened(kind: str, store: str, *, privacy: Any = None, **options: Any) -> AsyncIterator[Any]:
+    """The SDK's session over one of ours, and ours."""
+    if kind == "Session":
+        with Memory.open(store, privacy=privacy) as memory:
+            chat: Any = memory.session("trip", **options)
+            yield adapter.PalimpsestSession(chat), chat
+        return
+    async with AsyncMemory.open(store, privacy=privacy) as kept:
+        chat = kept.session("trip", **options)
+        yield adapter.PalimpsestSession(chat), chat
+
+
+async def listed(chat: Any) -> list[Any]:
+    """The log."""
+    entries = chat.entries()
+    found: list[Any] = entries if isinstance(entries, list) else await entries
+    return found
+
+
+def say(id: str, text: str) -> Any:
+    """A message of the model."""
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return types.ResponseOutputMessage(id=id, type="message", role="assistant", status="completed", content=[part])
+
+
+def call(given: dict[str, Any]) -> Any:
+    """A call of the model."""
+    return types.ResponseFunctionToolCall(**given)
+
+
+def think() -> Any:
+    """A thought of the model."""
+    return types.ResponseReasoningItem(**THOUGHT)
+
+
+@agents.function_tool
+def weather(city: str) -> str:
+    """Tell the weather."""
+    return f"clear in {city}"
+
+
+def guide(*steps: Any, **options: Any) -> tuple[Any, Any]:
+    """An agent, and the model that it asks."""
+    model = scripted.ScriptedModel(steps)
+    return agents.Agent(name="Guide", instructions="Be brief.", model=model, tools=[weather], **options), model
+
+
+async def run(agent: Any, question: Any, session: Any, *, streamed: bool = False, **options: Any) -> str:
+    """Run an agent, and return its answer."""
+    if streamed:
+        result = agents.Runner.run_streamed(agent, question, session=session, **options)
+        async for _ in result.stream_events():
+            pass
+    else:
+        result = await agents.Runner.run(agent, question, session=session, **options)
+    return str(result.final_output)
+
+
+def test_it_is_a_session_of_the_sdk() -> None:
+    """The SDK takes it for one of its sessions; what is no session of ours is refused."""
+    with Memory.open("memory://") as memory:
+        session = adapter.PalimpsestSession(memory.session("trip"))
+
+        assert isinstance(session, agents.Session)
+        assert (session.session_id, session.session_settings) == ("trip", None)
+        assert repr(session) == "<PalimpsestSession 'trip'>"
+        with pytest.raises(ConfigError, match="a session"):
+            adapter.PalimpsestSession(memory)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_runs_go_on_from_each_other(kind: str, streamed: bool, tmp_path: Path) -> None:
+    """Thoughts, parallel calls and results of a run are in the log once, and go back as they came."""
+    agent, model = guide([think(), call(CALL), call(OTHER)], [say("msg_1", "Clear.")], [say("msg_2", "In Oslo.")])
+
+    async with opened(kind, str(tmp_path / "agent.db"), max_tokens=4_000, reserve=1_000) as (session, chat):
+        answers = [await run(agent, one, session, streamed=streamed) for one in ("How is Oslo?", "Where?")]
+        entries = await listed(chat)
+
+    assert answers == ["Clear.", "In Oslo."]
+    assert [(entry.kind, entry.call_id) for entry in entries] == [
+        ("message", None),
+        ("message", None),
+        ("tool_call", "c1"),
+        ("tool_call", "c2"),
+        ("tool_result", "c1"),
+        ("tool_result", "c2"),
+        ("message", None),
+        ("message", None),
+        ("message", None),
+    ]
+    first, second = model.calls[1].input, model.calls[2].input
+    assert second[: len(first)] == first  # so the provider's cache serves all of it
+    assert second[1] == THOUGHT
+    assert [item.get("id") for item in second if item.get("type") == "message"] == ["msg_1"]
+    assert second[-1] == {"role": "user", "content": "Where?"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_agents_hand_over_within_a_conversation(kind: str) -> None:
+    """The call that hands over, and its result, are in the log; the other agent goes on from there in the next run."""
+    other, model = guide([say("msg_1", "Here I am.")], [say("msg_2", "Still me.")], handoff_description="knows Rome")
+    hand = {**CALL, "name": "transfer_to_guide", "arguments": "{}"}
+    first = agents.Agent(name="First", model=scripted.ScriptedModel([[call(hand)]]), handoffs=[other])
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, _):
+        await run(first, "Rome, please.", session)
+        await run(other, "Thank you.", session)
+
+    assert [item.get("type", item.get("role")) for item in model.calls[1].input] == [
+        "user",
+        "function_call",
+        "function_call_output",
+        "message",
+        "user",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_budget_cuts_whole_interactions_and_stays_valid(kind: str) -> None:
+    """However long the conversation is, what a run begins with fits, breaks no rule, and moves seldom."""
+    turns = 24
+    steps = [
+        step for turn in range(turns) for step in ([call({**CALL, "id": f"fc_{turn}"})], [say(f"msg_{turn}", LONG)])
+    ]
+    agent, model = guide(*steps)
+
+    async with opened(kind, "memory://", model="gpt-4o", max_tokens=2_000, reserve=500) as (session, chat):
+        for turn in range(turns):
+            await run(agent, f"Question {turn}: {LONG}", session)
+        kept = await session.get_items()
+        tokens = chat.context(format="openai-responses").tokens if kind == "Session" else 0
+        entries = await listed(chat)
+
+    assert len(entries) == turns * 4
+    assert len(kept) < 40
+    assert tokens <= 1_500
+    begun = [one.input for one in model.calls[::2]]
+    assert not any(find_format("openai-responses").validate(items) for items in begun)
+    moved = [before for before, after in pairwise(begun) if after[: len(before)] != before]
+    assert 0 < len(moved) < turns / 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_run_that_failed_is_tried_again(kind: str) -> None:
+    """The question is in the log once, though the run that asked it failed and was started again."""
+    agent, model = guide(RuntimeError("no connection"), [say("msg_1", "Clear.")])
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
+        with pytest.raises(RuntimeError, match="no connection"):
+            await run(agent, "How is Oslo?", session)
+        assert await run(agent, "How is Oslo?", session) == "Clear."
+        entries = await listed(chat)
+
+    assert [entry.text for entry in entries] == ["How is Oslo?", "Clear."]
+    assert model.remaining_steps == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_call_without_its_result_is_held_back_until_it_comes(kind: str) -> None:
+    """A call that waits for somebody's approval is in no history; approved, its result stands beside it."""
+    ask = agents.function_tool(lambda city: f"clear in {city}", name_override="ask", needs_approval=True)
+    model = scripted.ScriptedModel([[call({**CALL, "name": "ask"})], [say("msg_1", "Clear.")], [say("msg_2", "Yes.")]])
+    agent = agents.Agent(name="Guide", model=model, tools=[ask])
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
+        waiting = await agents.Runner.run(agent, "How is Oslo?", session=session)
+        shown, newest = await session.get_items(), await session.get_items(2)
+        state = waiting.to_state()
+        state.approve(waiting.interruptions[0])
+        done = await agents.Runner.run(agent, state, session=session)
+        await run(agent, "Sure?", session)
+        entries = await listed(chat)
+
+    assert [item.get("type", item.get("role")) for item in shown] == ["user"]
+    assert [item.get("type", item.get("role")) for item in newest] == ["user", "function_call"]
+    assert done.final_output == "Clear."
+    assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", *["message"] * 3]
+    assert not find_format("openai-responses").validate(model.calls[-1].input)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_process_that_died_between_call_and_result_leaves_a_valid_history(kind: str) -> None:
+    """Whoever goes on with another question is not refused for the call that nobody answered."""
+    agent, model = guide([say("msg_1", "Rain.")], [say("msg_2", "Yes.")])
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, _):
+        await session.add_items([QUESTION, CALL])
+        for question in ("And Bergen?", "Sure?"):
+            await run(agent, question, session)
+
+    assert not any(find_format("openai-responses").validate(one.input) for one in model.calls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_policy_is_applied_and_pictures_pass(kind: str) -> None:
+    """What the policy finds is neither stored nor sent again; a picture goes back as it came."""
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
+    content = [{"type": "input_text", "text": "My card is 4111 1111 1111 1111."}, picture]
+    agent, model = guide([say("msg_1", "A gate.")], [say("msg_2", "A gate.")])
+
+    async with opened(kind, "memory://", privacy="default", max_tokens=4_000) as (session, _):
+        await run(agent, [{"role": "user", "content": content}], session)
+        await run(agent, "What is it?", session)
+
+    sent = model.calls[1].input[0]["content"]
+    assert "4111" in str(model.calls[0].input)
+    assert "4111" not in str(model.calls[1].input)
+    assert sent[1] == picture
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_newest_items_are_those_that_stand_alone(kind: str) -> None:
+    """A limit leaves out what needs an item before it: a result, and what was made with a thought."""
+    items = [QUESTION, THOUGHT, CALL, RESULT, {"role": "user", "content": "Thanks."}]
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, _):
+        await session.add_items(items)
+        newest = [await session.get_items(limit) for limit in range(7)]
+        session.session_settings = agents.SessionSettings(limit=1)
+        assert await session.get_items() == items[-1:]
+
+    assert newest == [[], items[-1:], items[-1:], items[-1:], items[1:], items, items]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_items_are_taken_back_one_by_one(kind: str) -> None:
+    """`pop_item` returns the newest item as it came, down to the first; a rewind of ours brings it back."""
+    items = [QUESTION, THOUGHT, CALL, RESULT]
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
+        assert await session.pop_item() is None
+        await session.add_items(items)
+        await session.add_items(items)  # the same request again
+        await session.add_items([])
+        assert len(await listed(chat)) == 4
+        assert [await session.pop_item() for _ in range(5)] == [*items[::-1], None]
+        assert await listed(chat) == []
+        back = chat.rewind(1)
+        assert (back if isinstance(back, int) else await back) is not None
+        assert await session.get_items() == items
+        await session.clear_session()
+        assert await session.get_items() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_no_item_is_refused_whole(kind: str) -> None:
+    """Nothing of a list is added where one of it is none; and what cannot fit says so."""
+    async with opened(kind, "memory://", max_tokens=60) as (session, chat):
+        for bad in ([QUESTION, {"role": "nobody", "content": "x"}], [QUESTION, 7], [{"type": "function_call"}]):
+            with pytest.raises(InvalidEntry, match=r"messages\["):
+                await session.add_items(bad)
+        assert await listed(chat) == []
+        await session.add_items([{"role": "user", "content": LONG}])
+        with pytest.raises(BudgetImpossible):
+            await session.get_items()
+
+
+class Shaken(adapter.PalimpsestSession):
+    """A session whose store is lost once, before or after it has committed a result."""
+
+    lost: str | None = None
+
+    async def add_items(self, items: list[Any]) -> None:
+        """Add items."""
+        if self.lost and items[0].get("type") == "function_call_output":
+            lost, self.lost = self.lost, None
+            if lost == "after":
+                await super().add_items(items)
+            raise StoreUnavailable("memory://", "no connection")
+        await super().add_items(items)
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_result_whose_commit_was_not_heard_of_is_kept_once(kind: str, lost: str) -> None:
+    """The SDK finds by the newest items whether a result was kept, and goes on without running the tool again."""
+    ran = list[str]()
+
+    def ask(city: str) -> str:
+        ran.append(city)
+        return f"clear in {city}"
+
+    tool = agents.function_tool(ask, needs_approval=True)
+    model = scripted.ScriptedModel([[think(), call({**CALL, "name": "ask"})], [say("msg_1", "Clear.")]])
+    agent = agents.Agent(name="Guide", model=model, tools=[tool])
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (_, chat):
+        session = Shaken(chat)
+        waiting = await agents.Runner.run(agent, "How is Oslo?", session=session)
+        state = waiting.to_state()
+        state.approve(waiting.interruptions[0])
+        session.lost = lost
+        with pytest.raises(StoreUnavailable):
+            await agents.Runner.run(agent, state, session=session)
+        done = await agents.Runner.run(agent, state, session=session)
+        entries = await listed(chat)
+
+    assert (done.final_output, ran) == ("Clear.", ["Oslo"])
+    assert [entry.kind for entry in entries] == ["message", "message", "tool_call", "tool_result", "message"]
+
+
+BESIDE = """
+import asyncio, sys
+from agents.memory import Session
+from palimpsest import Memory
+from palimpsest.integrations.openai_agents import PalimpsestSession
+
+async def main():
+    with Memory.open(sys.argv[1]) as memory:
+        session: Session = PalimpsestSession(memory.session("trip"))
+        for number in range(20):
+            call = {"type": "function_call", "call_id": f"{sys.argv[2]}{number}", "name": "weather", "arguments": "{}"}
+            result = {"type": "function_call_output", "call_id": call["call_id"], "output": "clear"}
+            await session.add_items([{"role": "user", "content": "How is Oslo?"}, call, result])
+
+asyncio.run(main())
+"""
+
+
+def beside(store: str) -> list[int]:
+    """Two processes at once; how each ended."""
+    running = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", BESIDE, store, name]) for name in "ab"]
+    return [one.wait(300) for one in running]
+
+
+async def test_another_process_writes_to_the_same_conversation(tmp_path: Path) -> None:
+    """What two processes add does not mix within one batch: every call stands beside its result."""
+    store = str(tmp_path / "agent.db")
+    Memory.open(store).close()
+    assert await asyncio.to_thread(beside, store) == [0, 0]
+
+    async with opened("AsyncSession", store) as (session, _):
+        items = await session.get_items()
+
+    assert len(items) == 120
+    assert [item["call_id"] for item in items[1::3]] == [item["call_id"] for item in items[2::3]]
+    assert not find_format("openai-responses").validate(items)
+
+
+async def test_runs_in_turns_go_one_after_the_other() -> None:
+    """With a turn around each, of two runs at once the second knows what the first one said."""
+    agent, model = guide([call(CALL)], [say("msg_1", "Clear.")], [say("msg_2", "Again.")])
+
+    async with opened("AsyncSession", "memory://", max_tokens=4_000) as (session, chat):
+
+        async def one(question: str) -> str:
+            async with chat.turn():
+                return await run(agent, question, session)
+
+        assert await asyncio.gather(one("How is Oslo?"), one("And now?")) == ["Clear.", "Again."]
+
+    assert len(model.calls[2].input) == 5

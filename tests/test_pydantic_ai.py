@@ -1,0 +1,534 @@
+"""Agents of Pydantic AI that remember, run by Pydantic AI itself with models that answer from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from openai_server import Play
+from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Memory
+from palimpsest.errors import Closed
+from palimpsest.formats import Shown
+from palimpsest.integrations.pydantic_messages import PydanticAI
+from sdks import load
+from streams import StreamServer, answers
+
+pai = load("pydantic_ai")
+messages = load("pydantic_ai.messages")
+functions = load("pydantic_ai.models.function")
+adapter = load("palimpsest.integrations.pydantic_ai")
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ["Session", "AsyncSession"]
+WAYS = ["run", "run_stream", "iter"]
+LONG = "the wind blows over the sea and the land " * 12
+PICTURE = messages.BinaryContent(data=b"\x89PNG\r\n\x1a\n\xfb\xff", media_type="image/png")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def opened(kind: str, store: str = "memory://", *, privacy: Any = None, **options: Any) -> AsyncIterator[Any]:
+    """A session of this kind."""
+    if kind == "Session":
+        with Memory.open(store, privacy=privacy) as memory:
+            yield memory.session("trip", **options)
+        return
+    async with AsyncMemory.open(store, privacy=privacy) as kept:
+        yield kept.session("trip", **options)
+
+
+async def listed(chat: Any) -> list[Any]:
+    """The log."""
+    entries = chat.entries()
+    found: list[Any] = entries if isinstance(entries, list) else await entries
+    return found
+
+
+def agent(respond: Callable[[list[Any]], Any], **options: Any) -> tuple[Any, list[list[Any]]]:
+    """An agent whose model answers what the function says, and what its model was given at each call."""
+    given = list[list[Any]]()
+
+    def asked(history: list[Any], _: Any) -> Any:
+        given.append(list(history))
+        return respond(history)
+
+    async def streamed(history: list[Any], _: Any) -> AsyncIterator[Any]:
+        given.append(list(history))
+        for i, part in enumerate(respond(history).parts):
+            if isinstance(part, messages.TextPart):
+                yield part.content
+            else:
+                yield {
+                    i: functions.DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)
+                }
+
+    made = pai.Agent(functions.FunctionModel(asked, stream_function=streamed), **options)
+
+    @made.tool_plain
+    def weather(city: str) -> dict[str, Any]:
+        """Tell the weather."""
+        if city == "Nowhere":
+            raise OSError("the tool is broken")
+        return {"city": city, "sky": ["clear"]}
+
+    return made, given
+
+
+def prompts(history: list[Any]) -> bool:
+    """Whether the model is asked by the user, not told by a tool."""
+    return any(isinstance(part, messages.UserPromptPart) for part in history[-1].parts)
+
+
+def looks(*cities: str) -> Any:
+    """A response that calls the tool for each city, at once."""
+    calls = [messages.ToolCallPart("weather", {"city": city}, f"call_{city}") for city in cities]
+    return messages.ModelResponse(calls)
+
+
+def looks_and_tells(history: list[Any]) -> Any:
+    return looks("Oslo", "Rome") if prompts(history) else messages.ModelResponse([messages.TextPart("Clear.")])
+
+
+async def run(made: Any, way: str, question: Any, chat: Any, **options: Any) -> Any:
+    """Run an agent in one of its ways, and return its result."""
+    given = {"capabilities": [adapter.SessionHistory(chat)], **options}
+    if way == "run":
+        return await made.run(question, **given)
+    if way == "run_stream":
+        async with made.run_stream(question, **given) as result:
+            async for _ in result.stream_text():
+                pass
+        return result
+    async with made.iter(question, **given) as running:
+        async for _ in running:
+            pass
+    return running.result
+
+
+def kinds(history: list[Any]) -> list[list[str]]:
+    return [[part.part_kind for part in message.parts] for message in history]
+
+
+def bare(history: list[Any]) -> list[Any]:
+    """What a model reads of messages: parts without times."""
+    read = list[Any]()
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, messages.ToolCallPart):
+                read.append((part.part_kind, part.tool_name, part.args_as_dict(), part.tool_call_id))
+            elif isinstance(part, messages.ToolReturnPart):
+                read.append((part.part_kind, part.tool_name, part.model_response_str(), part.tool_call_id))
+            else:
+                read.append((part.part_kind, part.content, getattr(part, "signature", None), getattr(part, "id", None)))
+    return read
+
+
+def test_what_is_no_session_is_refused() -> None:
+    """A memory is none, and is told what is."""
+    with Memory.open("memory://") as memory, pytest.raises(ConfigError, match="a session"):
+        adapter.SessionHistory(memory)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_runs_go_on_from_each_other(kind: str, way: str, tmp_path: Path) -> None:
+    """Parallel calls and results are in the log once, and the next run's first request begins as the last one ended."""
+    made, given = agent(looks_and_tells, instructions="Be brief.", system_prompt="You know the weather.")
+
+    async with opened(kind, str(tmp_path / "agent.db"), max_tokens=4_000, reserve=1_000) as chat:
+        for question in ("How is Oslo?", "And now?"):
+            result = await run(made, way, question, chat)
+            assert kinds(result.new_messages())[-1] == ["text"]
+            assert len(result.new_messages()) == 4
+        entries = await listed(chat)
+
+    each = ["message", "tool_call", "tool_call", "tool_result", "tool_result", "message"]
+    assert [entry.kind for entry in entries] == ["message", *each, *each]
+    assert entries[4].text == '{"city":"Oslo","sky":["clear"]}'
+    assert bare(given[2])[: len(bare(given[1]))] == bare(given[1])
+    assert bare(given[2])[len(bare(given[1])) :] == [
+        ("text", "Clear.", None, None),
+        ("user-prompt", "And now?", None, None),
+    ]
+
+
+@pytest.fixture
+def loop() -> Iterator[None]:
+    """The event loop of this thread: Pydantic AI leaves one that it makes open."""
+    made = asyncio.new_event_loop()
+    asyncio.set_event_loop(made)
+    yield
+    asyncio.set_event_loop(None)
+    made.close()
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_run_without_a_loop_of_its_own() -> None:
+    """`run_sync` remembers, and so does an agent that has the capability itself."""
+    with Memory.open("memory://") as memory:
+        chat = memory.session("trip", max_tokens=4_000)
+        made, given = agent(looks_and_tells, capabilities=[adapter.SessionHistory(chat)])
+
+        for question in ("How is Oslo?", "And now?"):
+            assert made.run_sync(question).output == "Clear."
+
+        assert kinds(given[2]) == [
+            ["user-prompt"],
+            ["tool-call", "tool-call"],
+            ["tool-return", "tool-return"],
+            ["text"],
+            ["user-prompt"],
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
+    """Thoughts, ids and signatures go back as they came, and so do pictures, documents and what a tool returned."""
+    thought = messages.ThinkingPart("Two roads.", id="rs_1", signature="c2lnbmVk", provider_name="openai")
+    text = messages.TextPart("I look.", id="msg_1", provider_name="openai")
+    call = messages.ToolCallPart("weather", '{"city": "Oslo"}', "c1", id="fc_1", provider_name="openai")
+    made, given = agent(
+        lambda history: messages.ModelResponse([thought, text, call]) if prompts(history) else looks_and_tells(history)
+    )
+    question = [
+        "Look:",
+        PICTURE,
+        messages.ImageUrl("https://example.org/i.png"),
+        messages.DocumentUrl("https://example.org/d.pdf"),
+        messages.BinaryContent(data=b"%PDF", media_type="application/pdf"),
+        messages.BinaryContent(data=b"RIFF", media_type="audio/wav"),
+        messages.UploadedFile("file-1", provider_name="openai"),
+    ]
+
+    async with opened(kind, max_tokens=9_000) as chat:
+        await run(made, "run", question, chat)
+        await run(made, "run", "Thanks.", chat)
+
+    first, second = given[2][:2]
+    assert first.parts[0].content == [
+        messages.BinaryContent.narrow_type(one) if hasattr(one, "data") else one for one in question
+    ]
+    assert list(second.parts) == [thought, text, call]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(kind: str) -> None:
+    """What it finds is not stored, and a thought that it changed has neither its signature nor what belongs to it."""
+    thought = messages.ThinkingPart(
+        "Card 4111 1111 1111 1111.", id="rs_1", signature="c2lnbmVk", provider_name="openai"
+    )
+    made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.", id="msg_1")]))
+
+    async with opened(kind, privacy="default", max_tokens=4_000) as chat:
+        for question in ("My card is 4111 1111 1111 1111.", "Thanks."):
+            await run(made, "run", question, chat)
+        entries = await listed(chat)
+
+    assert not any(word in str(entries) for word in ("4111", "c2lnbmVk"))
+    assert "4111" not in str(given[1][:-1])
+    assert kinds(given[1])[1] == ["text", "text"]
+    assert {part.id for part in given[1][1].parts} == {None}
+
+
+async def test_what_was_redacted_later_has_no_signature() -> None:
+    """A scan changes a thought in the log: it is not sent as what its provider signed."""
+    thought = messages.ThinkingPart("Ann has a plan.", signature="c2lnbmVk", provider_name="anthropic")
+    made, given = agent(lambda _: messages.ModelResponse([thought, messages.TextPart("I see.")]))
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        await run(made, "run", "Hello.", chat)
+        (_, said) = await listed(chat)
+        changed = {**said.metadata["pydantic-ai"]["parts"][0], "characters": 3}
+        assert changed["signature"] == "c2lnbmVk"
+        await run(made, "run", "Again.", chat)
+
+    parts = [changed, *said.metadata["pydantic-ai"]["parts"][1:]]
+    altered = replace(said, metadata={"pydantic-ai": {**said.metadata["pydantic-ai"], "parts": parts}})
+    assert given[1][1].parts[0].signature == "c2lnbmVk"
+    assert "c2lnbmVk" not in str(PydanticAI().render([Shown(altered)]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_budget_cuts_whole_interactions(kind: str) -> None:
+    """However long the conversation is, what a run begins with fits, is whole, and moves seldom."""
+    made, given = agent(
+        lambda history: looks("Oslo") if prompts(history) else messages.ModelResponse([messages.TextPart(LONG)])
+    )
+    turns = 24
+
+    async with opened(kind, model="gpt-4o", max_tokens=2_000, reserve=500) as chat:
+        for turn in range(turns):
+            await run(made, "run", f"Question {turn}: {LONG}", chat)
+        entries = await listed(chat)
+
+    assert len(entries) == turns * 4
+    begun = [bare(one) for one in given[::2]]
+    assert max(map(len, begun)) < 60
+    for one in begun:
+        asked = [part[3] for part in one if part[0] == "tool-call"]
+        assert asked == [part[3] for part in one if part[0] == "tool-return"]
+    moved = [1 for before, after in pairwise(begun) if after[: len(before)] != before]
+    assert 0 < len(moved) < turns / 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_run_that_failed_is_tried_again(kind: str, way: str) -> None:
+    """A prompt that the model never answered is not in the log, so it stands there once when it is given again."""
+    failing = [ConnectionError("no connection")]
+
+    def respond(history: list[Any]) -> Any:
+        if failing:
+            raise failing.pop()
+        return messages.ModelResponse([messages.TextPart("Clear.")])
+
+    made, given = agent(respond)
+    async with opened(kind, max_tokens=4_000) as chat:
+        with pytest.raises(ConnectionError):
+            await run(made, way, "How is Oslo?", chat)
+        assert await listed(chat) == []
+        await run(made, way, "How is Oslo?", chat)
+
+        assert [entry.text for entry in await listed(chat)] == ["How is Oslo?", "Clear."]
+    assert len(given[-1]) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_call_whose_tool_broke_leaves_a_conversation_that_goes_on(kind: str, way: str) -> None:
+    """The call is in the log, no history shows it before it is answered, and another question is not refused."""
+    made, given = agent(lambda history: looks("Nowhere") if len(given) < 2 else looks_and_tells(history))
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        with pytest.raises(OSError, match="broken"):
+            await run(made, way, "How is it there?", chat)
+        assert [entry.kind for entry in await listed(chat)] == ["message", "tool_call"]
+        for question in ("And in Oslo?", "Sure?"):
+            await run(made, way, question, chat)
+
+        assert [entry.kind for entry in await listed(chat)].count("tool_result") == 4
+    for history in given:
+        asked = [part[3] for part in bare(history) if part[0] == "tool-call"]
+        told = [part[3] for part in bare(history) if part[0] == "tool-return"]
+        assert sorted(asked) == sorted(told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
+    """Leaving `iter`, or being cancelled, keeps what there is; of a streamed answer that was cut off, its text."""
+    made, _ = agent(looks_and_tells)
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        async with made.iter("How is Oslo?", capabilities=[adapter.SessionHistory(chat)]) as running:
+            async for node in running:
+                if pai.Agent.is_call_tools_node(node):
+                    break
+        broken = [entry.kind for entry in await listed(chat)]
+        async with made.run_stream("Once more?", capabilities=[adapter.SessionHistory(chat)]) as result:
+            async for _ in result.stream_text():
+                break
+
+        kept = await listed(chat)
+    assert broken == ["message", "tool_call", "tool_call"]
+    assert [entry.text for entry in kept[3:]][:1] == ["Once more?"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: str) -> None:
+    """A run without a prompt, with the results that were deferred, goes on where the calls were left."""
+    made, given = agent(
+        lambda history: (
+            messages.ModelResponse([messages.ToolCallPart("ask", {}, "c1")])
+            if prompts(history)
+            else looks_and_tells(history)
+        ),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        waiting = await run(made, "run", "May I?", chat)
+        approved = waiting.output.build_results(approve_all=True)
+        done = await run(made, "run", None, chat, deferred_tool_results=approved)
+        entries = await listed(chat)
+
+    assert done.output == "Clear."
+    assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"]
+    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+
+
+def ask() -> str:
+    """Ask somebody."""
+    return "granted"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_process_that_died_before_the_answer_is_gone_on_from(kind: str) -> None:
+    """A run without a prompt asks the model again with the results that are in the log, and adds only its answer."""
+    made, given = agent(looks_and_tells)
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        added = chat.add(
+            [
+                {"role": "user", "content": "How is Oslo?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "clear"},
+            ]
+        )
+        if not isinstance(added, tuple):
+            await added
+        await run(made, "run", None, chat)
+
+        assert [entry.text for entry in await listed(chat)] == ["How is Oslo?", "{}", "clear", "Clear."]
+    assert kinds(given[0]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_wrong_arguments_are_told_once_and_again(kind: str) -> None:
+    """What a tool was called with wrongly, and that it was told, stands in the next run's history as it was sent."""
+    wrong = messages.ModelResponse([messages.ToolCallPart("weather", {"town": 1}, "c1")])
+    made, given = agent(lambda history: wrong if len(given) == 1 else looks_and_tells(history))
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+        statuses = [entry.status for entry in await listed(chat) if entry.kind == "tool_result"]
+
+    assert statuses[0] == "error"
+    assert bare(given[2])[: len(bare(given[1]))] == bare(given[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_history_of_its_own_goes_before(kind: str) -> None:
+    """`message_history` that is given takes the place of the context, is not added, and what is new is."""
+    made, given = agent(looks_and_tells)
+    own = [
+        messages.ModelRequest([messages.UserPromptPart("Before.")]),
+        messages.ModelResponse([messages.TextPart("Yes.")]),
+    ]
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "And now?", chat, message_history=own)
+
+        assert [entry.text for entry in await listed(chat) if entry.role == "user"] == ["How is Oslo?", "And now?"]
+    assert bare(given[2])[:2] == bare(own)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_cannot_be_shown_is_told(kind: str) -> None:
+    """A context that cannot fit says so, and no model is asked."""
+    made, given = agent(looks_and_tells)
+
+    async with opened(kind, max_tokens=60) as chat:
+        await run(made, "run", LONG, chat)
+        before = len(given)
+        with pytest.raises(BudgetImpossible):
+            await run(made, "run", "Thanks.", chat)
+        assert len(given) == before
+
+
+async def test_a_memory_that_is_closed_ends_the_run() -> None:
+    """No model is asked where nothing would be kept."""
+    made, given = agent(looks_and_tells)
+    with Memory.open("memory://") as memory:
+        chat = memory.session("trip")
+
+    with pytest.raises(Closed):
+        await run(made, "run", "How is Oslo?", chat)
+
+    assert given == []
+
+
+def completion(number: int, content: str | None, **more: Any) -> Play:
+    """An answer of chat completions."""
+    finish = "tool_calls" if more else "stop"
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **more}}
+    made = {"id": f"c{number}", "object": "chat.completion", "created": 1, "model": "gpt-4o", "choices": [choice]}
+    return answers({**made, "usage": {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}})
+
+
+async def test_what_a_provider_is_sent_begins_as_before() -> None:
+    """Over the wire, a run's first request is the last of the run before, with its answer and the prompt behind it."""
+    models, providers = load("pydantic_ai.models.openai"), load("pydantic_ai.providers.openai")
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}
+    plays = [completion(1, None, tool_calls=[call]), completion(2, "Clear."), completion(3, "Yes.")]
+
+    with StreamServer(*plays) as server:
+        client = load("openai").AsyncOpenAI(base_url=server.url, api_key="none")
+        provider = providers.OpenAIProvider(openai_client=client)
+        made, _ = agent(looks_and_tells, instructions="Be brief.")
+        async with opened("AsyncSession", max_tokens=4_000) as chat:
+            for question in ("How is Oslo?", "Sure?"):
+                await run(made, "run", question, chat, model=models.OpenAIChatModel("gpt-4o", provider=provider))
+        await client.close()
+        second, third = (asked.body["messages"] for asked in server.asked[1:])
+
+    assert json.dumps(third[: len(second)]) == json.dumps(second)
+    assert [message["content"] for message in third[len(second) :]] == ["Clear.", "Sure?"]
+
+
+BESIDE = """
+import sys
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.models.function import FunctionModel
+from palimpsest import Memory
+from palimpsest.integrations.pydantic_ai import SessionHistory
+
+def respond(history, info):
+    is_asked = any(isinstance(part, UserPromptPart) for part in history[-1].parts)
+    return ModelResponse([ToolCallPart("weather", {"city": "Oslo"}) if is_asked else TextPart("Clear.")])
+
+agent = Agent(FunctionModel(respond))
+
+@agent.tool_plain
+def weather(city: str) -> str:
+    return "clear"
+
+with Memory.open(sys.argv[1]) as memory:
+    chat = memory.session("trip")
+    for number in range(5):
+        with chat.turn():
+            agent.run_sync(f"{sys.argv[2]}{number}", capabilities=[SessionHistory(chat)])
+"""
+
+
+def beside(store: str) -> list[int]:
+    """Two processes at once; how each ended."""
+    running = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", BESIDE, store, name]) for name in "ab"]
+    return [one.wait(300) for one in running]
+
+
+async def test_another_process_runs_on_the_same_conversation(tmp_path: Path) -> None:
+    """With a turn around each run, the runs of two processes follow each other whole."""
+    store = str(tmp_path / "agent.db")
+    Memory.open(store).close()
+    assert await asyncio.to_thread(beside, store) == [0, 0]
+
+    async with opened("AsyncSession", store) as chat:
+        entries = await listed(chat)
+
+    assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"] * 10
+    assert sorted(entry.text for entry in entries[::4]) == [f"{name}{number}" for name in "ab" for number in range(5)]
