@@ -21,7 +21,7 @@ SOURCE = Path(palimpsest.__file__).parents[1]
 HOMES = ["palimpsest", "palimpsest.errors", "palimpsest.strategies", "palimpsest.testing", "palimpsest.types"]
 """Where public names are."""
 
-PROGRAMS = ["typing_vendors.py", "typing_public.py"]
+PROGRAMS = ["typing_vendors.py", "typing_public.py", "typing_frameworks.py"]
 
 UNTOLD = ["no-untyped-call", "no-untyped-def", "untyped-decorator"]
 """What `mypy --strict` says of functions that say nothing of their types, as short examples do."""
