@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from openai_server import Play
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, InvalidEntry, Memory, StoreUnavailable
 from palimpsest.formats import find_format
 from sdks import load
+from streams import StreamServer, answers
 
 agents = load("agents")
 scripted = load("agents.testing")
@@ -300,6 +302,31 @@ async def test_what_is_no_item_is_refused_whole(kind: str) -> None:
         await session.add_items([{"role": "user", "content": LONG}])
         with pytest.raises(BudgetImpossible):
             await session.get_items()
+
+
+def completed(number: int, text: str) -> Play:
+    """An answer of chat completions."""
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+    made = {"id": f"c{number}", "object": "chat.completion", "created": 1, "model": "gpt-4o", "choices": [choice]}
+    return answers({**made, "usage": {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}})
+
+
+async def test_a_model_that_gives_its_items_no_ids_is_sent_what_it_said() -> None:
+    """Chat completions, whose answers all have the SDK's placeholder for an id: each run begins as the one before."""
+    chat_models = load("agents.models.openai_chatcompletions")
+
+    with StreamServer(completed(1, "Clear."), completed(2, "Yes."), completed(3, "Sure.")) as server:
+        client = load("openai").AsyncOpenAI(base_url=server.url, api_key="none")
+        model = chat_models.OpenAIChatCompletionsModel(model="gpt-4o", openai_client=client)
+        agent = agents.Agent(name="Guide", model=model)
+        async with opened("AsyncSession", "memory://", max_tokens=4_000) as (session, _):
+            for question in ("How is Oslo?", "Clear?", "Sure?"):
+                await run(agent, question, session)
+        await client.close()
+
+    sent = [asked.body["messages"] for asked in server.asked]
+    assert [message["content"] for message in sent[2]] == ["How is Oslo?", "Clear.", "Clear?", "Yes.", "Sure?"]
+    assert sent[2][: len(sent[1])] == sent[1]
 
 
 class Shaken(adapter.PalimpsestSession):

@@ -345,7 +345,50 @@ async def test_a_run_that_was_broken_off_keeps_what_it_said(kind: str) -> None:
 
         kept = await listed(chat)
     assert broken == ["message", "tool_call", "tool_call"]
-    assert [entry.text for entry in kept[3:]][:1] == ["Once more?"]
+    assert [entry.kind for entry in kept[3:]] == [
+        "message",
+        "tool_call",
+        "tool_call",
+        "tool_result",
+        "tool_result",
+        "message",
+    ]
+    assert (kept[3].text, kept[-1].text) == ("Once more?", "Clear.")
+
+
+async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() -> None:
+    """A cancelled tool leaves its call open; of an answer that was left while it came, the text so far is kept."""
+    begun = asyncio.Event()
+
+    async def asked(history: list[Any], _: Any) -> Any:
+        return messages.ModelResponse([messages.ToolCallPart("wait", {}, "c1")])
+
+    async def streamed(history: list[Any], _: Any) -> AsyncIterator[Any]:
+        yield "Hel"
+        yield "lo"
+
+    made = pai.Agent(functions.FunctionModel(asked, stream_function=streamed))
+
+    @made.tool_plain
+    async def wait() -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        running = asyncio.create_task(made.run("Go.", capabilities=[adapter.SessionHistory(chat)]))
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        cancelled = [(entry.kind, entry.text) for entry in await listed(chat)]
+        async with made.run_stream("Hello.", capabilities=[adapter.SessionHistory(chat)]) as result:
+            async for _ in result.stream_text(debounce_by=None):
+                break
+        left = [(entry.kind, entry.text) for entry in await listed(chat)][2:]
+
+    assert cancelled == [("message", "Go."), ("tool_call", "{}")]
+    assert left == [("message", "Hello."), ("message", "Hel")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
