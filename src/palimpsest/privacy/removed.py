@@ -45,6 +45,11 @@ class Removed:
             self._gone |= gone
             self._shared[was.id] = gone
 
+    def clear(self) -> None:
+        """Let go of all words, which may be as many as the session has; what is `shared` stays."""
+        self._gone.clear()
+        self._said.clear()
+
     def out_of(self, summary: Summary, string: str) -> tuple[Summary, int]:
         """Return the summary with `string` for each of these words, and how many those were."""
         count = 0

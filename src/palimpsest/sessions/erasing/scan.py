@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice, zip_longest
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, StoreCorrupt
@@ -31,7 +31,7 @@ from palimpsest.privacy.removed import Removed
 from palimpsest.privacy.retroactive import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.sessions.derived import Unmaking
 from palimpsest.sessions.erasing.facts import FactScan
-from palimpsest.sessions.erasing.scanned import Scanned
+from palimpsest.sessions.erasing.scanned import Scanned, chosen
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.erasing.verbs import Erasing
 from palimpsest.sessions.history import since
@@ -152,7 +152,7 @@ class _Scanner:
             summaries=self._summaries,
             facts=self._facts,
             findings=dict(self._findings.most_common()),
-            samples=_chosen(self._samples, self._most),
+            samples=chosen(self._samples, self._most),
             withheld=self._withheld,
             redacted=self._redacted,
             refused=tuple(self._refused.values()),
@@ -203,6 +203,9 @@ class _Scanner:
             withheld.update(found.withheld)
             looks, finds = looks + seen.whole, bool(found.changes or found.withheld)
             self._sum(found)
+            await self._scope.runner.read(found.entries.clear)  # a thread lets go of megabytes
+        if seen is not None:
+            await self._scope.runner.read(removed.clear)
         self._withheld += 0 if self._applies else len(withheld)
 
     # --- looking
@@ -214,8 +217,8 @@ class _Scanner:
         run = self._scope.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
-            batch, after = await self._batch(key, after, head.next_seq, found)
-            await run(found.look_at_entries, batch)
+            look_at = partial(self._look_at, key, after, head.next_seq, found)
+            after = await self._store.together(look_at, reads=True)
             if found.changes >= self._portion:
                 return found, seen._replace(head=head, entries=after, whole=False)
         since = seen.records
@@ -232,6 +235,12 @@ class _Scanner:
         branches = await self._store.branches(key) if self._redactor.numbers else ()
         heads = [await self._store.head(key._replace(session=branch)) for branch in branches]
         return [head.pseudonyms for head in heads if head is not None]
+
+    async def _look_at(self, key: SessionKey, after: int, before: int, found: Findings) -> int:
+        """Look at the next entries, and return the last place of them. They end where they are read, not on a loop."""
+        batch, last = await self._batch(key, after, before, found)
+        await self._scope.runner.run(found.look_at_entries, batch)
+        return last
 
     async def _batch(self, key: SessionKey, after: int, before: int, found: Findings) -> tuple[list[Entry], int]:
         """Return the next entries, which end where a message of a provider ends, and the last place of them."""
@@ -329,8 +338,6 @@ class _Scanner:
         self._withheld += len(ids)
         self._redacted += len(ids)
 
-    # --- summing up
-
     def _sum(self, found: Findings) -> None:
         self._entries += len(found.entries) - found.stubs
         self._withheld += found.stubs
@@ -341,9 +348,3 @@ class _Scanner:
         for name, samples in found.samples.items():
             kept = self._samples.setdefault(name, [])
             kept += samples[: self._most - len(kept)]
-
-
-def _chosen(samples: dict[tuple[str, str], list[Sample]], number: int) -> tuple[Sample, ...]:
-    """So many samples: one of each kind and place first."""
-    mixed = (sample for row in zip_longest(*samples.values()) for sample in row if sample is not None)
-    return tuple(islice(mixed, number))

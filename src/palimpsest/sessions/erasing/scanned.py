@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice, zip_longest
+
 import msgspec
 
 from palimpsest.privacy.retroactive import Sample, Unchecked
@@ -28,3 +30,9 @@ class Scanned(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
     redacted: int = 0
     refused: tuple[Unchecked, ...] = ()
     remains: tuple[str, ...] = ()
+
+
+def chosen(samples: dict[tuple[str, str], list[Sample]], number: int) -> tuple[Sample, ...]:
+    """So many samples: one of each kind and place first."""
+    mixed = (sample for row in zip_longest(*samples.values()) for sample in row if sample is not None)
+    return tuple(islice(mixed, number))
