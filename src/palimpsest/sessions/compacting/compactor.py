@@ -6,8 +6,9 @@ that nothing is lost rests on the compare-and-set alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -36,6 +37,8 @@ from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.summaries import Rejected
 
+T = TypeVar("T")
+
 REPLANS = 8
 """How often a compaction that lost a race is planned anew before it gives up."""
 
@@ -56,6 +59,7 @@ class Compactor:
         self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", seconds, scope.clock)
         self.committed: PlannedCompaction | None = None
         """What was committed."""
+        self._loaded: list[Loaded] = []
 
     @classmethod
     def of(cls, scope: SessionScope, without: Mentions | None = None) -> Compactor:
@@ -70,9 +74,26 @@ class Compactor:
         head = await self._store.head(self._options.key) or Head()
         archive, passed = strategy.summarizes or strategy.erases, strategy.triggers.counts_interactions
         stores = not dry_run and not self._options.readonly
-        return await self._snapshots.load(
+        loaded = await self._snapshots.load(
             head, self._clock(), archive=archive, passed=passed, strategy=strategy.name, stores=stores
         )
+        self._loaded.append(loaded)
+        return loaded
+
+    async def released(self, work: Awaitable[T]) -> T:
+        """Return what comes of work with this compactor, and let go of what was loaded for it in a thread.
+
+        The work must hold nothing of that when it is done. To let go of megabytes of objects takes tens of
+        milliseconds, in which an event loop would do nothing else.
+        """
+        result = await work
+        self.committed = None
+        await self._scope.runner.read(self._let_go)
+        return result
+
+    def _let_go(self) -> None:
+        self._loaded.clear()
+        self._maker.held.clear()
 
     async def run(
         self,

@@ -50,6 +50,8 @@ class SummaryMaker:
         self._snapshots, self._options, self._clock = snapshots, options, clock
         self._summarizer, self.gate, self._without = summarizer, gate, without
         self.pays = summarizer is not None
+        self.held: list[object] = []
+        """What summaries were made from: whoever has them made lets go of it."""
         self.spent = Spent()
         """What the last summary has cost so far, accepted or not."""
 
@@ -92,6 +94,7 @@ class SummaryMaker:
         if rebuilt is not None:
             entries, previous = rebuilt
         source = await apart(self._source, entries, previous, folded)
+        self.held += (entries, source)
         recipe = self._recipe(strategy, plan, source_tokens - around)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
         fresh = rebuilt is not None and not previous

@@ -71,10 +71,17 @@ class Compacting:
         if not dry_run:
             self._scope.may_write()
         chosen = await loaded_by(self._scope.runner, partial(self._options.chosen, strategy))  # whose module is read
-        compactor, decision = Compactor.of(self._scope), None
+        compactor = Compactor.of(self._scope)
         self._scope.gate.refuse([chosen.name], "strategy.name")
-        loaded = await compactor.load(chosen, dry_run=dry_run)
-        if threshold is not None or not force:
+        asks = threshold is not None or not force
+        work = self._compacted(compactor, chosen, dry_run=dry_run, threshold=threshold, asks=asks)
+        return await compactor.released(work)
+
+    async def _compacted(
+        self, compactor: Compactor, chosen: Strategy, *, dry_run: bool, threshold: float | None, asks: bool
+    ) -> CompactionResult:
+        decision, loaded = None, await compactor.load(chosen, dry_run=dry_run)
+        if asks:
             decision = await (await self._auto.there()).decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, loaded, decision)

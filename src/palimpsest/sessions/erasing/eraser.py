@@ -28,6 +28,7 @@ from palimpsest.privacy.gate import Gate
 from palimpsest.privacy.mentions import Mentions, about_mentions
 from palimpsest.sessions.compacting.auto import AutoCompaction
 from palimpsest.sessions.compacting.compactor import Compactor
+from palimpsest.sessions.compacting.result import CompactionResult
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.erased import Erased, media_in
 from palimpsest.sessions.erasing.selection import Selection, records_mentioning
@@ -208,11 +209,17 @@ class Eraser:
             scope = self._scope.of(name)
             for made in summaries:
                 compactor = Compactor.of(scope, without=mentions)
-                result = await compactor.run(Rebuild(where=made.covers, summary_tokens=made.tokens, **fields))
-                await AutoCompaction(scope).tell(compactor, result)
+                strategy = Rebuild(where=made.covers, summary_tokens=made.tokens, **fields)
+                result = await compactor.released(_run(scope, compactor, strategy))
                 rebuilt += result.done
             await self._scope.memory.derivations.summarised(name)
         return rebuilt
+
+
+async def _run(scope: SessionScope, compactor: Compactor, strategy: Rebuild) -> CompactionResult:
+    result = await compactor.run(strategy)
+    await AutoCompaction(scope).tell(compactor, result)
+    return result
 
 
 class _Look:
