@@ -173,32 +173,43 @@ class Follower:
 
     async def remove(self, session: str, seqs: Sequence[int]) -> int:
         """Drop these entries, which are still in the log, and take none of them back; return how many parts went."""
-        key, gone = SessionKey(self._tenant, session), 0
+        gone = 0
         for at in range(0, len(seqs), PAGE):
-            some = seqs[at : at + PAGE]
-            try:
-                drop = await self._documents(key, some)
-            except StoreCorrupt:  # nobody can read what it says, who must be able to erase it all the same
-                drop = []
-            gone += await self.index.block(session, drop, some, self._clock())
+            page = partial(self._remove, SessionKey(self._tenant, session), seqs[at : at + PAGE])
+            gone += await self._store.together(page, reads=True)
         return gone
+
+    async def _remove(self, key: SessionKey, seqs: Sequence[int]) -> int:
+        """Drop these of a session. They end where they are read: to let go of megabytes would hold up an event loop."""
+        try:
+            drop = await self._documents(key, seqs)
+        except StoreCorrupt:  # nobody can read what it says, who must be able to erase it all the same
+            drop = []
+        return await self.index.block(key.session, drop, seqs, self._clock())
 
     async def remove_all(self, session: str) -> int:
         """Drop a session, which is still there, and take nothing of it back; return how many parts went."""
-        key, now, last, gone = SessionKey(self._tenant, session), self._clock(), 0, 0
+        last: int | None = 0
+        now, gone, pace = self._clock(), 0, _Pace(SessionKey(self._tenant, session))
         await self.index.block(session, (), (0,), now)
         if session not in await self.index.cursors([session]):
             return 0
-        pace = _Pace(key)
         try:
-            while entries := await self._store.read(key, after=last, limit=pace.limit):
-                drop = await self._store.apart(_documents, entries)
-                gone += await self.index.block(session, drop, (), now)
-                last = entries[-1].seq
-                pace.read(entries)
+            while last is not None:
+                last, some = await self._store.together(partial(self._remove_page, pace, last, now), reads=True)
+                gone += some
         except StoreCorrupt as fault:  # as above
             warn("a session leaves the search index unread: %s", fault)
         return gone + await self.index.end(session)
+
+    async def _remove_page(self, pace: _Pace, after: int, now: int) -> tuple[int | None, int]:
+        """Drop the next entries; return the last of them (None: there were none), and how many parts went."""
+        entries = await self._store.read(pace.key, after=after, limit=pace.limit)
+        if not entries:
+            return None, 0
+        drop = await self._store.apart(_documents, entries)
+        pace.read(entries)
+        return entries[-1].seq, await self.index.block(pace.key.session, drop, (), now)
 
     async def settle(self, session: str, seqs: Sequence[int]) -> None:
         """Take back what of these places (0: of all) is still there, now that whatever was done to it is done."""

@@ -65,14 +65,14 @@ class SummaryMaker:
         acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
         """
         made = await self._folded(strategy, loaded, plan, renew)
-        if self._without is None or not summary_mentions(made, self._without):
+        if self._without is None or not await self._snapshots.apart(summary_mentions, made, self._without):
             return made
         spent, summarizer, self._summarizer = self.spent, self._summarizer, None
         try:
             made = await self._folded(strategy, loaded, plan, renew)
         finally:
             self.spent, self._summarizer = spent, summarizer
-        if summary_mentions(made, self._without):
+        if await self._snapshots.apart(summary_mentions, made, self._without):
             raise Rejected("failed", "it would say what was erased")
         return msgspec.structs.replace(made, spent=spent, fallback="the summarizer said what was erased")
 
