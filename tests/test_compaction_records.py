@@ -26,6 +26,7 @@ from palimpsest.stores import Store
 from palimpsest.stores.engine import reading
 from palimpsest.testing import FakeClock
 from processes import remains
+from sqlitestore import of
 from writer import quarters, turn
 
 MARKER = "xyzzy"
@@ -169,7 +170,8 @@ def failing_records(path: Path | str) -> Iterator[None]:
         return
     with closing(sqlite3.connect(path)) as db:
         db.execute(
-            "CREATE TRIGGER failing BEFORE INSERT ON record BEGIN SELECT RAISE(ABORT, 'Input/output error'); END"
+            f"CREATE TRIGGER failing BEFORE INSERT ON other WHEN NEW.{of('record')} "
+            "BEGIN SELECT RAISE(ABORT, 'Input/output error'); END"
         )
         yield
         db.execute("DROP TRIGGER failing")

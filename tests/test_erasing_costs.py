@@ -125,11 +125,11 @@ def test_a_sweep_with_nothing_due_reads_nothing(filled: Callable[[int], Memory])
 
 
 def test_what_is_due_is_found_by_an_index(filled: Callable[[int], Memory]) -> None:
-    """In each of the seven tables of rows, and among places, it is a range of the index of when that is."""
+    """In each of the two tables of rows, and among places, it is a range of the index of when that is."""
     with filled(1_000) as memory:
         with watched(memory) as seen:
             memory.sweep()
         steps = [step for step in seen.plans() if "expires" in step]
 
-    assert len(steps) == 2 * 8  # once to say what is due, and once to erase it
+    assert len(steps) == 2 * 3  # once to say what is due, and once to erase it
     assert all(step.startswith("SEARCH") and "expires" in step for step in steps)

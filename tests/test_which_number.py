@@ -78,7 +78,7 @@ def test_what_no_entry_is_named_by_is_refused_by_itself(session: Session) -> Non
     for given in (True, 1.5, session.context()):
         with pytest.raises(ConfigError, match=r"entries: .* allowed: entries as they are, by id, or by `seq`$"):
             session.passages([1, given])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match=r"entries: '1,001 names' is not accepted; allowed: at most 1,000 entries$"):
+    with pytest.raises(ConfigError, match=r"'more than 1,000 names' is not accepted; allowed: at most 1,000 entries$"):
         session.passages(range(1, 1002))
     with pytest.raises(EntryNotFound, match="no open call 1;"):
         session.resolve(1, status="error")  # type: ignore[arg-type]
