@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -107,3 +109,17 @@ def _drawn(lines: Iterable[str]) -> list[tuple[str, ...]]:
             builtins = [word.strip("()") for word in builtin if word.startswith("(") and word.endswith(")")]
             found.append((name, above[depth - 1], *builtins))
     return found
+
+
+@pytest.mark.parametrize(
+    ("module", "framework", "extra"),
+    [("openai_agents", "agents", "openai-agents"), ("pydantic_ai", "pydantic_ai", "pydantic-ai")],
+)
+def test_an_adapter_without_its_framework_names_the_extra(module: str, framework: str, extra: str) -> None:
+    """Whoever imports it is told what to install."""
+    program = f"import sys; sys.modules[{framework!r}] = None; import palimpsest.integrations.{module}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 1
+    assert "MissingExtra: an agent of " in ended.stderr
+    assert ended.stderr.endswith(f"pip install 'palimpsest-memory[{extra}]'\n")

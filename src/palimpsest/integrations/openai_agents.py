@@ -5,14 +5,17 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any
 
-from agents import SessionSettings, TResponseInputItem
-from agents.memory.session_settings import resolve_session_limit
-
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import answers, asks, is_assistant_side, pair_key
 from palimpsest.integrations.streams import ready
+
+try:
+    from agents import SessionSettings, TResponseInputItem
+    from agents.memory.session_settings import resolve_session_limit
+except ImportError as missing:
+    raise MissingExtra("an agent of the OpenAI Agents SDK", "openai-agents") from missing
 
 _FORMAT = "openai-responses"
 

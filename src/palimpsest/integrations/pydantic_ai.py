@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
-from pydantic_ai import AgentRunResult, RunContext
-from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolReturnPart
-from pydantic_ai.models import ModelRequestContext
-
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
 from palimpsest.integrations.streams import ready
+
+try:
+    from pydantic_ai import AgentRunResult, RunContext
+    from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
+    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolReturnPart
+    from pydantic_ai.models import ModelRequestContext
+except ImportError as missing:
+    raise MissingExtra("an agent of Pydantic AI", "pydantic-ai") from missing
 
 FORMATS.register(PydanticAI.name, PydanticAI)
 
