@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -18,7 +18,7 @@ import pytest
 
 from laws import examples
 from losing import losing
-from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, Keys, Memory, Session
+from palimpsest import AsyncMemory, AsyncSession, BudgetImpossible, ConfigError, Keys, Memory, Session
 from palimpsest.context import layout, reading, window
 from palimpsest.context.asks import Steps
 from palimpsest.context.layout import Recollection
@@ -29,11 +29,14 @@ from palimpsest.runtime.workers import Workers
 from palimpsest.sessions import remembered
 from palimpsest.sessions.contexts import builder
 from palimpsest.testing import FakeClock
-from sqlitestore import connection, of
+from sqlitestore import Held, connection, database, of
 from strategies import TOOLS
+from watched import Blocking
 from writer import quarters
 
-KINDS = ("sqlite", "file", "encrypted")
+KINDS = ("sqlite", "loop", "file", "encrypted")
+"""Stores of the two memories; `loop`: an SQLite file of which the one that remembers is on an event loop."""
+
 KEYS = Keys({"one": bytes(range(32))})
 FORMATS = ("openai", "openai", "openai", "anthropic", "gemini", "openai-responses", "text")
 ODD = ("</context>", "\ud800 alone", "", "[old result left out: entry 1]", "naïve ☂ 漢字")
@@ -44,12 +47,14 @@ def opened(kind: str, folder: Path) -> Iterator[tuple[Memory, Memory, FakeClock]
     """Two memories of one store and one time: one that remembers, and one that does not, as another program has it."""
     where = {"file": f"file://{folder}/logs", "losing": f"losing://{folder}"}.get(kind, folder / "log.db")
     clock, keys = FakeClock(), KEYS if kind == "encrypted" else None
+    options: dict[str, Any] = {"clock": clock, "encryption": keys, "synchronous": "NORMAL"}
     with ExitStack() as stack:
-        yield (
-            stack.enter_context(Memory.open(where, clock=clock, encryption=keys, synchronous="NORMAL")),
-            stack.enter_context(Memory.open(where, clock=clock, encryption=keys, synchronous="NORMAL", view_bytes=0)),
-            clock,
-        )
+        if kind == "loop":
+            one: Any = Blocking(AsyncMemory.open(where, **options))
+            stack.callback(one.close)
+        else:
+            one = stack.enter_context(Memory.open(where, **options))
+        yield one, stack.enter_context(Memory.open(where, view_bytes=0, **options)), clock
 
 
 def given(session: Session, **call: Any) -> Context | str:
@@ -94,15 +99,17 @@ def spoil_context(context: Context | str) -> None:
 class Play:
     """A session that much happens to, by chance: from the memory that remembers, or from the other one."""
 
-    def __init__(self, dice: random.Random, one: Memory, other: Memory, clock: FakeClock) -> None:
-        self.dice, self.memories, self.clock = dice, (one, other), clock
+    def __init__(
+        self, dice: random.Random, one: Memory, other: Memory, clock: FakeClock, own_counter: float = 0.7
+    ) -> None:
+        self.dice, self.memories, self.clock, self.own_counter = dice, (one, other), clock, own_counter
         self.names, self.number = ["s"], 0
         self.options = self._options()
 
     def _options(self) -> dict[str, Any]:
         dice = self.dice
         options: dict[str, Any] = {"max_tokens": dice.choice([60, 150, 400, 1_000]), "mask": dice.random() < 0.8}
-        if dice.random() < 0.7:
+        if dice.random() < self.own_counter:
             options["counter"] = quarters
         if dice.random() < 0.3:
             options["conditions"] = ["message.content_length < 150"]
@@ -267,7 +274,7 @@ def played(kind: str, folder: Path, seed: int, steps: int) -> None:
     dice = random.Random(seed)
     folder.mkdir(exist_ok=True)
     with opened(kind, folder) as (one, other, clock):
-        play = Play(dice, one, other, clock)
+        play = Play(dice, one, other, clock, 0.1 if kind == "loop" else 0.7)
         for _ in range(steps):
             if kind == "losing" and dice.random() < 0.2:
                 (losing(f"losing://{folder}").save if dice.random() < 0.5 else losing(f"losing://{folder}").crash)()
@@ -487,6 +494,94 @@ def test_every_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
 
     assert len(epochs) > 2
     assert set(hops) == {1}
+
+
+class Glancing:
+    """An asynchronous memory in a file of SQLite, with a session of two turns of which a context was given; `other` is
+    another memory of that file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def play(self, act: Callable[[AsyncSession, Memory], Awaitable[None]]) -> None:
+        """Do something with it, and check what is said then against what the other memory says."""
+
+        async def work() -> None:
+            async with AsyncMemory.open(self.path) as memory:
+                session = memory.session("s", max_tokens=8_000)
+                for text in ("one", "two"):
+                    await session.add_user_message(text)
+                    await session.context()  # the first opens what glances at the file
+                with Memory.open(self.path) as other:
+                    await act(session, other)
+                    there = other.session("s", max_tokens=8_000).context(dry_run=True)
+                    assert (await session.context()).messages == there.messages
+
+        asyncio.run(work())
+
+    async def hops(self, session: AsyncSession) -> int:
+        """How many times a context goes to a thread."""
+        with patch.object(Workers, "put", autospec=True, side_effect=Workers.put) as put:
+            await session.context()
+        return put.call_count
+
+
+def test_a_context_of_what_is_remembered_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
+    """It changes no threads, after a turn and after none: only the session's head is looked at."""
+    glancing = Glancing(tmp_path / "log.db")
+
+    async def act(session: AsyncSession, _: Memory) -> None:
+        assert await glancing.hops(session) == 0
+        await session.add_user_message("three")
+        assert await glancing.hops(session) == 0
+
+    glancing.play(act)
+
+
+@pytest.mark.parametrize("change", ["add", "erase", "clear", "delete"])
+def test_what_others_did_is_seen_without_a_thread_and_read_in_one(tmp_path: Path, change: str) -> None:
+    """Be it said, erased or gone: the head tells it."""
+    glancing = Glancing(tmp_path / "log.db")
+
+    async def act(session: AsyncSession, other: Memory) -> None:
+        there = other.session("s")
+        if change == "add":
+            there.add_user_message("from elsewhere")
+        elif change == "erase":
+            there.erase(1)
+        elif change == "clear":
+            there.clear()
+        else:
+            other.delete_session("s")
+        assert await glancing.hops(session) == 1
+
+    glancing.play(act)
+
+
+def test_a_context_waits_for_no_write_that_is_under_way(tmp_path: Path) -> None:
+    """Not even for one of the same memory, which has the connection that writes: it shows what is committed."""
+    glancing = Glancing(tmp_path / "log.db")
+
+    async def act(session: AsyncSession, _: Memory) -> None:
+        held = Held(session._scope.memory)
+        adding = asyncio.ensure_future(session.add_user_message("three"))
+        await asyncio.to_thread(held.inside.wait)
+        assert await glancing.hops(session) == 0
+        held.let.set()
+        await adding
+
+    glancing.play(act)
+
+
+def test_a_file_that_was_let_go_of_is_glanced_at_again(tmp_path: Path) -> None:
+    """As it is where the process forks: the next context is read in a thread, and those after it are not."""
+    glancing = Glancing(tmp_path / "log.db")
+
+    async def act(session: AsyncSession, _: Memory) -> None:
+        database(session._scope.memory)._links.let_go()
+        assert [await glancing.hops(session) for _ in range(3)] == [1, 0, 0]
+
+    glancing.play(act)
 
 
 def test_counts_are_stored_together(tmp_path: Path) -> None:

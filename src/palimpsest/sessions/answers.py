@@ -47,6 +47,22 @@ async def answered(
     return await store.together(read, reads=True)
 
 
+def at_hand(
+    store: Store, key: SessionKey, counter: str, begin: Callable[[], Steps[T]], recall: Recall
+) -> Done[T] | None:
+    """What the steps that `begin` begins come to where all that they ask for is remembered, and little; None where not.
+
+    It is computed at once, on whatever thread this is: a change of threads, and back, would take as long.
+    """
+    before = recall.before
+    if before is None or before.weight > LIGHT:
+        return None
+    told = store.glance(key)
+    if told is None or not before.holds(told.mark, counter):
+        return None
+    return _Answers(store, key, counter, told, recall).at_hand(begin(), told)
+
+
 class _Answers:
     """Answers steps, once; `told` is how the session was seen last, if it was."""
 
@@ -94,6 +110,26 @@ class _Answers:
                 answer = await self._answer(ask)
                 if answer is None:
                     return None
+
+    def at_hand(self, steps: Steps[T], told: Standing) -> Done[T] | None:
+        """What the steps come to by what is at hand, the session being as it was told; None where that will not do."""
+        ask = advance(steps, None)
+        while not isinstance(ask, Done):
+            match ask:
+                case Newest():
+                    found: tuple[object] | None = (told.head,)
+                case Recalled():
+                    found = (self._recalled(),)
+                case Long():
+                    found = None
+                case _:
+                    found = self._at_hand(ask)
+            if found is None:
+                return None
+            ask = advance(steps, found[0])
+        if self._recall is not None:
+            self._recall.read(told.mark, self._stretches)
+        return ask
 
     def _onward(self, steps: Steps[T], answer: object) -> Ask | Done[T]:
         """As `advance`, up to what has to be waited for: in a thread, so that all between two waits is one change."""

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LAST_KEY = 2**63 - 1
-"""The greatest key of a row."""
+LAST_KEY = 2**63 - 1  # of a row
 
 
 class Place(NamedTuple):
@@ -186,13 +185,12 @@ class Backend(ABC):
     """Where places are kept.
 
     Every call of `look` sees one state, and every batch of `write` is one step: it happens whole or not at all. What
-    `write` has acknowledged survives the process, for a store that lasts, and in its default setting the machine.
-    Any number of tasks, threads and processes may call at once, as far as the store can be opened by them.
+    `write` has acknowledged survives the process, for a store that lasts, and in its default setting the machine. Any
+    number of tasks, threads and processes may call at once, as far as they can open it.
 
     Verbs raise StoreUnavailable when the store cannot be reached, is full, locked for too long, or read-only and to be
-    written, and StoreCorrupt when what is stored cannot be read. After either of a write nothing of its batches
-    has happened, unless StoreUnavailable says that this is not known. Verbs are not called after `close`, nor in
-    a child of the process that opened the store.
+    written, and StoreCorrupt when what is stored cannot be read. After either of a write nothing of its batches has
+    happened, unless StoreUnavailable says that this is not known. None is called after `close`, or in a forked child.
     """
 
     url: str
@@ -214,7 +212,6 @@ class Backend(ABC):
     lacking: Collection[Place] = ()
     """Places that were looked at of which rows have gone since, though their heads know of them: under an overlay."""
 
-    # where its verbs run: a driver of an event loop has nothing to do here
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         """Run a coroutine that waits for nothing but this store where its verbs run; with `reads` it only reads."""
         return await start()
@@ -234,6 +231,10 @@ class Backend(ABC):
         import asyncio  # only under an event loop
 
         await asyncio.sleep(seconds)
+
+    def glance(self, place: Place) -> PlaceHead | None:
+        """The head of a place, where an event loop's thread can be told it at once; None where not, or of none."""
+        return None
 
     # --- the verbs
 
@@ -282,8 +283,8 @@ class Backend(ABC):
     ) -> list[Listed]:
         """Return the tenant's places of this space, those whose heads were written last first: a page.
 
-        Those written at the mark `until` or earlier (None: all), of that one only those that sort behind `after`.
-        Where it is not written anew it reads all of them: for a store that finds the newest sooner.
+        Those written at the mark `until` or earlier (None: all), of that one only those that sort behind `after`. Where
+        it is not written anew it reads all of them.
         """
         found: dict[Place, Listed] = {}
         page = await self.recent(tenant, space)
@@ -308,12 +309,11 @@ class Backend(ABC):
 
         Without `whole` what would take long is left for another time. With it a call does a piece of that, so that
         others need not wait, and is called again until nothing is left; what the store does not use is given back, too.
-        Stores that overwrite as they drop have nothing to do.
         """
         return Scrubbed()
 
     async def durability(self) -> str:
-        """Say, for people, what is lost with the machine, or with the server, of what was acknowledged."""
+        """Say, for people, what of what was acknowledged is lost with the machine, or with the server."""
         return "it does not say what it loses with its machine"
 
     def give_up(self) -> None:  # noqa: B027 (most have nobody waiting)

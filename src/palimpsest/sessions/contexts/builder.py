@@ -7,11 +7,14 @@ Nothing but a view's configured budget commits a cut.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from palimpsest.context.asks import Steps
 from palimpsest.context.cold import cold_level
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Recollection
@@ -22,11 +25,12 @@ from palimpsest.context.terms import Terms
 from palimpsest.errors import Conflict, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.log.head import Head
-from palimpsest.sessions.answers import answered
+from palimpsest.sessions.answers import answered, at_hand
 from palimpsest.sessions.contexts.request import ContextRequest, terms_of, why_unstored
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import Recall, Remembered, Views
 from palimpsest.stores import Store, keep_counts
+from palimpsest.tokens.counter import Encoding
 
 if TYPE_CHECKING:
     from palimpsest.sessions.definitions import Definitions
@@ -80,33 +84,54 @@ class ContextBuilder:
         """The session as it was shown."""
 
     async def context(self) -> Context:
-        """Return the context, its cut committed where it needed one: under an event loop in one call of a worker."""
+        """Return the context, its cut committed where it needed one: under an event loop in one call of a worker, or
+        in none where all that it is made of is at hand."""
+        recall, counter = self._recall(), self._options.counter
+        if recall is not None and isinstance(counter, Encoding):  # another may take long
+            with suppress(NotRead):
+                steps = self._steps(last_try=False)
+                done = at_hand(self._store, self._options.key, counter.name, steps, recall)
+                context = await self._settled(*done.value, recall, last_try=False) if done is not None else None
+                if context is not None:
+                    return context
         return await self._store.together(self._made, reads=True)
+
+    def _recall(self) -> Recall | None:
+        return self._views.of(self._options.key) if self._views is not None else None
+
+    def _steps(self, *, last_try: bool) -> Callable[[], Steps[tuple[Settled, Context | None]]]:
+        before = self._before if self._definitions is not None else None
+        return partial(newest, self.terms, self._now, last_try=last_try, before=before)
 
     async def _made(self) -> Context:
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
-            before = self._before if self._definitions is not None else None
-            steps = partial(newest, self.terms, self._now, last_try=last_try, before=before)
-            recall = self._views.of(key) if self._views is not None else None
+            steps, recall = self._steps(last_try=last_try), self._recall()
             try:
                 settled, context = await answered(self._store, key, counter, steps, recall)
             except NotRead as missing:
                 assert self._definitions is not None, "who is not asked for one misses none"
                 await self._definitions.read(missing.digest)
                 settled, context = await answered(self._store, key, counter, steps, recall)
-            self.seen = settled.layout.head
-            stored, notes = await self._store_counts(settled.meter, recall)
-            if context is None and settled.reason is not None:
-                context = await self._recut(settled, notes, last_try=last_try)
-            elif context is not None:
-                for note in (*notes, *[PROVISIONAL] * settled.meter.is_provisional):
-                    context.noted(note)
+            context = await self._settled(settled, context, recall, last_try=last_try)
             if context is not None:
-                if self._views is not None and recall is not None:
-                    self._keep(self._views, recall, settled, stored=stored)
                 return context
         raise AssertionError("the second try returns")
+
+    async def _settled(
+        self, settled: Settled, context: Context | None, recall: Recall | None, *, last_try: bool
+    ) -> Context | None:
+        """The context of what was settled, with its counts and its cut stored; None: all is to be read anew."""
+        self.seen = settled.layout.head
+        stored, notes = await self._store_counts(settled.meter, recall)
+        if context is None and settled.reason is not None:
+            context = await self._recut(settled, notes, last_try=last_try)
+        elif context is not None:
+            for note in (*notes, *[PROVISIONAL] * settled.meter.is_provisional):
+                context.noted(note)
+        if context is not None and self._views is not None and recall is not None:
+            self._keep(self._views, recall, settled, stored=stored)
+        return context
 
     def _before(self, head: Head) -> Terms | None:
         """The terms of the definition that the session is under, where that is another one than its own."""

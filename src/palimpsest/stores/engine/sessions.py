@@ -76,6 +76,18 @@ class Sessions:
         """The session as it is stored now."""
         return (await self.look(key))[0]
 
+    def glance(self, key: SessionKey) -> Known | None:
+        """The session as it is stored now, where that can be told without waiting for anybody; None where it cannot."""
+        known = self.remembered(key)
+        there = self.backend.glance(known.place) if known is not None else None
+        if known is None or there is None:
+            return None
+        now = self.now(known, there)
+        if (now.log, now.era) != (known.log, known.era) or (now.head.expires is not None and self._is_over(now)):
+            return None
+        self.remember(now)
+        return now
+
     async def look(self, key: SessionKey, asks: Asks | None = None, *, over: bool = False) -> tuple[Known, list[Seen]]:
         """The session as it is stored now, and what was seen of all that `asks` asks for of it, as of one moment.
 

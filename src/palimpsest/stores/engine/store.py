@@ -105,6 +105,12 @@ class Store(Opened):
         self.check()
         return known.standing if (known := self._sessions.remembered(key)) is not None else None
 
+    def glance(self, key: SessionKey) -> Standing | None:
+        """Return how a session that this process has seen is now, where that can be told on an event loop's thread
+        without waiting for anybody; None where it cannot."""
+        self.check()
+        return known.standing if (known := self._sessions.glance(key)) is not None else None
+
     async def append(
         self, key: SessionKey, entries: Sequence[Entry], *, check_ids: bool = False, about: About | None = None
     ) -> Appended:

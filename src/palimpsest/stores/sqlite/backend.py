@@ -14,7 +14,19 @@ from typing import Any
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.backend import Again, Ask, Batch, BlockingBackend, Due, Listed, Refusal, Scrubbed, Seen
+from palimpsest.stores.backend import (
+    Again,
+    Ask,
+    Batch,
+    BlockingBackend,
+    Due,
+    Listed,
+    Place,
+    PlaceHead,
+    Refusal,
+    Scrubbed,
+    Seen,
+)
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.sqlite import scrubbing
 from palimpsest.stores.sqlite.db import PAUSE, Database
@@ -42,6 +54,9 @@ class SQLiteBackend(BlockingBackend):
         except BaseException:
             self._database.close(lambda _: None, 0)
             raise
+
+    def glance(self, place: Place) -> PlaceHead | None:
+        return None if self.inline else self._database.glance(place)
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         return self._database.read(lambda tables: tables.look(asks))

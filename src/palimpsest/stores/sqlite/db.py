@@ -1,8 +1,8 @@
 """An SQLite file as its users see it: transactions, and who waits for whom.
 
-Two connections, each with a lock of its own. All writing, and reading while nobody writes, is done by one; who reads
-while somebody writes has the other, so that no reader waits for a writer. Nobody holds a connection while waiting for
-another process. What is done in a transaction is written elsewhere, in `tables`.
+Connections with a lock of each. All writing, and reading while nobody writes, is done by one; who reads while somebody
+writes has another, so that no reader waits for a writer; an event loop, which may wait for nobody, looks at heads by a
+third. Nobody holds one while waiting for another process. What is done in a transaction is in `tables`.
 
 Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
 transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding, with no
@@ -18,12 +18,14 @@ import time
 from _thread import LockType, allocate_lock  # `threading` costs a cold start a millisecond
 from _weakref import ref  # and so does `weakref`
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from palimpsest.errors import Closed, StoreUnavailable
+from palimpsest.errors import Closed, PalimpsestError, StoreUnavailable
 from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores import forking
+from palimpsest.stores.backend import Ask, Place, PlaceHead
 from palimpsest.stores.options import DiskOptions
 from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
 from palimpsest.stores.sqlite.numbers import Remembered
@@ -35,6 +37,9 @@ C = TypeVar("C")
 PAUSE = 0.0005
 """Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
 overtaken for ever. And short, for between two writes of one that does nothing else there is but a moment."""
+
+NOWHERE = Place("", "", "", "")
+"""A place that has no head."""
 
 LOOK = 0.005
 """Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
@@ -82,13 +87,13 @@ class Link(Generic[C]):
 
 
 class Links(Generic[C]):
-    """Two links to the file at a path: all who write have the one, and who reads while somebody writes has the other.
-
-    For `palimpsest.stores.forking` they are a holder.
+    """Links to the file at a path: all who write have the `writer`, who reads meanwhile has the `reader`, and who looks
+    at a head, and may wait for nobody, the `glancer`. For `palimpsest.stores.forking` they are a holder.
     """
 
     def __init__(self, path: str, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
-        self.path, self.writer, self.reader = path, Link(opened, closing), Link(opened, closing)
+        self.path, self._all = path, [Link(opened, closing) for _ in range(3)]
+        self.writer, self.reader, self.glancer = self._all
 
     def to_read(self) -> Link[C]:
         """The link for who reads."""
@@ -97,17 +102,18 @@ class Links(Generic[C]):
     @property
     def locks(self) -> tuple[LockType, ...]:
         """Who has these uses no connection."""
-        return self.writer.lock, self.reader.lock
+        return tuple(link.lock for link in self._all)
 
     def let_go(self) -> None:
-        """Close both, for somebody who has the `locks`; they are opened again when they are needed."""
-        self.reader.close()
-        self.writer.close()
+        """Close them, for somebody who has the `locks`; they are opened again when they are needed."""
+        for link in reversed(self._all):
+            link.close()
 
     def abandon(self) -> object:
-        """Give both away without closing them, in a process that has inherited them."""
-        given = self.reader.bound, self.writer.bound
-        self.reader.bound = self.writer.bound = None
+        """Give them away without closing them, in a process that has inherited them."""
+        given = [link.bound for link in self._all]
+        for link in self._all:
+            link.bound = None
         return given
 
 
@@ -123,7 +129,7 @@ class Database:
         self._url, self.durable = url, options.synchronous == "FULL"
         self._known, self._translated = Remembered(), Translated(url)
         self._identity: tuple[int, int] | None = None
-        self._looked = 0.0
+        self._looked, self._glances = 0.0, False
         self._links = Links(self.path, self._open, lambda tables: tables.connection.close())
         self._writer, self._reader = self._links.writer, self._links.reader
         forking.watch(self._links)
@@ -145,7 +151,23 @@ class Database:
 
     def read(self, body: Callable[[Tables], T]) -> T:
         """Return what `body` returns, which sees one state of the file."""
+        if self._glances and self._links.glancer.bound is None:
+            self._glanced(NOWHERE)
         return self._tried(partial(self._read, body), self.busy_seconds)
+
+    def glance(self, place: Place) -> PlaceHead | None:
+        """The head of a place, for who may wait for nobody: the glancer is nobody's for longer than that takes.
+
+        None where somebody is in the way, or there is none, and before a reader has opened it for whoever glances.
+        """
+        self._glances = True
+        return self._glanced(place) if self._links.glancer.bound is not None else None
+
+    def _glanced(self, place: Place) -> PlaceHead | None:
+        with suppress(*FAULTS, PalimpsestError), self._links.glancer.lock:  # who reads is told
+            if not self._closed:
+                return self._links.glancer.use().look([Ask(place)])[0].head
+        return None
 
     def _read(self, body: Callable[[Tables], T]) -> T:
         link = self._links.to_read()
@@ -259,8 +281,9 @@ class Database:
         """Close both connections, when nobody uses them; before that, do what is `last`, where one is open."""
         self.leaving = self._closed = True
         with self._translated:
-            with self._reader.lock:
-                self._reader.close()
+            for link in (self._links.glancer, self._reader):
+                with link.lock:
+                    link.close()
             with self._writer.lock:
                 try:
                     if self._writer.bound is not None:
