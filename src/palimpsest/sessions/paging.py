@@ -26,8 +26,8 @@ async def batches_of(
 ) -> AsyncIterator[list[Entry]]:
     """Yield the entries that lie in these spans, tombstones included, in their order, a batch at a time.
 
-    `counter` and `uncounted` are those of `Store.read`. Of a span that ends behind the log, what others add meanwhile
-    may come, too; it ends all the same, however much they add.
+    A batch is emptied when the next one is asked for. `counter` and `uncounted` are those of `Store.read`. Of a span
+    that ends behind the log, what others add meanwhile may come, too; it ends all the same, however much they add.
     """
     for low, high in where:
         after = low - 1
@@ -35,11 +35,11 @@ async def batches_of(
             batch = await store.read(
                 key, after=after, before=high + 1, limit=BATCH, counter=counter, uncounted=uncounted
             )
-            if batch:
-                yield batch
-            if len(batch) < BATCH:
+            if not batch:
                 break
-            after = batch[-1].seq
+            after = batch[-1].seq if len(batch) == BATCH else high
+            yield batch
+            await store.apart(batch.clear)  # a thread lets go of megabytes: it would hold up an event loop
 
 
 async def entries_of(

@@ -69,7 +69,9 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     walk, seen = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
-    async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
+
+    def follow(batch: Sequence[Entry]) -> None:
+        nonlocal covered_groups, seen
         for entry in batch:
             if entry.seq != seen + 1:
                 problems.append(f"entries {seen + 1} to {entry.seq - 1} are missing")
@@ -83,6 +85,9 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             if not gone:  # a plan covers what of a group is still there
                 covered_groups.setdefault(entry.group, set()).add(what == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
+
+    async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
+        await store.apart(follow, batch)
     if seen < head.next_seq - 1:
         problems.append(f"entries {seen + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)

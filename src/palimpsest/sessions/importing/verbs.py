@@ -78,10 +78,13 @@ class Importing:
             if file.others:
                 importer.account.leave_out(OTHERS, file.others)
             while chunk := await run(_next, pieces):
+                end = chunk[-1].end
                 for piece in chunk:
                     await importer.take(piece)
+                del piece
+                await run(chunk.clear)  # a thread lets go of megabytes: it would hold up an event loop
                 if progress is not None:
-                    progress(chunk[-1].end, file.size)
+                    progress(end, file.size)
             await importer.flush()
         finally:
             await finish(file.close)
