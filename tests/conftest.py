@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -31,6 +32,9 @@ from suspending import awaited
 from writer import quarters
 
 EMBEDDED = ("memory", "sqlite", pytest.param("file", marks=pytest.mark.wide))
+
+SAMPLES = 8
+"""How many parameters of a test that is long for each of them `.ci/run` has, beside the first."""
 
 COMPILED = pytest.StashKey[str]()
 """The folder of compiled modules for processes that tests start."""
@@ -80,20 +84,23 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each law, on all of its examples, be among the slow tests; quick ones keep to some of them.
 
-    Of a test that is `sampled` the first is in a usual run, and the others are `wide`.
+    Of a test that is `sampled` the first is in a usual run; of the others `SAMPLES` are `wide`, evenly spread, and the
+    rest `slow`.
     """
     if laws.everything:
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):
                 item.add_marker(pytest.mark.slow)
-    seen = set[str]()
+    sampled = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("sampled") is not None and item.get_closest_marker("slow") is None:
-            test = item.nodeid.partition("[")[0]
-            if test in seen:
-                item.add_marker(pytest.mark.wide)
-            elif item.get_closest_marker("wide") is None:
-                seen.add(test)
+            sampled[item.nodeid.partition("[")[0]].append(item)
+    for alike in sampled.values():
+        first = next((item for item in alike if item.get_closest_marker("wide") is None), None)
+        others = [item for item in alike if item is not first]
+        kept = {number * len(others) // SAMPLES for number in range(SAMPLES)}
+        for number, item in enumerate(others):
+            item.add_marker(pytest.mark.wide if number in kept or len(others) <= SAMPLES else pytest.mark.slow)
 
 
 DRIVERS: dict[str, Callable[..., AbstractContextManager[Memory]]] = {"driver": Memory.open, "driver awaited": awaited}

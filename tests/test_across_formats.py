@@ -114,6 +114,7 @@ def test_the_result_of_a_function_that_a_call_asked_for_is_that_of_a_tool(sessio
 # --- what an erasure leaves of a group
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_shortened_result_goes_with_its_call(memory: Memory, format: str) -> None:
     """A result that was shortened is not shown once its call is erased: neither bare nor as a message of nothing."""

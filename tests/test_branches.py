@@ -58,6 +58,7 @@ def given_now(session: Session) -> list[Any] | None:
 # --- laws
 
 
+@pytest.mark.sampled
 @kinds
 @law
 @given(log=strategies.logs(), more=strategies.logs(most=4), data=st.data())
@@ -145,6 +146,7 @@ def test_contexts_of_then_come_out_as_they_were(
                 assert session.context(system="be kind", at=revision).messages == messages
 
 
+@pytest.mark.sampled
 @kinds
 @law
 @given(log=strategies.logs(), more=strategies.logs(most=5), budget=st.integers(20, 200), data=st.data())

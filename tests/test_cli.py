@@ -393,6 +393,7 @@ def test_a_broken_pipe_is_harmless(here: Path) -> None:
     assert (shown.wait(60), told) == (0, b"")
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no device that is full")
 @pytest.mark.parametrize("arguments", [("show", "chat"), ("export", "chat"), ("sessions", "--json"), ("--help",)])
 def test_output_that_has_no_room_is_told_in_a_line(chat: str, arguments: tuple[str, ...]) -> None:
@@ -433,6 +434,7 @@ def test_input_that_is_no_text_is_refused_where_it_is_looked_for(chat: str) -> N
     assert done.stderr.endswith(b"Error: --matches -: standard input is no text in utf-8\n")
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
 @pytest.mark.parametrize(
     ("command", "status"),

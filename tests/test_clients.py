@@ -332,6 +332,7 @@ def test_anthropic_s_beta_remembers_alike(session: Session) -> None:
     assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
 
 
+@pytest.mark.sampled
 def test_asynchronous_clients_remember_alike(way: Way, streamed: Streamed) -> None:
     """The same with an event loop: at once, in pieces, and left in the middle."""
 
@@ -652,6 +653,7 @@ def test_a_stream_that_another_thread_reads_is_not_ended_by_the_next_call(sessio
     assert all(one.metadata is None for one in session.entries())
 
 
+@pytest.mark.sampled
 def test_tasks_that_share_a_client_go_one_after_the_other(way: Way, streamed: Streamed) -> None:
     """The same with tasks, of which half stream."""
 

@@ -211,6 +211,7 @@ print(now[0], now[1] - before[1])
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what /proc shows of a process")
 @pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.mark.parametrize(

@@ -438,6 +438,7 @@ def test_whatever_the_clock_does_a_context_fits_and_begins_as_the_one_before(
                 assert w.session.context(at=earlier.revision).messages == earlier.messages
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=20), data=st.data(), budget=st.integers(20, 150))

@@ -357,6 +357,7 @@ def test_an_asynchronous_turn_waits_for_another_process(kind: str, tmp_path: Pat
     assert sum(waited) > 60
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("given", "wait"), [(0, 0), (False, 0), (5, 5), ("5s", 5), ("1m30s", 90), (timedelta(seconds=5), 5)]
 )

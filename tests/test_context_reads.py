@@ -67,6 +67,7 @@ def test_a_window_is_read_once(forgetful: Memory, budget: int) -> None:
     assert reads.looks == max(-(-there // CHUNK), 1)
 
 
+@pytest.mark.sampled
 def test_a_new_cut_reads_nothing_twice(forgetful: Memory) -> None:
     """Of a window that holds no more, what is not shown any longer is read once, too."""
     session = grown(forgetful, 64_000)

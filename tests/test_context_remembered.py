@@ -317,6 +317,7 @@ def test_how_much_is_read_at_once_changes_nothing(seed: int, tmp_path: Path, mon
     played("sqlite", tmp_path, 1_000 + seed, 40)
 
 
+@pytest.mark.wide
 def test_a_layout_to_plan_from_is_what_is_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cut is planned from what was laid out just now, where reading all of it for that would show the same."""
     own, kept = layout.LayoutReader.to_plan, list[bool]()

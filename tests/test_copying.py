@@ -140,6 +140,7 @@ BESIDE = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:.*has no enabled trigger:palimpsest.errors.PalimpsestWarning")
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize(("one", "other"), BESIDE)
@@ -305,6 +306,7 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> N
             copy_store(one, other)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kinds", [*itertools.product(KINDS, KINDS)], ids="-".join)
 def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed: int, tmp_path: Path) -> None:
@@ -330,6 +332,7 @@ def test_the_order_of_use_is_copied_again_and_again(kinds: tuple[str, str], seed
     assert copy_store(source, target).rows == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(

@@ -94,6 +94,7 @@ def chat(memory: Memory) -> Session:
     return memory.session("s", max_tokens=150, counter=quarters)
 
 
+@pytest.mark.sampled
 def test_a_damaged_entry_is_named_and_set_aside(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """What it was is gone, its place is kept; every verb of the session works, and says where the damage is."""
     damaged = world.damage(SEQ)

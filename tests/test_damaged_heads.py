@@ -177,6 +177,7 @@ def test_no_byte_of_it_is_left(world: World) -> None:
         assert b"xylophone" not in bytes_of(world.folder)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["bad", "branch", "leaf"])
 @pytest.mark.parametrize("by", ["delete", "forget"])
 def test_branches_keep_what_they_share(world: World, name: str, by: str) -> None:

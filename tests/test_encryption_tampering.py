@@ -336,6 +336,7 @@ def talked(vault: Vault) -> dict[Slot, Content]:
     return first
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", [of_another, of_before, in_clear, nothing, None])
 def test_whatever_an_entry_became_it_is_set_aside_and_taken_out(how: Callable[[Row, Row], bytes] | None) -> None:
     """Each entry in turn is changed: it is named, what is left is as it was, and repair ends it.

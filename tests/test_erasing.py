@@ -69,6 +69,7 @@ SURFACES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("message", SURFACES.values(), ids=SURFACES)
 def test_a_text_is_found_on_every_surface(session: Session, message: dict[str, Any]) -> None:
     """Wherever a provider's message can hold a text, the query finds it, and nothing else."""
@@ -90,6 +91,7 @@ def test_a_text_is_found_in_metadata(session: Session, metadata: dict[str, Any])
     assert session.erase(Query(text=WORD)).entries == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("asked", ["NFC", "NFD", "NFKC", "NFKD"])
 @pytest.mark.parametrize("said", ["NFC", "NFD"])
 def test_normal_forms_make_no_difference(session: Session, said: str, asked: str) -> None:
@@ -147,6 +149,7 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("condition", "stays"), CONDITIONS.items())
 def test_conditions_select_what_they_are_true_of(session: Session, condition: str, stays: list[int]) -> None:
     """A condition of a message selects messages, one of an interaction or the session whole interactions."""

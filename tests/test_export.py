@@ -180,6 +180,7 @@ def step(session: Session, how: str, dice: random.Random) -> None:
                 session.replace([{"role": "user", "content": "anew"}])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, clock: FakeClock) -> None:
     """At any moment of its life, of a branch, too; and what is taken back exports the same."""

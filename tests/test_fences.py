@@ -131,6 +131,7 @@ def converse(session: Session, say: Any) -> None:
     session.add_user_message(say())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(text=st.lists(hostile, min_size=1, max_size=4))

@@ -105,6 +105,7 @@ VALUES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_back_with_its_type(kind: str, tmp_path: Path, value: object) -> None:
     """Every store gives back what it was given: the type, the order of a mapping, and every character."""

@@ -30,6 +30,7 @@ NOWHERE = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", NOWHERE)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_server_that_cannot_be_reached_is_one_error_without_secrets(kind: str) -> None:

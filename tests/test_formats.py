@@ -151,6 +151,7 @@ def test_half_characters_in_what_the_call_brings_along_do_not_go_out(format: str
 ODD: tuple[Any, ...] = (None, [], {}, 7, True, "", [[]], [{}], [None], "x" * 70, "\ud800")
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:.* is not a valid")  # Google's client of a name that it does not know
 @pytest.mark.parametrize("format", FORMATS)
 @settings(law, max_examples=examples(600))
@@ -170,6 +171,7 @@ def test_messages_with_an_odd_value_are_refused_or_sent_within_the_rules(format:
         assert list(samples.faults(session.context(system="be kind"))) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @settings(law, max_examples=examples(425))
 @given(data=st.data())
@@ -196,6 +198,7 @@ def test_arbitrary_json_is_refused_or_comes_back_equal(format: str, data: st.Dat
             session.context(format=other)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @settings(law, max_examples=examples(60))
 @given(data=st.data())

@@ -224,6 +224,7 @@ def _grown(tmp_path: Path, bodies: list[Path], limits: dict[str, int]) -> dict[s
     return {Path(path).stem: grown for path, grown in found["grown"].items()}
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
 def test_refusing_takes_little_memory(tmp_path: Path) -> None:
     """Whatever a file has without end, passing over it takes memory for the limit, and not for the file."""

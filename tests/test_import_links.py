@@ -304,6 +304,7 @@ def _kept(entry: Entry) -> str | None:
     return entry.call_id if entry.call_id in {*strategies.CALL_IDS, "call_4", "nobody"} else None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 @law
 @given(log=strategies.logs(most=8), more=strategies.logs(most=5), data=st.data())

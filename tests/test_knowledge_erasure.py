@@ -28,6 +28,7 @@ def found(memory: Memory, query: str, user: str | None = "ann") -> list[str]:
     return [hit.text for hit in memory.knowledge("notes", user=user, counter=quarters).search(query, top_k=50)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["erase", "delete", "forget", "clear"])
 def test_what_is_erased_is_on_no_byte(tmp_path: Path, kind: str, how: str) -> None:

@@ -47,6 +47,7 @@ def traced() -> Iterator[Callable[[], tuple[int, int]]]:
         tracemalloc.stop()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", STORES)
 def test_a_pass_over_a_long_log_reads_pages(kind: str, tmp_path: Path) -> None:
     """Whatever goes through all of a log, or gives all of it, asks for no more rows at once than a page has."""
@@ -127,6 +128,7 @@ def test_an_import_holds_a_piece_of_what_it_stores(kind: str, tmp_path: Path) ->
     assert most < entries * size // 2, f"{most} bytes"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", ["messages", "langchain", "pydantic-ai"])
 def test_an_import_of_an_object_with_messages_holds_a_piece_of_it(shape: str, tmp_path: Path) -> None:
     """Of a document that is one object its messages are taken one by one, also with keys before and after them."""

@@ -209,6 +209,7 @@ def taken(session: Session) -> ExitStack:
         return begun.pop_all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(40))
 def test_no_two_turns_mix_though_the_clock_is_set(
     seed: int, tmp_path: Path, clock: FakeClock, stopwatch: Stopwatch

@@ -94,6 +94,7 @@ BESIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("most", range(1, 8))
 @pytest.mark.parametrize("what", BESIDE)
 @pytest.mark.parametrize("format", MESSAGES)

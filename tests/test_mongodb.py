@@ -67,7 +67,7 @@ class TestSecantusStore(OnALoop, LogConformance):
         return lambda clock: open_store(address, Threaded(), clock=clock)
 
 
-@pytest.mark.wide
+@pytest.mark.slow
 class TestBridgedSecantusStore(LogConformance):
     """And without one, as a synchronous memory uses it."""
 

@@ -119,6 +119,7 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", sorted(SHAPES))
 def test_an_item_with_an_odd_value_is_refused_or_sent_within_the_rules(kind: str) -> None:
     """Whatever stands under one of its keys: a list for an id of a call, a caller that names nothing."""

@@ -66,6 +66,7 @@ def test_an_open_thought_is_held_back_again_after_a_rewind(memory: Memory) -> No
     assert session.context(system="be kind", at=given.revision).messages == given.messages
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("options", "call"),
     [

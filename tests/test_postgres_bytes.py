@@ -56,6 +56,7 @@ def logged(address: str, sql: str, values: tuple[Any, ...]) -> int:
     return asyncio.run(least())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("filler", FILLERS)
 def test_an_append_logs_as_much_however_long_the_head_is(filler: str) -> None:
     """With 60 pins, named contexts or pseudonyms as much as with a few: what rarely changes stands in a value of its

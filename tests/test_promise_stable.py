@@ -87,6 +87,7 @@ def test_pins_and_usage_between_calls_leave_the_prefix(
         law_holds(contexts)
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(most=20), budget=st.integers(30, 200), conditions=st.booleans())
 def test_two_views_with_conditions_do_not_disturb_each_other(

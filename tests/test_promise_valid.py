@@ -20,6 +20,7 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 law = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(0, 300), request=strategies.requests)
 def test_a_context_breaks_no_rule_of_chat_completions(
@@ -81,6 +82,7 @@ def test_what_conditions_leave_is_valid(
             assert rules.faults(ctx.messages) == []
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(), budget=st.none() | st.integers(20, 300), data=st.data())
 def test_what_erasure_leaves_is_valid(
@@ -103,6 +105,7 @@ def test_what_erasure_leaves_is_valid(
         assert all(entry.erased and not entry.content for entry in tombstones if entry.seq in gone)
 
 
+@pytest.mark.sampled
 @law
 @given(log=strategies.logs(), data=st.data())
 def test_pins_leave_the_context_valid(kind: str, folder: Path, log: list[Any], data: st.DataObject) -> None:

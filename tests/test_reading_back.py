@@ -98,6 +98,7 @@ def test_messages_of_nothing(memory: Memory) -> None:
     assert memory.session("new").messages() == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @law
 @given(log=strategies.logs(), after=st.integers(0, 20), length=st.none() | st.integers(1, 20))

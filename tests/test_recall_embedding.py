@@ -93,6 +93,7 @@ def talked(memory: Memory) -> None:
     memory.session("t").add_user_message("keep: soup for lunch")
 
 
+@pytest.mark.sampled
 @EVERY
 def test_only_an_embedder_finds_by_meaning(place: Place) -> None:
     """The word of the question stands nowhere: nothing is found by words, and the nearest by meaning."""

@@ -196,6 +196,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, kind: str, how: str, while
         assert memory.session("s0").verify().ok
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", DAMAGE)
 def test_an_erasure_is_what_meets_the_damage(tmp_path: Path, how: str) -> None:
     """It erases, and what is left is found."""

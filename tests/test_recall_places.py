@@ -45,6 +45,7 @@ def finds(memory: Memory, word: str) -> bool:
 # --- a file that is given
 
 
+@pytest.mark.sampled
 def test_an_index_in_a_given_file_is_there_for_the_next_process(tmp_path: Path, address: str) -> None:
     """It is kept there, and what another has added since is found as well."""
     path = tmp_path / "index"

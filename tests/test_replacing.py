@@ -116,6 +116,7 @@ def test_a_call_whose_late_result_is_left_out_waits_again(between: list[Any]) ->
         assert session.verify().problems == ()
 
 
+@pytest.mark.sampled
 @kinds
 @law
 @given(**options)

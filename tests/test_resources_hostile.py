@@ -133,6 +133,7 @@ def attacks() -> Iterator[tuple[str, str, str]]:
         yield f"{number}: {str(keys)[:80]}", json.dumps({**base, **keys}), ".json"
 
 
+@pytest.mark.wide
 def test_every_attack_is_refused_in_bounded_time_and_memory(tmp_path: Path) -> None:
     """All of them in one process, of which the system takes more than its share away."""
     names = {}

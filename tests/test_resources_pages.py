@@ -33,6 +33,7 @@ def parsed(block: Block) -> object:
     return json.loads(block.body) if block.title.endswith(".json") else yaml.safe_load(block.body)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("block", FILES)
 def test_a_shown_file_is_accepted_by_the_schema(block: Block) -> None:
     """An editor marks nothing in it, until a key is misspelt."""
@@ -43,6 +44,7 @@ def test_a_shown_file_is_accepted_by_the_schema(block: Block) -> None:
     assert not validator.is_valid({**declared, "unheard_of": 1})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("block", FILES)
 def test_a_shown_file_loads_and_acts(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long conversation stays within its limits; one on a server loads, and is opened elsewhere."""

@@ -95,6 +95,7 @@ def test_an_address_that_is_none_is_told_without_its_password(kind: str, address
     assert SECRET not in f"{caught.value}{caught.value.__cause__}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "how"), cases(AWAY))
 def test_a_server_that_is_not_there_is_named_without_its_password(kind: str, how: str) -> None:
     """In no error, also not in those that are behind it, and in no representation; nothing is waited for for long."""
@@ -113,6 +114,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password(kind: str, how
     assert SECRET not in shown
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_keeps_from_a_server_is_told(kind: str) -> None:
@@ -160,6 +162,7 @@ persistence: {{type: {}, url: "{}", ttl: 24h}}
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_command_shows_a_password(

@@ -110,6 +110,7 @@ def test_nothing_acknowledged_is_lost_with_a_killed_writer(store: OnServer, kill
         assert session.verify().problems == ()
 
 
+@pytest.mark.sampled
 def test_nothing_acknowledged_is_lost_with_a_killed_server(server: Server, dice: random.Random) -> None:
     """It recovers when it is started again, and a memory that was open goes on."""
     said = list[str]()
@@ -168,6 +169,7 @@ def test_a_breaker_leaves_a_stopped_server_alone_and_tries_it_again(server: Serv
         assert [entry.text for entry in session.entries()] == ["before", "after"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_server_that_was_restarted_meanwhile_is_noticed_by_nobody(server: Server, how: str) -> None:
     """Connections that it has closed are made anew, for a read and for a write that was not sent."""

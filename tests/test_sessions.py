@@ -241,6 +241,7 @@ def test_interactions_are_a_human_message_and_what_follows(session: Session) -> 
     assert [each.open for each in session.interactions()] == [False] * 4
 
 
+@pytest.mark.sampled
 def test_interactions_are_read_page_by_page(session: Session) -> None:
     """Pages of any size have together what one list has, with the same numbers, whatever was rewound or erased; what
     is added to the last of them comes in no page, what comes after it does."""
@@ -311,6 +312,7 @@ def test_active_entries_are_what_the_newest_cut_keeps(memory: Memory) -> None:
     assert len(session.entries()) == 120
 
 
+@pytest.mark.sampled
 def test_the_figures_of_stats_add_up(memory: Memory) -> None:
     """Total entries are active plus compressed, whatever was cut, erased or cleared; tokens are counted once each."""
     session = memory.session("one", max_tokens=200, counter=quarters)
@@ -426,6 +428,7 @@ def test_usage_is_kept_and_summed(session: Session) -> None:
     assert session.stats().usage == usage
 
 
+@pytest.mark.sampled
 def test_reported_usage_scales_the_budget_at_the_next_cut(memory: Memory) -> None:
     """For a model without a public tokenizer the learned ratio holds from the next cut on, and not before."""
     session = memory.session("one", model="claude-sonnet-4-5", max_tokens=2000)
@@ -444,6 +447,7 @@ def test_reported_usage_scales_the_budget_at_the_next_cut(memory: Memory) -> Non
     assert given.tokens == pytest.approx(given.counted * 2, abs=1)
 
 
+@pytest.mark.sampled
 def test_reported_usage_never_scales_an_exact_counter(memory: Memory) -> None:
     """Where the model's tokenizer is public, reported usage changes no budget."""
     session = memory.session("one", model="gpt-4o", max_tokens=1000)

@@ -463,6 +463,7 @@ def gemini_events_of(draw: st.DrawFn, said: str, calls: list[dict[str, Any]]) ->
     return whole, [*map(chunk, (*texts, *asked)), chunk(finish_reason="STOP")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("format", "events_of"),
     [("openai", chat_events_of), ("anthropic", anthropic_events_of), ("gemini", gemini_events_of)],

@@ -222,6 +222,7 @@ def test_what_is_known_of_tokens_changes_nothing():
     assert {"ann@x.org", "Bob's"} < known.keys()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "piece",
     ["a", "A", "1", '"', "a.", "a/", "A ", "1,", ",111", "May ", "1 ", "a@", "://", "<", "\ud800", "A b. ", "'", "'a"],

@@ -281,6 +281,7 @@ def done_to_one(memory: Memory, name: str, verb: str, other: Memory) -> None:
     assert verb in UNCHANGED or all_of(one) != own
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("memory", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("verb", CHANGES)
 def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) -> None:

@@ -79,6 +79,7 @@ class Cancelled:
         raise AssertionError
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("atomic", [False, True])
 def test_a_cancelled_turn_gives_its_lease_back(place: tuple[str, dict[str, Any]], how: str, atomic: bool) -> None:

@@ -23,6 +23,7 @@ from vendors import VENDORS
 law = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:the usage of what was added:palimpsest.PalimpsestWarning")
 @pytest.mark.parametrize("vendor", VENDORS)
 @law
@@ -42,6 +43,7 @@ def test_what_is_sent_after_an_answer_is_what_a_request_may_hold(vendor: str, da
         assert one.faults(session.context().messages) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore:the usage of what was added:palimpsest.PalimpsestWarning")
 @pytest.mark.parametrize("vendor", VENDORS)
 @law

@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("mode", "point"), POINTS, ids=[f"{mode} {point}" for mode, point in POINTS])
 def test_what_a_killed_process_leaves_behind_is_clean(tmp_path: Path, folder: Path, mode: str, point: str) -> None:
     """Killed before or after a commit, in the summarizer or in an export; also when the store is opened again."""
