@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from palimpsest import Memory
@@ -52,6 +55,30 @@ def child(work: Any) -> int:
 
 def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def imports(address: str, encrypted: str, folder: str) -> None:
+    """A thread is in the middle of importing a module, which takes its time; the child imports that, too."""
+    name, begun = "takes_its_time", Path(folder) / "begun"
+    (Path(folder) / f"{name}.py").write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(0.2)\n")
+    sys.path.insert(0, folder)
+    with opened(address, encrypted) as memory:
+        memory.session(SESSION).add_user_message("parent")
+        thread = threading.Thread(target=importlib.import_module, args=(name,))
+        thread.start()
+        while not begun.exists():
+            time.sleep(0.001)
+
+        def work() -> None:
+            signal.alarm(20)  # a child that waits for ever is killed by it
+            importlib.import_module(name)
+            with opened(address, encrypted) as own:
+                own.session(SESSION).add_user_message("child")
+
+        pid = child(work)
+        thread.join()
+        say(ended(pid))
+    say(texts(address, encrypted))
 
 
 def outlives(address: str, encrypted: str) -> None:
@@ -186,7 +213,7 @@ def again(address: str, encrypted: str) -> None:
     memory.close()
 
 
-MODES = {mode.__name__: mode for mode in (outlives, started, beside, stuck, again)}
+MODES = {mode.__name__: mode for mode in (imports, outlives, started, beside, stuck, again)}
 
 if __name__ == "__main__":
     MODES[sys.argv[1]](*sys.argv[2:])

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from openai_server import fails
-from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory
+from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory, PalimpsestError
 from palimpsest.integrations import anthropic, google, openai
 from palimpsest.sessions.sync import Session
 from processes import at_once
@@ -64,7 +65,7 @@ def _said(text: str) -> list[dict[str, Any]]:
 def _asks(path: str, **options: Any) -> Callable[..., Any]:
     def ask(client: Any, new: Any, **more: Any) -> Any:
         given = {("input" if "responses" in path else "contents" if "models" in path else "messages"): new}
-        return attrgetter(path)(client)(**options, **given, **more)
+        return attrgetter(path)(client)(**{**options, **given, **more})
 
     return ask
 
@@ -226,6 +227,46 @@ def test_what_came_of_an_interrupted_stream_may_be_dropped(way: Way, streamed: S
         way.ask(remembering, way.says("Which gate?"))
 
     assert spoken(session) == ONCE
+
+
+LIMITS: dict[str, Callable[[object], dict[str, Any]]] = {
+    "openai": lambda value: {"max_completion_tokens": value},
+    "openai-responses": lambda value: {"max_output_tokens": value},
+    "anthropic": lambda value: {"max_tokens": value},
+    "gemini": lambda value: {"config": {"max_output_tokens": value}},
+}
+"""How a call says of how many tokens the answer may be."""
+
+
+def test_a_call_that_makes_no_sense_is_refused_by_name_and_changes_nothing(way: Way, session: Session) -> None:
+    """Be it a range of a billion in the place of messages, or a number of tokens that is none: nothing is sent, and
+    nothing is in the log."""
+    many = range(10**9)
+    limits = [LIMITS[way.format](value) for value in ("900", many, 1.5, True)]
+    with StreamServer() as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        for odd in (many, bytearray(b"hello"), memoryview(b"hello")):
+            with pytest.raises(PalimpsestError, match=way.sent):
+                way.ask(remembering, odd)
+        for more in limits:
+            with pytest.raises(ConfigError, match=r"max_\w*tokens"):
+                way.ask(remembering, way.says("Which gate?"), **more)
+
+        assert not server.asked
+    assert session.entries() == []
+    assert not session.in_turn
+
+
+@pytest.mark.parametrize("name", ["chat", "responses"])
+def test_an_option_that_is_no_truth_is_left_to_the_client(name: str, session: Session) -> None:
+    """An array has none: who gives one for `stream` is not told of arrays by us."""
+    way = WAYS[name]
+    with StreamServer() as server, way.opened(server, False) as client:
+        with pytest.raises(Exception, match=r"(?i)serializable|stream|array|json"):
+            list(way.stream(way.remember(client, session), way.says("Which gate?"), stream=np.array([1, 2])))
+        assert not server.asked
+    assert not session.in_turn
 
 
 HELPERS = {

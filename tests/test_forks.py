@@ -47,6 +47,14 @@ def test_a_child_keeps_what_it_was_acknowledged(where: list[str]) -> None:
     assert texts == ["parent", "child before", "child after"]
 
 
+def test_a_child_can_import_what_a_thread_was_importing(where: list[str], tmp_path: Path) -> None:
+    """It would wait for ever for that thread, which is not in it. What verbs need late is imported so, too."""
+    code, texts = ran("imports", *where, tmp_path)
+
+    assert code == 0
+    assert texts == ["parent", "child"]
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_of_multiprocessing_keep_theirs(where: list[str], method: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from palimpsest import AsyncSession, Session
-from palimpsest.integrations.asking import Asked, listed, only_new, part_of, system_of, texts_of, tools_of
+from palimpsest.integrations.asking import Asked, listed, only_new, part_of, system_of, texts_of, tokens_of, tools_of
 from palimpsest.integrations.base import Vendor, remembered
 from palimpsest.types import CutOff
 
@@ -24,7 +24,7 @@ class _Messages:
         only_new(messages, ("user", "system"), "messages")
         system = system_of(texts_of(given.get("system"), "system"))
         tools, marks = tools_of(given.get("tools"), "tools"), given.get("cache_control") is None
-        return Asked(messages, system, tools, given.get("model"), given.get("max_tokens"), marks)
+        return Asked(messages, system, tools, given.get("model"), tokens_of(given, "max_tokens"), marks)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
+from palimpsest.log import values
 
 Kind: TypeAlias = Literal["create", "whole", "stream", "helper"]
 """How a method answers: as `stream=` says, at once, in pieces, or by a helper around a stream."""
@@ -59,11 +60,15 @@ def part_of(thing: object, *names: str) -> Any:
     return None
 
 
+NO_LISTS = (str, bytes, bytearray, memoryview, range)
+"""Sequences that hold no messages, and no parts: one may have a billion numbers."""
+
+
 def listed(value: object, where: str) -> list[Any]:
     """A list of messages. Raises ConfigError for what is none."""
     if value is None:
         return []
-    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+    if isinstance(value, (*NO_LISTS, Mapping)) or not hasattr(value, "__iter__"):
         raise ConfigError(where, value, "a list of the messages that are new")
     return list(value)
 
@@ -118,7 +123,7 @@ def system_of(texts: Sequence[str]) -> str | None:
 def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
     """Tools as mappings, to be counted. Raises ConfigError for functions and the like, which a client might run."""
     found = list[Mapping[str, Any]]()
-    for i, tool in enumerate(value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()):
+    for i, tool in enumerate(value if isinstance(value, Sequence) and not isinstance(value, NO_LISTS) else ()):
         plain = tool if isinstance(tool, Mapping) else _dumped(tool)
         if plain is None:
             raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")
@@ -134,11 +139,27 @@ def _dumped(tool: object) -> Mapping[str, Any] | None:
     return plain
 
 
+def is_on(value: object) -> bool:
+    """Whether an option is given, and not off. Any value may be asked, also one that is no truth, such as an array."""
+    return not (value is None or (isinstance(value, bool | int) and not value))
+
+
+def tokens_of(given: object, *names: str, where: str = "") -> int | None:
+    """The most tokens that the answer may have; None where the call does not say. Raises ConfigError for no number."""
+    for name in names:
+        value = part_of(given, name)
+        if value is not None and not values.is_whole(value):
+            raise ConfigError(f"{where}{name}", value, "a whole number of tokens, or nothing")
+        if value is not None:
+            return int(value)
+    return None
+
+
 def refuse(given: object, *refused: str, why: str) -> None:
     """Raise ConfigError for an option that has the provider remember, too, or answer elsewhere."""
     for name in refused:
         value = part_of(given, name)
-        if value not in (None, False):
+        if is_on(value):
             raise ConfigError(name, value, f"nothing, since {why}: leave it out")
 
 
@@ -146,5 +167,5 @@ def one_answer(given: object, *names: str, where: str = "") -> None:
     """Raise ConfigError where several answers are asked for."""
     for name in names:
         value = part_of(given, name)
-        if value not in (None, 1):
+        if not (value is None or (values.is_whole(value) and value == 1)):
             raise ConfigError(f"{where}{name}", value, "1, since a conversation goes on with one answer")

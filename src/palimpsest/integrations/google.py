@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from palimpsest import AsyncSession, Session
-from palimpsest.integrations.asking import Asked, one_answer, only_new, part_of, system_of, texts_of, tools_of
+from palimpsest.integrations.asking import (
+    NO_LISTS,
+    Asked,
+    one_answer,
+    only_new,
+    part_of,
+    system_of,
+    texts_of,
+    tokens_of,
+    tools_of,
+)
 from palimpsest.integrations.base import Vendor, remembered
 from palimpsest.types import CutOff
 
@@ -26,7 +36,7 @@ class _Contents:
         only_new(contents, ("user", "function", "tool"), "contents")
         system = part_of(config, "system_instruction", "systemInstruction")
         tools = tools_of(part_of(config, "tools"), "config.tools")
-        answer = part_of(config, "max_output_tokens", "maxOutputTokens")
+        answer = tokens_of(config, "max_output_tokens", "maxOutputTokens", where="config.")
         texts = texts_of(system, "config.system_instruction")
         return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents")
 
@@ -56,7 +66,7 @@ def _contents(value: object) -> list[Any]:
         return []
     found = list[Any]()
     parts: list[Any] | None = None
-    for one in value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]:
+    for one in value if isinstance(value, Sequence) and not isinstance(value, NO_LISTS) else [value]:
         if part_of(one, "parts") is not None or part_of(one, "role") is not None:
             found.append({"role": "user", **one} if isinstance(one, Mapping) else _with_role(one))
             parts = None

@@ -17,6 +17,7 @@ from palimpsest.integrations.asking import (
     refuse,
     system_of,
     texts_of,
+    tokens_of,
     tools_of,
     without_system,
 )
@@ -37,7 +38,7 @@ class _Chat:
         texts, messages = without_system(every := listed(given.get("messages"), "messages"), "messages")
         first = len(every) - len(messages)
         only_new(messages, ("user", "tool", "system", "developer"), "messages", first)
-        answer, tools = part_of(given, "max_completion_tokens", "max_tokens"), tools_of(given.get("tools"), "tools")
+        answer, tools = tokens_of(given, "max_completion_tokens", "max_tokens"), tools_of(given.get("tools"), "tools")
         return Asked(messages, system_of(texts), tools, given.get("model"), answer, first=first)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class _Responses:
                 raise InvalidEntry(f"input[{i}]", f"is of the model ({kind}): {SAYS_NEW}")
         system = system_of([*texts_of(given.get("instructions"), "instructions"), *texts])
         tools = tools_of(given.get("tools"), "tools")
-        answer = given.get("max_output_tokens")
+        answer = tokens_of(given, "max_output_tokens")
         return Asked(items, system, tools, given.get("model"), answer, where="input", first=first)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:

@@ -4,11 +4,16 @@ SQLite keeps the locks of a process in its memory. A child that inherits it beli
 and writes into a journal that the parent removes; and a file lock (flock) that is inherited lasts until the child ends.
 So nothing may be held or open while the process is copied. A store that cannot let go in time is remembered by device
 and inode: the child is refused that file, by name.
+
+Python keeps a lock of each module that is being imported. A child inherits that of another thread's import for ever,
+and what verbs need late is imported when they need it. So a fork waits for imports, too.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from _thread import LockType, allocate_lock, get_ident
 from _weakref import ref  # `weakref` costs a cold start a millisecond
 from functools import partial
@@ -20,6 +25,10 @@ from palimpsest.runtime.threads import CALL, unbroken
 
 PATIENCE = 10.0
 """Seconds that a fork waits for what other threads have begun in a store."""
+
+
+IMPORT, GLANCE = 1.0, 0.001
+"""Seconds that it waits for what other threads import, and between two looks at that. A program may be one import."""
 
 
 class Holder(Protocol):
@@ -93,8 +102,20 @@ def _take(lock: LockType, patience: float) -> bool:
 
 
 def _before() -> None:
-    if _ready and (get_ident(), _one) in _held:
-        return
+    if not (_ready and (get_ident(), _one) in _held):
+        _let_go()
+    until = time.monotonic() + IMPORT
+    while _others_import() and time.monotonic() < until:
+        time.sleep(GLANCE)
+
+
+def _others_import() -> bool:
+    """Whether another thread is importing a module, by the locks that Python keeps of such."""
+    locks = [one() for one in list(getattr(sys.modules["_frozen_importlib"], "_module_locks", {}).values())]
+    return any(getattr(lock, "owner", None) not in (None, get_ident()) for lock in locks)
+
+
+def _let_go() -> None:
     _take(_one, -1)
     _stuck[:] = [store for one in _watched if (store := one()) is not None]
     for store in tuple(_stuck):
