@@ -26,7 +26,6 @@ from palimpsest.runtime.threads import CALL, unbroken
 PATIENCE = 10.0
 """Seconds that a fork waits for what other threads have begun in a store."""
 
-
 IMPORT, GLANCE = 1.0, 0.001
 """Seconds that it waits for what other threads import, and between two looks at that. A program may be one import."""
 
@@ -102,8 +101,15 @@ def _take(lock: LockType, patience: float) -> bool:
 
 
 def _before() -> None:
-    if not (_ready and (get_ident(), _one) in _held):
-        _let_go()
+    if _ready and (get_ident(), _one) in _held:
+        return
+    _take(_one, -1)
+    _stuck[:] = [store for one in _watched if (store := one()) is not None]
+    for store in tuple(_stuck):
+        if all(_take(lock, PATIENCE) for lock in store.locks):
+            store.let_go()
+            _stuck.remove(store)
+    _ready.append(True)
     until = time.monotonic() + IMPORT
     while _others_import() and time.monotonic() < until:
         time.sleep(GLANCE)
@@ -113,16 +119,6 @@ def _others_import() -> bool:
     """Whether another thread is importing a module, by the locks that Python keeps of such."""
     locks = [one() for one in list(getattr(sys.modules["_frozen_importlib"], "_module_locks", {}).values())]
     return any(getattr(lock, "owner", None) not in (None, get_ident()) for lock in locks)
-
-
-def _let_go() -> None:
-    _take(_one, -1)
-    _stuck[:] = [store for one in _watched if (store := one()) is not None]
-    for store in tuple(_stuck):
-        if all(_take(lock, PATIENCE) for lock in store.locks):
-            store.let_go()
-            _stuck.remove(store)
-    _ready.append(True)
 
 
 def _release() -> None:
