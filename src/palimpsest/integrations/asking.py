@@ -123,7 +123,7 @@ def system_of(texts: Sequence[str]) -> str | None:
 def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
     """Tools as mappings, to be counted. Raises ConfigError for functions and the like, which a client might run."""
     found = list[Mapping[str, Any]]()
-    for i, tool in enumerate(value if isinstance(value, Sequence) and not isinstance(value, NO_LISTS) else ()):
+    for i, tool in enumerate(value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()):
         plain = tool if isinstance(tool, Mapping) else _dumped(tool)
         if plain is None:
             raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")
