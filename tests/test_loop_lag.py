@@ -132,6 +132,9 @@ async def searches(slices: Slices, folder: Path, turns: int, **options: Any) -> 
         await note("erase of what is indexed", lambda: session.erase(ids))
         await note("forget of what is indexed", lambda: memory.forget(matches="weighed again on Thursday"))
         await note("delete_session of what is indexed", lambda: memory.delete_session("s"))
+        await memory.session("t").add(words)
+        await memory.recall(QUERY)
+        await note("close", memory.close)
 
 
 async def works(slices: Slices, folder: Path, turns: int) -> None:

@@ -7,7 +7,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from palimpsest.errors import StoreUnavailable
+from palimpsest.errors import PalimpsestError, StoreUnavailable
 from palimpsest.recall.follower import Follower
 from palimpsest.recall.fts import File, FtsIndex, has_fts5
 from palimpsest.recall.identity import recognise
@@ -137,6 +137,15 @@ class Indexes:
         """Let go of what is open."""
         for file in self._file:
             file.close()
+
+    async def end(self) -> None:
+        """The same in a thread: what was written last goes to its file then."""
+        try:
+            self._store.check()
+        except PalimpsestError:  # this process has inherited it, without the threads
+            self.close()
+        else:
+            await self._runner.read(self.close)
 
 
 def _file_of(store: Store, path: str | None) -> File:

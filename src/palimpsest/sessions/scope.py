@@ -343,7 +343,7 @@ async def _closed(store: Store, held: Sequence[Lease], counts: Sequence[Unstored
     """Give back leases, store counts that are still to be stored, as far as that can be done now; close the store."""
     await end_all(held)
     for one in made.values():
-        one.close()
+        await one.end()
     if counts:
         with suppress(PalimpsestError):  # they can be made again
             await store.together(partial(stored, store, counts))
