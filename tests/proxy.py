@@ -24,6 +24,7 @@ class Network:
         self._once: How | None = None
         self._flows = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
         self.port = 0
 
     def becomes(self, how: How) -> None:
@@ -47,11 +48,13 @@ class Network:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self._writers.append(to_client)
         try:
             from_server, to_server = await asyncio.open_connection("127.0.0.1", self._to)
         except OSError:
             to_client.close()
             return
+        self._writers.append(to_server)
         both = to_client, to_server
         ways: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, tuple[How, ...]]] = [
             (from_client, to_server, ("stalls", "drops")),
@@ -88,6 +91,9 @@ class Network:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()  # closed in the next turn of the loop, and not by the collector in another test
+        await asyncio.sleep(0)
 
 
 @contextmanager
