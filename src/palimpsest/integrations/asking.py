@@ -139,9 +139,12 @@ def _dumped(tool: object) -> Mapping[str, Any] | None:
     return plain
 
 
-def is_on(value: object) -> bool:
-    """Whether an option is given, and not off. Any value may be asked, also one that is no truth, such as an array."""
-    return not (value is None or (isinstance(value, bool | int) and not value))
+def streams_of(given: Mapping[str, Any]) -> bool:
+    """Whether a call asks for the answer in pieces. Raises ConfigError for what says neither."""
+    value = given.get("stream")
+    if not (value is None or isinstance(value, bool | int)):
+        raise ConfigError("stream", value, "True or False")
+    return bool(value)
 
 
 def tokens_of(given: object, *names: str, where: str = "") -> int | None:
@@ -159,7 +162,7 @@ def refuse(given: object, *refused: str, why: str) -> None:
     """Raise ConfigError for an option that has the provider remember, too, or answer elsewhere."""
     for name in refused:
         value = part_of(given, name)
-        if is_on(value):
+        if not (value is None or (isinstance(value, bool | int) and not value)):  # an array is no truth
             raise ConfigError(name, value, f"nothing, since {why}: leave it out")
 
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
-from palimpsest.integrations.asking import Asked, Dialect, Kind, is_on
+from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of
 from palimpsest.integrations.streams import AsyncEvents, AsyncHelper, Events, Helper, OpenAnswer, entered, ready
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.runner import drive
@@ -195,7 +195,7 @@ class _Call:
         self._session, self._cut_off = cast("Any", memory.session), memory.cut_off
         self._dialect, self._send, self._given, self._kind = dialect, send, given, kind
         self._asynchronous = asynchronous
-        self.streams = kind in ("stream", "helper") or (kind == "create" and is_on(given.get("stream")))
+        self.streams = kind in ("stream", "helper") or (kind == "create" and streams_of(given))
         self._line = _lines.setdefault(memory.session, _Line(asynchronous=asynchronous))
 
     async def answered(self) -> Any:
