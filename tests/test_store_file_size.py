@@ -20,6 +20,9 @@ from palimpsest.log.entry import moment
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump, Store
+from palimpsest.stores.backend import Named
+from palimpsest.stores.file.lines import RowLine
+from palimpsest.stores.file.table import WIDTH, Table
 from palimpsest.testing import FakeClock
 from tallies import summed
 
@@ -327,3 +330,34 @@ def test_an_expired_entry_goes_whoever_has_written_it(store: Store, folder: Path
     assert drive(other.scrub()).remains == ()
 
     assert b"sesame" not in everything(folder)
+
+
+def test_what_is_remembered_of_a_row_is_small() -> None:
+    """Where it lies, and its id once: 163 bytes. Lists of keys for each id, and a dictionary of ids beside, are 272."""
+    rows = 20_000
+    tracemalloc.start()
+    table = Table(fleeting=False)
+    try:
+        for key in range(rows):
+            table.put(RowLine(key, 900, f"01a22465-fbcd-71e1-825e-{key:012x}", None), key * 1000 << WIDTH | 900)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 200 * rows
+
+
+def test_an_id_finds_the_rows_that_have_it_now() -> None:
+    """One that was given to two rows finds both; one whose row has another by now, or is gone, finds none."""
+    table = Table(fleeting=False)
+    for key, id in ((1, "a"), (3, "b"), (2, "a"), (4, "c"), (3, "d"), (5, ""), (4, "c")):
+        table.put(RowLine(key, 9, id, None), key << WIDTH | 9)
+    table.drop(4, 4)
+
+    def found(*ids: str) -> list[int]:
+        return [table.keys[i] for i in table.meant(Named("entry", ids))]
+
+    assert [table.names[i] for i in range(len(table.keys))] == ["a", "a", "d", ""]
+    assert (found("a"), found("b"), found("c"), found("d", "a")) == ([1, 2], [], [], [1, 2, 3])
+    table.put(RowLine(4, 9, "c", None), 4 << WIDTH | 9)
+    assert found("c") == [4]

@@ -1,7 +1,7 @@
 """What one home's log holds, as far as it was read: where each row lies in the file, and the heads.
 
-Eight bytes for a row's key and eight for its place. What is behind the last line that was read is read when somebody
-looks again; where another file has taken the log's place, or its end was taken back, all of it is.
+Eight bytes for a row's key, eight for its place, and its id. What is behind the last line that was read is read when
+somebody looks again; where another file has taken the log's place, or its end was taken back, all of it is.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
@@ -253,11 +254,11 @@ class Home:
         if table is None:
             return []
         meant = table.meant(ask)
-        keys, spots, ids, due = table.keys, table.spots, table.names.get, table.due.get
+        keys, spots, names, due = table.keys, table.spots, table.names, table.due.get
         texts = self._texts(fd, [spots[i] for i in meant])
         try:
             return [
-                (key := keys[i], value_of(text, bool(spots[i] & OURS)), ids(key, ""), due(key))
+                (key := keys[i], value_of(text, bool(spots[i] & OURS)), names[i], due(key))
                 for i, text in zip(meant, texts, strict=True)
             ]
         except ValueError as fault:
@@ -298,12 +299,8 @@ class Home:
         for (space, name, title), table in self.tables.items():
             for first in range(0, len(table.keys), TOGETHER):
                 part = slice(first, first + TOGETHER)
-                rows = [
-                    writing.shown(_row(table, key, spot), text)
-                    for key, spot, text in zip(
-                        table.keys[part], table.spots[part], self._texts(fd, table.spots[part]), strict=True
-                    )
-                ]
+                lines = map(partial(_row, table), range(first, min(part.stop, len(table.keys))))
+                rows = list(map(writing.shown, lines, self._texts(fd, table.spots[part])))
                 writing.steps.append(StepLine(space, name, put={title: rows}))
                 file.write(writing.line(at, fleeting=table.fleeting))
 
@@ -336,9 +333,10 @@ class Home:
         return data
 
 
-def _row(table: Table, key: int, spot: int) -> RowLine:
+def _row(table: Table, i: int) -> RowLine:
+    key, spot = table.keys[i], table.spots[i]
     size = -length_of(spot) if spot & OURS else length_of(spot)
-    return RowLine(key, size, table.names.get(key, ""), table.due.get(key))
+    return RowLine(key, size, table.names[i], table.due.get(key))
 
 
 def seen_in(there: tuple[Home, int] | None, ask: Ask) -> Seen:

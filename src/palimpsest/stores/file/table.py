@@ -15,17 +15,19 @@ OURS, WIDTH = 1 << 28, 29
 
 
 class Table:
-    """The rows of a table, by key: where their values lie; and the keys of ids, some of which may be gone.
+    """The rows of a table, by key: where their values lie, and their ids.
 
-    One that is `fleeting` has only what may be lost.
+    `first` and `others` are keys that ids were given to, some of which may have another by now, or be gone: hardly any
+    id has two. One that is `fleeting` has only what may be lost.
     """
 
-    __slots__ = ("due", "fleeting", "ids", "keys", "names", "spots")
+    __slots__ = ("due", "first", "fleeting", "keys", "names", "others", "spots")
 
     def __init__(self, fleeting: bool) -> None:
         self.keys, self.spots, self.fleeting = array("q"), array("Q"), fleeting
-        self.ids: dict[str, list[int]] = {}
-        self.names: dict[int, str] = {}
+        self.names: list[str] = []
+        self.first: dict[str, int] = {}
+        self.others: dict[str, list[int]] = {}
         self.due: dict[int, int] = {}
 
     def put(self, row: RowLine, spot: int) -> int:
@@ -35,19 +37,19 @@ class Table:
         if not keys or key > keys[-1]:
             keys.append(key)
             self.spots.append(spot)
+            self.names.append(id)
         else:
             i = bisect_left(keys, key)
             if keys[i] == key:
                 before = length_of(self.spots[i])
-                self.spots[i] = spot
+                self.spots[i], self.names[i] = spot, id
                 self.due.pop(key, None)
-                self.names.pop(key, None)
             else:
                 keys.insert(i, key)
                 self.spots.insert(i, spot)
-        if id:
-            self.ids.setdefault(id, []).append(key)
-            self.names[key] = id
+                self.names.insert(i, id)
+        if id and self.first.setdefault(id, key) != key:
+            self.others.setdefault(id, []).append(key)
         if expires is not None:
             self.due[key] = expires
         return before
@@ -56,10 +58,9 @@ class Table:
         """Forget the rows of a span of keys; return how many bytes they have."""
         begin, end = self.among(low, high)
         gone = sum(map(length_of, self.spots[begin:end]))
-        for some in (self.due, self.names):
-            for key in self.keys[begin:end] if some else ():
-                some.pop(key, None)
-        del self.keys[begin:end], self.spots[begin:end]
+        for key in self.keys[begin:end] if self.due else ():
+            self.due.pop(key, None)
+        del self.keys[begin:end], self.spots[begin:end], self.names[begin:end]
         return gone
 
     def among(self, low: int, high: int) -> tuple[int, int]:
@@ -73,9 +74,14 @@ class Table:
     def meant(self, ask: Range | Named) -> Sequence[int]:
         """The numbers of the rows that are asked for, in that order."""
         if isinstance(ask, Named):
-            keys = sorted({key for id in ask.ids for key in self.ids.get(id, ()) if self.names.get(key) == id})
-            return [i for key in keys for i in range(*self.among(key, key))]
+            return sorted({i for id in ask.ids for i in self._named(id)})
         return in_spans(ask, lambda low, high: range(*self.among(low, high)))
+
+    def _named(self, id: str) -> list[int]:
+        """The numbers of the rows that have an id."""
+        first = self.first.get(id)
+        keys = () if first is None else (first, *self.others.get(id, ()))
+        return [i for key in keys for i in range(*self.among(key, key)) if self.names[i] == id]
 
 
 def length_of(spot: int) -> int:
