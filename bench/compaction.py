@@ -11,6 +11,7 @@ that has its summary made anew on each turn once the window is full.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -170,8 +171,10 @@ def showing(folder: Path, length: int, calls: int) -> dict[str, float]:
     window = some(SHOWN, seed=501)
     with scratch(folder) as own, Memory.open(own / "with.db") as one, Memory.open(own / "without.db") as other:
         session, plain = (memory.session(SESSION, max_tokens=BUDGET) for memory in (one, other))
-        session.add([message for turn in history(200) for message in turn])
-        session.compact(Summarize(max_summary_tokens=length))
+        earlier = history(200)
+        session.add([message for turn in earlier for message in turn])
+        session.compact(Summarize(interaction_keep=1, max_summary_tokens=length))
+        plain.add(earlier[-1])
         for turn in window:
             session.add(turn)
             plain.add(turn)
@@ -191,8 +194,11 @@ def calls(turns: Sequence[Turn]) -> dict[str, float]:
     prompts: list[str] = []
 
     def summarizer(prompt: str) -> str:
+        """Sentences of the source without numbers: one would be asked again for a text that says nothing of it, or for
+        numbers of its last one."""
         prompts.append(prompt)
-        return SAID
+        source = prompt.rpartition("</source-")[0]
+        return " ".join(re.findall(r"(?<=\. )[A-Z][^.\d]+\.", source))[-len(SAID) :].partition(". ")[2]
 
     with Memory.open("memory://") as memory:
         once = Ladder(cod_max_loops=0, triggers=Triggers(threshold=1.0))
