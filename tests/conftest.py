@@ -33,7 +33,7 @@ from writer import quarters
 
 EMBEDDED = ("memory", "sqlite", pytest.param("file", marks=pytest.mark.wide))
 
-SAMPLES = 8
+SAMPLES = 4
 """How many parameters of a test that is long for each of them `.ci/run` has, beside the first."""
 
 COMPILED = pytest.StashKey[str]()

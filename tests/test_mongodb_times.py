@@ -136,7 +136,7 @@ def test_a_call_that_waits_too_long_ends_and_says_what_it_does_not_know() -> Non
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_any_batches_do_what_they_do_in_memory(seed: int) -> None:
     """Rows and heads after many random batches of two are those of dictionaries, be they in tails or buckets."""
     dice = random.Random(seed)

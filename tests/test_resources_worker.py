@@ -30,7 +30,11 @@ FEW, MANY = 2, 6
 
 
 @pytest.fixture(
-    params=["sqlite", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("postgres", "redis", "mongodb"))]
+    params=[
+        "sqlite",
+        *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("postgres", "redis")),
+        pytest.param("mongodb", marks=pytest.mark.slow),
+    ]
 )
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store that others can open, too."""

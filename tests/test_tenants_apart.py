@@ -269,9 +269,9 @@ def test_what_one_tenant_reads_is_its_own(memory: Memory) -> None:
     assert "one writes" in given["memory.recall"]
 
 
-def done_to_one(memory: Memory, name: str, verb: str, other: Memory) -> None:
-    """See that what is done to a tenant of this name changes nothing of another's."""
-    one, before = filled(memory, name), all_of(other)
+def done_to_one(memory: Memory, name: str, verb: str, other: Memory, before: object) -> None:
+    """See that what is done to a tenant of this name changes nothing of another's, which has what it had before."""
+    one = filled(memory, name)
     own = all_of(one)
     assert "other" not in repr(own)
 
@@ -286,7 +286,9 @@ def done_to_one(memory: Memory, name: str, verb: str, other: Memory) -> None:
 @pytest.mark.parametrize("verb", CHANGES)
 def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) -> None:
     """Its sessions, facts, documents and contexts are what they were, and a lease of the same name is still held."""
-    done_to_one(memory, "one", verb, filled(memory, "other"))
+    other = filled(memory, "other")
+
+    done_to_one(memory, "one", verb, other, all_of(other))
 
     assert drive(memory.store.lease("other", "lease", "somebody", 1)) is None
 
@@ -295,9 +297,10 @@ def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) 
 def test_what_tenants_do_others_do_not_see(memory: Memory) -> None:
     """The same for all verbs, each done to a tenant of its own."""
     other = filled(memory, "other")
+    before = all_of(other)
 
     for number, verb in enumerate(CHANGES):
-        done_to_one(memory, f"one {number}", verb, other)
+        done_to_one(memory, f"one {number}", verb, other, before)
 
 
 def test_a_sweep_is_of_one_tenant(memory: Memory, clock: FakeClock) -> None:
