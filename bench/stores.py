@@ -74,7 +74,7 @@ def main() -> int:
     """Measure and print."""
     given = arguments(__doc__ or "", calls=200)
     figures = []
-    for kind in ("memory", "sqlite", "file", *KINDS):
+    for kind in ("memory", "sqlite", "file", "postgres", "redis", "mongodb"):
         try:
             found = over_runs(given.runs, lambda kind=kind: measured(kind, given.calls))
         except Unavailable as why:
