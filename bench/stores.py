@@ -78,7 +78,7 @@ def main() -> int:
         try:
             found = over_runs(given.runs, lambda kind=kind: measured(kind, given.calls))
         except Unavailable as why:
-            print(f"{kind}: left out, {why}")
+            print(f"{kind}: left out, {why}", file=sys.stderr)
             continue
         names = {
             "add": "a turn is added",

@@ -1,4 +1,4 @@
-"""Each benchmark of embedded stores runs to its end, with little work: what it says of speed is nothing then."""
+"""Benchmarks that need no data, and no server but those of the tests, run to their end with little work."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ LITTLE: dict[str, tuple[str, ...]] = {
     "context": ("--calls", "5", "--large", "2000"),
     "encryption": ("--turns", "20", "--calls", "5"),
     "erasing": ("--large", "1000"),
+    "firefly": (),
     "indexing": ("--large", "1000"),
     "large": ("--large", "1000"),
     "loop": ("--entries", "200", "--megabytes", "0.5"),
@@ -26,6 +27,7 @@ LITTLE: dict[str, tuple[str, ...]] = {
     "resources": (),
     "search": ("--large", "2000"),
     "sessions": ("--cycles", "4"),
+    "storage": (),
     "stores": ("--calls", "20"),
     "workers": ("--sessions", "50"),
     "working": (),
@@ -35,11 +37,13 @@ LITTLE: dict[str, tuple[str, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LITTLE)
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    """Its figures are told for a program, and no warning beside them."""
+    """Its figures are told for a program, and no warning beside them. What it says of speed is nothing, then."""
     command = [sys.executable, str(BENCH / f"{name}.py"), "--runs", "1", "--json", "--disk", str(tmp_path)]
 
     done = subprocess.run([*command, *LITTLE[name]], capture_output=True, text=True, check=False)
 
+    if ": left out, " in done.stderr:
+        pytest.skip(done.stderr.strip())
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)
 
