@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -87,3 +90,27 @@ def test_what_is_kept_apart_is_put_back(text: str, metadata: dict[str, Any], lim
 
     again = unpack(whole(slim, large))
     assert (again.content, again.metadata) == (text, metadata)
+
+
+def _run(script: str, *arguments: str) -> str:
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_what_is_read_is_known_when_its_module_is_imported() -> None:
+    """Its fields, to `msgspec`: two threads that both read the first of a class would end the process."""
+    told = json.loads(_run("kinds_process.py"))
+
+    assert len(told["read"]) > 15
+    assert told["late"] == []
+    assert told["unknown"] == []
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("number", range(40))
+def test_threads_may_all_be_the_first_to_read(number: int, tmp_path: Path) -> None:
+    """A new process whose threads change turns at every step."""
+    url = f"sqlite:///{tmp_path}/log.db"
+    _run("first_readers.py", url)
+
+    assert _run("first_readers.py", url) == "read\n"

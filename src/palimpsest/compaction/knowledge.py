@@ -11,6 +11,7 @@ import msgspec
 from palimpsest.context.conditions import parse
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
+from palimpsest.log.codec import ready
 from palimpsest.log.ids import is_id
 
 SearchType: TypeAlias = Literal["similarity", "mmr", "keyword", "hybrid"]
@@ -75,6 +76,9 @@ class TextSplitter(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
                 raise ConfigError("separators", given, f"a list of at most {MOST_SEPARATORS} texts, or None")
         for name in ("keep_separator", "add_start_index"):
             values.switch(name, getattr(self, name))
+
+
+ready(TextSplitter)
 
 
 class KnowledgeBase(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):

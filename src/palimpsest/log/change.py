@@ -12,6 +12,7 @@ import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log import spans, summary
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import About, Attempts, Cut, Head, PromptSize, Usage
 from palimpsest.log.spans import Span
@@ -108,6 +109,9 @@ class Record(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True,
     def created_at(self) -> datetime:
         """When the change was made, UTC."""
         return moment(self.at)
+
+
+ready(Record)
 
 
 def still_meant(head: Head, change: Change, there: Mapping[int, str]) -> Change:

@@ -6,7 +6,7 @@ and `unescaped`, and no other value pays for that.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -41,6 +41,17 @@ def decoded(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError:
         return unescaped(body, kind)
+
+
+def ready(*kinds: Any) -> None:
+    """Have `msgspec` know the fields of types that are read from JSON: called by the module that defines them.
+
+    It looks at the fields of a class when one is first read, and meanwhile shows what it has so far to other threads:
+    that ends the process where they read one, too (version 0.22). A module is imported by one thread, and no process
+    is forked in the middle of that.
+    """
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
 
 
 def escaped(value: object) -> bytes:

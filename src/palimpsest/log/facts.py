@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.codec import decoded, encoded, ready
 from palimpsest.log.entry import moment
 from palimpsest.log.typed import from_json
 
@@ -50,6 +50,9 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, body: bytes) -> Stored:
         """What `to_bytes` wrote. Raises ValueError for another."""
         return decoded(body, cls)
+
+
+ready(Stored)
 
 
 class Superseded(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
+from palimpsest.log.codec import ready
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Spent
 
@@ -317,3 +318,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def open_calls(self) -> tuple[str, ...]:
         """Ids of the calls without a result, oldest first."""
         return tuple(call.call_id or str(call.seq) for call in self.calls)
+
+
+ready(Head)

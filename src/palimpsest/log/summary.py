@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import msgspec
 
 from palimpsest.log import spans
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import moment
 from palimpsest.log.spans import Span
 
@@ -136,6 +137,9 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def inactive(self) -> tuple[Span, ...]:
         """Everything that is covered, evicted or hidden."""
         return spans.union(self.covered, self.evicted, self.hidden)
+
+
+ready(Spent, Compaction)
 
 
 def stamped(compaction: Compaction, revision: int, at: int) -> Compaction:

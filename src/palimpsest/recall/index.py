@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry
 from palimpsest.log.spans import Span
 from palimpsest.recall.analysis import terms
@@ -83,6 +84,9 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     next_seq: int = 1
     hidden: tuple[Span, ...] = ()
     last: str = ""
+
+
+ready(Cursor)
 
 
 def is_same(there: Cursor | None, expected: Cursor | None) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from palimpsest.errors import Conflict
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import new_ids
 from palimpsest.log.late import sha256
 from palimpsest.stores.homes import WORKERS
@@ -69,6 +70,9 @@ class Claim(msgspec.Struct, frozen=True):
     due: int = 0
     tries: int = 0
     waits: bool = False
+
+
+ready(Mark, Claim)
 
 
 class Open(NamedTuple):

@@ -10,6 +10,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, ImportFailed
 from palimpsest.log.checks import is_share
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.log.facts import Before, Stored
 from palimpsest.log.ids import check_id, check_scope
@@ -47,6 +48,9 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     since: datetime
     expires_at: datetime | None = None
     history: list[Past] = []
+
+
+ready(Carried)
 
 
 async def copy_facts(store: Store, tenant: str, session: str, into: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.log.codec import decoded
+from palimpsest.log.codec import decoded, ready
 from palimpsest.log.head import Definition
 
 HELD = (
@@ -23,6 +23,9 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str | None = None
     options: dict[str, Any] = {}
     settings: tuple[tuple[str, Any], ...] = ()
+
+
+ready(Kept)
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from palimpsest.errors import ConfigError, Conflict, EntryNotFound
 from palimpsest.log import spans
 from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import check_names
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry, Status
 from palimpsest.log.head import Head
 from palimpsest.log.replacing import replacement, says_the_same, staying
@@ -41,6 +42,9 @@ class _Once(msgspec.Struct, frozen=True):
 
     key: int
     kept: tuple[Span, ...]
+
+
+ready(_Once)
 
 
 class _Plan(NamedTuple):

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from palimpsest.log.codec import ready
 from palimpsest.runtime.runner import Inline, Runner, drive
 
 if TYPE_CHECKING:
     from palimpsest.stores.values import Tables
 
 T = TypeVar("T")
-
 LAST_KEY = 2**63 - 1  # of a row
 
 
@@ -82,8 +82,7 @@ class Named(msgspec.Struct, frozen=True, gc=False):
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is asked of a place: its head, unless `head` is False, and rows.
 
-    Rows of a place that has no head are asked for together with the head that they belong to, in one look: encryption
-    holds them against that.
+    Encryption holds rows of a place without head against the head that they belong to: one look asks for both.
     """
 
     place: Place
@@ -145,8 +144,7 @@ Refusal = tuple[PlaceHead | None, ...]
 """The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
 
 Look = Callable[[Sequence[Ask]], list[Seen]]
-"""Looks as `Backend.look` does, at the home of one batch, while nobody else can write; what other batches of the same
-call have done need not be seen."""
+"""As `Backend.look`, at the home of one batch while nobody else can write; it may miss what that call has written."""
 
 Again = Callable[[int, Refusal, Look], Batch | None]
 """Says what is written in the place of the batch of this number, which these heads refuse; None: nothing is."""
@@ -167,6 +165,9 @@ class Due(NamedTuple):
     place: Place
     table: str = ""
     key: int = 0
+
+
+ready(Place, Due)
 
 
 class Scrubbed(msgspec.Struct, frozen=True):
@@ -283,8 +284,7 @@ class Backend(ABC):
     ) -> list[Listed]:
         """Return the tenant's places of this space, those whose heads were written last first: a page.
 
-        Those written at the mark `until` or earlier (None: all), of that one only those that sort behind `after`. Where
-        it is not written anew it reads all of them.
+        Those written at the mark `until` or earlier (None: all), of that one only those behind `after`; this reads all.
         """
         found: dict[Place, Listed] = {}
         page = await self.recent(tenant, space)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import new_ids
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Note(msgspec.Struct, frozen=True):
 
     session: str
     entries: dict[int, str] | None = None
+
+
+ready(Note)
 
 
 class Derivers:

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from palimpsest.log.codec import ready
+
 default_encoding: Final = "o200k_base"
 """The encoding for models that are not in the table."""
 
@@ -166,6 +168,9 @@ class _File(msgspec.Struct, frozen=True):
     tokenizers: dict[str, _Tokenizer]
     images: dict[str, ImageRule]
     models: dict[str, _Row]
+
+
+ready(_File)
 
 
 @cache

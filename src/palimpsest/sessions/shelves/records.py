@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from palimpsest.compaction.knowledge import TextSplitter
+from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry, derived_ids, moment
 from palimpsest.log.late import sha256
 from palimpsest.log.spans import Span
@@ -88,6 +89,9 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: Place
     splitter: TextSplitter
     counter: str = ""
+
+
+ready(Place, Record, Link)
 
 
 class KnowledgeDocument(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):

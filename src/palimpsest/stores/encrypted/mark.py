@@ -13,6 +13,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt, StoreTooNew, WrongKey
 from palimpsest.errors.secret import Secret
+from palimpsest.log.codec import ready
 from palimpsest.stores import MARK, Item, Put
 from palimpsest.stores.backend import Backend
 from palimpsest.stores.encrypted.keys import Keys
@@ -32,6 +33,9 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     current: str
     keys: dict[str, bytes]
     retired: tuple[str, ...] = ()
+
+
+ready(Mark)
 
 
 def read_mark(url: str, value: bytes) -> Mark:

@@ -17,7 +17,7 @@ import msgspec
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.change import Record
-from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.codec import decoded, encoded, ready
 from palimpsest.log.entry import Entry, microseconds_of, pack
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Cells, Row
@@ -116,6 +116,9 @@ class Cold(msgspec.Struct, frozen=True, omit_defaults=True):
 
     head: Head
     shares: tuple[Share, ...] = ()
+
+
+ready(Hot, Cold)
 
 
 _HOT = tuple(name for name in Hot.__struct_fields__ if name not in {"log", "stirred"})

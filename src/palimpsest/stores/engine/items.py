@@ -19,7 +19,7 @@ from time import monotonic
 import msgspec
 
 from palimpsest.errors import Conflict
-from palimpsest.log.codec import decoded, encoded
+from palimpsest.log.codec import decoded, encoded, ready
 from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import checked, due, read_as, stamped
@@ -46,6 +46,9 @@ class About(msgspec.Struct, frozen=True, array_like=True):
     version: int
     order: int
     expires: int | None
+
+
+ready(About)
 
 
 class Items:
@@ -236,6 +239,9 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     fence: int
     until: int
     length: int
+
+
+ready(Held)
 
 
 class Leases:

@@ -15,7 +15,7 @@ import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log import spans
-from palimpsest.log.codec import decoded
+from palimpsest.log.codec import decoded, ready
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, read_as, stamped
 from palimpsest.stores.engine.known import Known
@@ -37,6 +37,9 @@ class Reader(msgspec.Struct, frozen=True, array_like=True):
     log: int
     first: int
     last: int
+
+
+ready(Reader)
 
 
 class Tree:

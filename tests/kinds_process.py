@@ -1,0 +1,78 @@
+"""Imports every module of the library and says which types `msgspec` knows the fields of, and since when."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import Any, get_args
+
+READ_BY = {"decode": "type", "convert": "type", "decoded": "kind", "unescaped": "kind", "_converted": "kind"}
+"""Functions that read a value of a type, which is their second argument, and how that is called."""
+
+
+def is_known(kind: type) -> bool:
+    """Whether `msgspec` has looked at the fields of a class."""
+    return "__msgspec_cache__" in vars(kind) or any(
+        type(one).__name__ == "StructInfo" for one in gc.get_referents(kind)
+    )
+
+
+def own(module: ModuleType) -> list[type]:
+    """The classes that a module defines."""
+    return [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+
+
+def classes_in(kind: Any) -> Iterator[type]:
+    """The library's own classes with fields that a type is made of."""
+    if hasattr(kind, "__struct_fields__") or hasattr(kind, "_fields"):
+        yield kind
+    for part in get_args(kind):
+        yield from classes_in(part)
+
+
+def read_in(module: ModuleType) -> Iterator[type]:
+    """The classes that functions of a module read, as far as the call names them."""
+    for call in ast.walk(ast.parse(inspect.getsource(module))):
+        name = getattr(call.func, "attr", None) or getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
+        if name in READ_BY:
+            named = [word.value for word in call.keywords if word.arg == READ_BY[name]]  # type: ignore[attr-defined]
+            for kind in (*call.args[1:2], *named):  # type: ignore[attr-defined]
+                try:
+                    yield from classes_in(eval(ast.unparse(kind), vars(module)))  # noqa: S307 (our own source)
+                except NameError:  # the function's caller says which
+                    continue
+
+
+def main() -> None:
+    """Import all, and say what was found."""
+    known_when_defined = dict[type, bool]()
+    run = SourceFileLoader.exec_module
+
+    def watched(loader: SourceFileLoader, module: ModuleType) -> None:
+        run(loader, module)
+        known_when_defined.update((kind, is_known(kind)) for kind in own(module))
+
+    SourceFileLoader.exec_module = watched  # type: ignore[method-assign,assignment]
+    modules = [importlib.import_module("palimpsest")]
+    for found in pkgutil.walk_packages(modules[0].__path__, "palimpsest."):
+        if not found.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                modules.append(importlib.import_module(found.name))
+    read = {kind for module in modules for kind in read_in(module) if kind.__module__.startswith("palimpsest.")}
+    late = [kind for kind, known in known_when_defined.items() if is_known(kind) and not known]
+    unknown = [kind for kind in read if not is_known(kind)]
+    names = [sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in found) for found in (late, unknown, read)]
+    sys.stdout.write(json.dumps({"late": names[0], "unknown": names[1], "read": names[2]}))
+
+
+if __name__ == "__main__":
+    main()
