@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ EMBEDDED = ("memory", "sqlite", pytest.param("file", marks=pytest.mark.wide))
 SAMPLES = 4
 """How many parameters of a test that is long for each of them `.ci/run` has, beside the first."""
 
+IN_MEMORY, ROOM = Path("/dev/shm"), 2 * 1024**3  # noqa: S108 (files there have folders that nobody else may enter)
+"""A file system that takes no disk, and the bytes that are to be free there: twice what a usual run writes at once."""
+
 COMPILED = pytest.StashKey[str]()
 """The folder of compiled modules for processes that tests start."""
 
@@ -44,21 +47,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make tests independent of how they are run.
 
     Where SIGINT is ignored, as in a background job, it interrupts here all the same, and in the processes that tests
-    start. These have one folder of compiled modules, even where Python is told to write none. A worker is started
-    without it, because in that folder Python would find no library as it was compiled when it was installed.
+    start. These write compiled modules even where Python is told to write none: into a folder of their own then. A
+    worker is started without it, because in that folder it would find no library as it was compiled when installed.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     folder: str | None = getattr(config, "workerinput", {}).get("compiled")
     if folder is None:
+        _write_to_memory()
         folder = tempfile.mkdtemp()
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         config.stash[COMPILED] = folder
         servers_in = tempfile.mkdtemp()
         Path(servers_in).chmod(0o755)  # one that runs as another user has its folder there
         config.add_cleanup(servers.configure(servers_in))
-    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", default=0):
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    is_runner = "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", default=0)
+    if is_runner and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         os.environ["PYTHONPYCACHEPREFIX"] = folder
     laws.everything = "not slow" not in config.getoption("markexpr")
     # How long an example takes says more of the machine than of what is tested.
@@ -66,6 +70,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "palimpsest", deadline=None, max_examples=laws.examples(100), suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("palimpsest")
+
+
+def _write_to_memory() -> None:
+    """Have tests write where it takes no disk, unless somebody says where: a third of their time they waited for it."""
+    if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM:
+        os.environ["TMPDIR"] = str(IN_MEMORY)
+        tempfile.tempdir = None  # it had been asked already
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,13 +91,29 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["compiled"] = node.config.stash[COMPILED]
 
 
+Report = pytest.CollectReport
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Report, Report]:
+    """Have each worker begin with other files: one that another has compiled is not compiled again."""
+    report = yield
+    if isinstance(collector, pytest.Dir) and (worker := os.environ.get("PYTEST_XDIST_WORKER")):
+        files, workers = report.result, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = len(files) * int(worker.removeprefix("gw")) // workers
+        files[:] = [*files[first:], *files[:first]]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each law, on all of its examples, be among the slow tests; quick ones keep to some of them.
+    """Put files in order again. Let each law, on all of its examples, be among the slow tests; quick ones keep to some.
 
     Of a test that is `sampled` the first is in a usual run; of the others `SAMPLES` are `wide`, evenly spread, and the
     rest `slow`.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path)
     if laws.everything:
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):

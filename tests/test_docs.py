@@ -6,7 +6,7 @@ with what it prints; `...` stands for any text. What a block with a `title` show
 A line with pipes or the like runs through a shell; for the others the command line is loaded once, and forked.
 `<!-- not run: reason -->` on the line before a block opts it out.
 
-Each page has a process of its own, and all of them run one after the other in one folder, with `-m slow` twice: this
+Each page has a process of its own, and all of them run one after the other in one folder, with `-m slow` twice; this
 file is also the script that runs pages (`python test_docs.py PAGE…`).
 """
 
@@ -198,7 +198,7 @@ def pytest_generate_tests(metafunc: Any) -> None:
         given = [pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))) for page, marks in pages]
         metafunc.parametrize("page", given)
     if "times" in metafunc.fixturenames:
-        metafunc.parametrize("times", [pytest.param(2, marks=pytest.mark.slow)])
+        metafunc.parametrize("times", [pytest.param(1, marks=pytest.mark.wide), pytest.param(2, marks=pytest.mark.slow)])
 
 
 def runnable() -> list[Path]:

@@ -311,11 +311,10 @@ def nested() -> dict[str, Any]:
     return value
 
 
-@pytest.mark.parametrize(
-    "query", ["", " \n", "a" * 10_001, "pelican\ud800", None, 7, b"pelican", ["pelican"], nested()]
-)
+@pytest.mark.parametrize("query", ["", " \n", "a" * 10_001, "pelican\ud800", None, 7, b"pelican", ["pelican"], nested])
 def test_what_is_no_query_is_refused_without_quoting_it(query: Any) -> None:
     """By an error of ours, that says what is accepted."""
+    query = nested() if query is nested else query
     with Memory.open("memory://") as memory:
         memory.session("one").add_user_message("pelican")
         for one in (memory, memory.session("one")):
