@@ -198,7 +198,9 @@ def pytest_generate_tests(metafunc: Any) -> None:
         given = [pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))) for page, marks in pages]
         metafunc.parametrize("page", given)
     if "times" in metafunc.fixturenames:
-        metafunc.parametrize("times", [pytest.param(1, marks=pytest.mark.wide), pytest.param(2, marks=pytest.mark.slow)])
+        metafunc.parametrize(
+            "times", [pytest.param(1, marks=pytest.mark.wide), pytest.param(2, marks=pytest.mark.slow)]
+        )
 
 
 def runnable() -> list[Path]:
