@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -89,6 +90,16 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker where the folder of compiled modules is."""
     node.workerinput["compiled"] = node.config.stash[COMPILED]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave the collector of garbage alone while nothing is let go of: a fifth of that time it went through tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 Report = pytest.CollectReport

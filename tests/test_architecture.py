@@ -18,6 +18,10 @@ GROUPS = frozenset(f"palimpsest.{group}" for group in ("formats", "sources", "st
 """Groups of entry points, which the page names, too."""
 
 
+INDENTED = re.compile(r"^[ \t]+(from|import)\s", re.MULTILINE)
+"""An import that does not stand at the left, or a line of a text that looks like one."""
+
+
 @cache
 def modules() -> Mapping[str, Path]:
     """Every module and package, by its dotted name."""
@@ -79,6 +83,8 @@ def imports_inside_functions() -> dict[tuple[str, int], bool]:
     found = {}
     for module, path in modules().items():
         text = path.read_text(encoding="utf-8")
+        if not INDENTED.search(text):
+            continue
         lines = text.splitlines()
         functions = [
             node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

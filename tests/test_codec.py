@@ -97,6 +97,7 @@ def _run(script: str, *arguments: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
+@pytest.mark.wide
 def test_what_is_read_is_known_when_its_module_is_imported() -> None:
     """Its fields, to `msgspec`: two threads that both read the first of a class would end the process."""
     told = json.loads(_run("kinds_process.py"))

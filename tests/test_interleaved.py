@@ -206,6 +206,7 @@ def play(seed: int, acts: int, *, sealed: bool) -> list[str]:
     return asyncio.run(go())
 
 
+@pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 def test_whatever_comes_between_the_store_holds_what_its_sessions_have(sealed: bool, dice: random.Random) -> None:

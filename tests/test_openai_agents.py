@@ -397,6 +397,7 @@ def beside(store: str) -> list[int]:
     return [one.wait(300) for one in running]
 
 
+@pytest.mark.wide
 async def test_another_process_writes_to_the_same_conversation(tmp_path: Path) -> None:
     """What two processes add does not mix within one batch: every call stands beside its result."""
     store = str(tmp_path / "agent.db")

@@ -98,6 +98,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 # --- the demonstration
 
 
+@pytest.mark.wide
 def test_the_committed_picture_is_what_the_command_makes(demo: tuple[str, str]) -> None:
     """The picture of the README comes from `palimpsest demo --svg docs/demo.svg`, and nobody has drawn in it."""
     assert demo[1] == (ROOT / "docs" / "demo.svg").read_text("utf-8")

@@ -109,6 +109,7 @@ def chat_answer(id: str, content: str | None, **message: Any) -> Play:
     return answers({**made, "usage": usage})
 
 
+@pytest.mark.wide
 def test_the_terminal_chat_runs_its_tools_and_goes_on(tmp_path: Path) -> None:
     """Two questions, the first with a call; then the program again, which knows of both."""
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
@@ -129,6 +130,7 @@ def test_the_terminal_chat_runs_its_tools_and_goes_on(tmp_path: Path) -> None:
     assert later.asked[0].body["tools"] == server.asked[0].body["tools"]
 
 
+@pytest.mark.wide
 def test_a_conversation_of_the_agents_sdk_goes_on(tmp_path: Path) -> None:
     """The second run is given what the first one kept."""
     plays = [replied("1", "Noted."), replied("2", "On Friday.")]
@@ -168,6 +170,7 @@ def message(id: str, *content: dict[str, Any], stop: str = "end_turn") -> Play:
     return answers({**made, "stop_reason": stop, "usage": usage, "content": list(content)})
 
 
+@pytest.mark.wide
 def test_the_agent_thinks_and_calls_until_it_knows(tmp_path: Path) -> None:
     """Parallel calls are answered together, and thinking goes back with its signature."""
     thought = {"type": "thinking", "thinking": "Two roots.", "signature": "c2lnbmVk"}
@@ -195,6 +198,7 @@ def contents(id: str, *parts: dict[str, Any]) -> Play:
     return answers({"candidates": [candidate], "usageMetadata": usage, "responseId": id})
 
 
+@pytest.mark.wide
 def test_google_s_client_calls_what_is_declared(tmp_path: Path) -> None:
     """A call is answered by the program, and what it declares is sent each time."""
     call = {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": "c2lnbmVk"}
@@ -221,6 +225,7 @@ class SummarizingServer(StreamServer):
         super().begin(exchange)
 
 
+@pytest.mark.wide
 def test_a_summary_is_written_by_the_program_s_own_model(tmp_path: Path) -> None:
     """What outgrows the budget is summarised by the function, and the summary is printed."""
     printed = run("summarizer.md", tmp_path, server := SummarizingServer())
@@ -252,6 +257,7 @@ def test_a_chat_of_chatgpt_goes_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.wide
 def test_ten_requests_at_once_are_ten_turns(tmp_path: Path) -> None:
     """A server over real connections: each question stands beside its answer, and tenants do not see each other."""
     (tmp_path / "program.py").write_text("\n".join(programs("fastapi.md")), "utf-8")

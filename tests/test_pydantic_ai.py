@@ -564,6 +564,7 @@ def beside(store: str) -> list[int]:
     return [one.wait(300) for one in running]
 
 
+@pytest.mark.wide
 async def test_another_process_runs_on_the_same_conversation(tmp_path: Path) -> None:
     """With a turn around each run, the runs of two processes follow each other whole."""
     store = str(tmp_path / "agent.db")

@@ -314,6 +314,7 @@ def test_minilm_gives_the_reference_s_numbers(large: Embedder) -> None:
     assert np.allclose(found[:, :4], list(REFERENCE.values()), atol=2e-6)
 
 
+@pytest.mark.wide
 def test_minilm_does_not_depend_on_what_is_asked_beside(large: Embedder) -> None:
     """Texts of very different lengths in one call give what each gives alone. No more than 256 tokens are read."""
     texts = ["", "a", "A long answer. " * 10, "Grüße aus Köln! 東京は晴れです。", "\udcff lone"]

@@ -128,6 +128,7 @@ def resources(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
         yield found, where
 
 
+@pytest.mark.wide
 def test_a_killed_worker_costs_its_own_call_alone(resources: tuple[Resources, str], calls: Path) -> None:
     """Forty sessions, two kills; two thousand and twenty are tried by the slow run."""
     found, where = resources
