@@ -232,6 +232,7 @@ def test_compacting_by_hand() -> None:
     assert len(server.asked[-1].body["messages"]) < 12
 
 
+@pytest.mark.wide
 def test_compacting_by_itself() -> None:
     """Near the end of the budget the older part is summarised in the background, by the model that is named for it."""
     long = "The blue train leaves platform seven at nine o'clock sharp. " * 8
@@ -337,6 +338,7 @@ main()
 """
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
 def test_a_terminal_has_a_prompt_and_both_keys() -> None:
     """At a terminal there is a prompt; Ctrl-C at it does nothing, during an answer cancels it; Ctrl-D ends."""

@@ -109,6 +109,7 @@ def test_a_long_passage_is_shown_around_what_was_asked_for(here: Path) -> None:
     assert len(shown) < 350 < len(full)
 
 
+@pytest.mark.wide
 def test_words_that_were_asked_for_stand_out_on_a_terminal(here: Path) -> None:
     """On a terminal they are in bold; elsewhere there is the text alone."""
     outer, inner = os.openpty()

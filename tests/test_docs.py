@@ -186,7 +186,9 @@ def run_apart(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
     script = [sys.executable, __file__, *map(str, pages)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
     environ |= served(*pages)
-    return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
+    with tempfile.TemporaryDirectory() as place:  # examples leave files in folders for temporary ones
+        environ["TMPDIR"] = place
+        return subprocess.run(script, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=600)
 
 
 def pytest_generate_tests(metafunc: Any) -> None:

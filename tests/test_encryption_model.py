@@ -44,6 +44,7 @@ class EncryptedFilesToo(EncryptedToo):
     address = "file://{}/model"
 
 
+@pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("examples", "steps"), [(12, 25), pytest.param(300, 80, marks=pytest.mark.slow)], ids=["short", "long"]

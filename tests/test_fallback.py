@@ -97,6 +97,7 @@ def test_what_was_counted_for_now_is_counted_again() -> None:
         assert session.stats().total_tokens == sum(quarters(entry.text) for entry in session.entries())
 
 
+@pytest.mark.wide
 def test_a_counter_that_fails_at_random_leaves_no_trace() -> None:
     """Contexts are within the limit by the figures of those that counted; when it is well again, all are its own."""
     chance, failing = random.Random(7), [True]

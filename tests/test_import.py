@@ -200,6 +200,7 @@ def test_progress_is_told_in_bytes_of_the_file(memory: Memory, tmp_path: Path) -
     assert done[-1] == path.stat().st_size
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform == "win32", reason="the measure is POSIX")
 def test_memory_use_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """A ChatGPT export of 50 MB on one line is imported in a fraction of that: a conversation at a time."""

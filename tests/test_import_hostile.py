@@ -229,6 +229,7 @@ def told(read: Any, text: bytes) -> str:
         return "refused"
 
 
+@pytest.mark.wide
 @settings(max_examples=examples(1_500))
 @given(TEXTS | st.lists(PIECES, max_size=8).map("".join), st.integers(0, 60), st.text(max_size=2))
 @example("1" * 5_000, 0, "")

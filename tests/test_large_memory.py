@@ -128,6 +128,7 @@ def test_an_import_holds_a_piece_of_what_it_stores(kind: str, tmp_path: Path) ->
     assert most < entries * size // 2, f"{most} bytes"
 
 
+@pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", ["messages", "langchain", "pydantic-ai"])
 def test_an_import_of_an_object_with_messages_holds_a_piece_of_it(shape: str, tmp_path: Path) -> None:

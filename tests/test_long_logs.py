@@ -32,8 +32,9 @@ def taken(mode: str, store: str, *arguments: object) -> int:
     return peak
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("entries", LONG)
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("file", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_memory_does_not_grow_with_the_log(tmp_path: Path, kind: str, entries: int) -> None:
     """Each operation takes at most a few mebibytes more on a long log than on a short one; an export is complete."""
     peaks: dict[str, list[int]] = {}

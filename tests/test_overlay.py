@@ -182,6 +182,7 @@ class TwoStoresOneLaidOver(TwoStores):
         super().teardown()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("examples", [13, pytest.param(40, marks=pytest.mark.slow)], ids=["short", "long"])
 def test_an_overlay_behaves_as_the_memory_store(examples: int) -> None:
     """Whatever is asked in whatever order, before and after it is laid over a store, both answer alike."""

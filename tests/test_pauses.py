@@ -56,6 +56,7 @@ def test_a_turn_that_goes_on_is_one_group(session: Session) -> None:
     assert [entry.group for entry in session.entries()] == [1, 2, 2, 4, 5]
 
 
+@pytest.mark.wide
 def test_what_a_pause_waits_for_may_be_a_tool_of_the_client(session: Session) -> None:
     """A search that calls the client's tool goes on after its result, in the same group, in their order."""
     for message in (QUESTION, said(ASKED, CALL), RESULT, GOES_ON):

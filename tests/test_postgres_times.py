@@ -40,6 +40,7 @@ async def nobody_idles(db: Any, schema: str) -> None:
         await db.execute("SELECT pg_stat_clear_snapshot()")
 
 
+@pytest.mark.wide
 def test_eight_processes_that_add_to_one_session_take_three_trips_each_time() -> None:
     """None is lost, none is doubled. Whoever has met others locks, looks, and writes: nobody tries again and again."""
     address = address_of("writers")

@@ -43,6 +43,7 @@ def varied(text: str, chance: random.Random, span: tuple[int, int]) -> Iterator[
         yield f"{text[:at]}{chance.choice((*BESIDE, *SPACES))}{text[at:]}"
 
 
+@pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_would_find_something_is_asked(seed: int) -> None:

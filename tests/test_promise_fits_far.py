@@ -179,6 +179,7 @@ def test_a_pinned_call_keeps_its_result_under_any_condition(pinned: int, exact: 
                 assert [message["role"] for message in ctx.messages[place : place + 2]] == ["assistant", "tool"]
 
 
+@pytest.mark.wide
 def test_a_pin_that_a_condition_would_drop_is_counted_before_it_is_shown() -> None:
     """What a condition on messages alone would drop, and a pin keeps, takes room where the cut is planned."""
     with Memory.open("memory://") as memory:

@@ -263,6 +263,7 @@ def changed_text(text: str, dice: random.Random) -> str:
     return text
 
 
+@pytest.mark.wide
 @pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")  # of a model that is in no table
 @settings(max_examples=1_000, deadline=None)
 @given(st.integers(0, 2**64), st.sampled_from(RIGHT))

@@ -232,13 +232,8 @@ def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Se
     assert [entry.text for entry in drive(store.read(branch))] == [STUB if seq in seqs else WORD for seq in (1, 2)]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(pytest.param(kind, marks=pytest.mark.wide) if kind == "file" else kind for kind in KINDS),
-        *on_servers.SERVERS,
-    ],
-)
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", [*KINDS, *on_servers.SERVERS])
 def test_writers_go_on_while_texts_and_keys_change(kind: str, tmp_path: Path) -> None:
     """Two processes write all the time, one is rewritten under their hands, then keys change: nothing is lost."""
     where = on_servers.KINDS[kind].address_of("rotation") if kind in on_servers.KINDS else address(kind, tmp_path)

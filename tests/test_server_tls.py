@@ -77,6 +77,7 @@ def test_an_encrypted_connection_is_one_like_any_other(behind: tuple[str, str]) 
         assert [entry.text for entry in session.entries()] == ["secret"]
 
 
+@pytest.mark.wide
 def test_a_server_that_is_nobody_s_to_trust_is_told_nothing(behind: tuple[str, str]) -> None:
     """The error says why, and that nothing was written."""
     address, _ = behind
