@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _write_to_memory() -> None:
-    """Have tests write where it takes no disk, unless somebody says where: a third of their time they waited for it."""
+    """Have tests write where it takes no disk, unless somebody says where: on a disk a test waits for its folder."""
     if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM:
         os.environ["TMPDIR"] = str(IN_MEMORY)
         tempfile.tempdir = None  # it had been asked already
