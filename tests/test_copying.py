@@ -52,7 +52,7 @@ def address(kind: str, folder: Path, name: str) -> str:
 
 
 def filled(where: str, clock: FakeClock, **options: Any) -> None:
-    """Sessions of two tenants with branches, large content, counts, erasures, lifetimes and items."""
+    """Sessions of two tenants with branches, large content, counts, fetches, erasures, lifetimes and items."""
     later = datetime.fromtimestamp(clock() / 1e6, UTC) + timedelta(days=1)
     with Memory.open(where, clock=clock, **options) as memory:
         for number in range(6):
@@ -69,6 +69,8 @@ def filled(where: str, clock: FakeClock, **options: Any) -> None:
         memory.session("s1").fork("branch")
         clock.advance(1)
         memory.session("branch").add_user_message("only here")
+        for name, id in (("s1", 3), ("s1", 3), ("s1", 1), ("branch", 4), ("s5", 2)):
+            memory.session(name).entry(id)  # notes when it was, and how often
         clock.advance(1)
         memory.session("s1").erase([2])
         clock.advance(1)

@@ -62,7 +62,8 @@ def texts(store: Store, key: SessionKey = KEY, **how: Any) -> list[str]:
 def filled(store: Store) -> None:
     """Put a session of every kind of thing, a branch of it, and items into a store."""
     drive(store.append(KEY, said("a", "b", "c", "d")))
-    drive(store.count(KEY, "words", {1: 10, 2: 20}))
+    drive(store.count(KEY, "words", {1: 10}))
+    drive(store.count(KEY, "words", {2: 20}))
     drive(store.commit(KEY, Change(kind="cut", reason="r", view="main", cut=Cut(start=2))))
     state = Compaction()
     for text, place in (("first", 1), ("second", 2)):

@@ -172,8 +172,8 @@ class AppendConformance(Contract):
     async def test_counts_come_with_the_entries_of_their_counter(self, on: OpenedStore) -> None:
         """`tokens` is the stored count of the counter asked for, None where there is none; a new count replaces."""
         await on.store.append(KEY, said(*"abc"))
-        await on.store.count(KEY, "words", {1: 10, 2: 20})
-        await on.store.count(KEY, "words", {2: 21})
+        for counts in ({1: 10}, {2: 20}, {2: 21}):
+            await on.store.count(KEY, "words", counts)
         await on.store.count(KEY, "letters", {3: 1})
 
         assert [e.tokens for e in await on.store.read(KEY, counter="words")] == [10, 21, None]

@@ -1,8 +1,10 @@
-"""When an entry was fetched last, and how often: kept beside the log, like counts of tokens.
+"""When an entry was fetched last, and how often: kept beside the log.
 
 Both are figures of an entry, and so they go when the entry is erased and when its session is cleared, deleted or
 replaced, in that step. An item of the session would outlive a kill between two steps, under the session's name, and
-would be written whole with every fetch. "When" takes two figures, packed into one that is written at once.
+would be written whole with every fetch. "When" takes two figures, packed into one that is written at once: the upper
+half is how many fetches there were before it, the lower one the `next_seq` of then. The sum of how often entries were
+fetched is what of the access clock is no append.
 """
 
 from __future__ import annotations
@@ -14,36 +16,28 @@ from typing import TYPE_CHECKING
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.sessions.options import Options
-from palimpsest.stores import Store, keep_counts
+from palimpsest.stores import Store, best_effort
+from palimpsest.stores.values import ACCESSES, FETCHES, FIGURES, figure_of
 
 if TYPE_CHECKING:
     from palimpsest.transfer.writing import Access
 
-ACCESSES = "palimpsest:accesses"
-"""The name under which a store keeps, like a count of tokens, when an entry was fetched last.
-
-The upper half of the figure is how many fetches there were before it, the lower one the `next_seq` of then.
-"""
-
-FETCHES = "palimpsest:fetches"
-"""The name under which it keeps how often an entry was fetched; their sum is what of the access clock is no append."""
-
 
 async def accessed(store: Store, key: SessionKey, seqs: Sequence[int]) -> None:
-    """Remember that entries were fetched, in this order: best effort, as a count is."""
-    fetches = _own(FETCHES, key)
-    before = await store.counts(key, fetches)
+    """Remember that entries were fetched, in this order: best effort, as counts of tokens are."""
+    fetches, when = figure_of(FETCHES, key.session), figure_of(ACCESSES, key.session)
+    before = await store.noted(key, fetches)
     seen = store.seen(key)  # which that look has seen
     next_seq, done = seen.head.next_seq if seen is not None else 1, sum(before.values())
-    when = {_own(ACCESSES, key): {seq: done + i << 32 | next_seq for i, seq in enumerate(seqs)}}
-    await keep_counts(store, key, fetches, {seq: before.get(seq, 0) + 1 for seq in seqs}, **when)
+    stamps = {seq: done + i << 32 | next_seq for i, seq in enumerate(seqs)}
+    await best_effort(store.note(key, {fetches: {seq: before.get(seq, 0) + 1 for seq in seqs}, when: stamps}))
 
 
 async def access_times(
     store: Store, key: SessionKey, head: Head, active: Sequence[Entry]
 ) -> tuple[dict[int, int], int]:
     """Return when these entries were accessed, and the clock: appended, fetched, or named by a later result."""
-    kept = await store.counts(key, _own(ACCESSES, key), after=active[0].seq - 1) if active else {}
+    kept = await store.noted(key, figure_of(ACCESSES, key.session), after=active[0].seq - 1) if active else {}
     return await store.apart(_times, head, active, kept)
 
 
@@ -75,13 +69,13 @@ def _mentioned(text: str, ids: Mapping[str, int]) -> list[int]:
 
 async def inherited(store: Store, options: Options, branch: Options) -> None:
     """Let a new branch know of what was fetched in the session that it branches off."""
-    for name in (FETCHES, ACCESSES):
-        await _keep(store, branch.key, name, await store.counts(branch.key, _own(name, options.key)))
+    for name in FIGURES:
+        await _keep(store, branch.key, name, await store.noted(branch.key, figure_of(name, options.key.session)))
 
 
 async def access_order(store: Store, key: SessionKey) -> list[Access]:
     """Return which entries were fetched, when and how often, for an export; `restore_accesses` takes it back."""
-    stamps, fetches = [await store.counts(key, _own(name, key)) for name in (ACCESSES, FETCHES)]
+    stamps, fetches = [await store.noted(key, figure_of(name, key.session)) for name in FIGURES]
     return [(seq, stamp, fetches.get(seq, 1)) for seq, stamp in sorted(stamps.items())]
 
 
@@ -93,9 +87,4 @@ async def restore_accesses(store: Store, key: SessionKey, accesses: Sequence[Acc
 
 async def _keep(store: Store, key: SessionKey, name: str, figures: dict[int, int]) -> None:
     if figures:
-        await keep_counts(store, key, _own(name, key), figures)
-
-
-def _own(name: str, key: SessionKey) -> str:
-    """The name of a session's own figures: those of entries that branches share are shared by name."""
-    return f"{name}:{key.session}"
+        await best_effort(store.note(key, {figure_of(name, key.session): figures}))

@@ -22,7 +22,7 @@ from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import BATCH, batches_of, entries_of
-from palimpsest.stores import Store, compaction_of, keep_counts
+from palimpsest.stores import Store, best_effort, compaction_of
 from palimpsest.tokens.counter import TokenCounter, failures_of
 
 END = 2**32 - 1
@@ -252,10 +252,9 @@ class LogReader:
         counter, counted = self._options.counter, 0
         async for batch in batches_of(self._store, self._options.key, [(1, END)], counter=counter.name, uncounted=True):
             counts = await self._store.apart(_counts, batch, counter)
-            if counts and self._store.writable and stores:
-                await self._store.count(self._options.key, counter.name, counts)
-            elif counts and self._store.writable:
-                await keep_counts(self._store, self._options.key, counter.name, counts)
+            if counts and self._store.writable:
+                storing = self._store.count(self._options.key, counter.name, counts)
+                await (storing if stores else best_effort(storing))
             counted += len(counts)
         return counted
 

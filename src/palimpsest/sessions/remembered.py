@@ -22,7 +22,7 @@ from palimpsest.formats.wording import counted_texts
 from palimpsest.log.entry import Entry, pack
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores import Store, keep_counts
+from palimpsest.stores import Store, best_effort
 from palimpsest.tokens.counter import Encoding, TokenCounter
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ async def stored(store: Store, counts: Sequence[Unstored]) -> None:
         )
         if now.mark != kept.mark or [entry.id for entry in found] != [edge.id]:
             continue  # what stands at these places may be other entries
-        if await keep_counts(store, key, kept.counter, kept.unstored, kept.mark) is not None:
+        if await best_effort(store.count(key, kept.counter, kept.unstored, kept.mark)) is not None:
             break
 
 

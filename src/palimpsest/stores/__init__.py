@@ -7,7 +7,7 @@ what keeps it is small. `palimpsest.testing.StoreConformance` is the contract of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable
 
 from palimpsest.errors import StoreUnavailable
 from palimpsest.log.head import SessionKey
@@ -26,8 +26,8 @@ __all__ = [
     "Put",
     "SessionInfo",
     "Store",
+    "best_effort",
     "compaction_of",
-    "keep_counts",
 ]
 
 
@@ -39,21 +39,13 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
     return (records[0].compaction if records else None) or Compaction()
 
 
-async def keep_counts(
-    store: Store,
-    key: SessionKey,
-    counter: str,
-    counts: Mapping[int, int],
-    mark: object = None,
-    **more: Mapping[int, int],
-) -> str | None:
-    """Store counts that a read has made, as `Store.count` does, where that can be done now; return why not, where it
-    cannot.
+async def best_effort(storing: Awaitable[None]) -> str | None:
+    """Store figures that a read has made, where that can be done now; return why not, where it cannot.
 
     A full disk stops no read: what was not stored is counted again.
     """
     try:
-        await store.count(key, counter, counts, mark, **more)
+        await storing
     except StoreUnavailable as fault:
         return str(fault)
     return None

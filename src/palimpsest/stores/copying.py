@@ -21,6 +21,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Step
+from palimpsest.stores.engine.forms import FIGURE, TOKENS
 from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.whole_sessions import BYTES, PIECE, in_pieces
 from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
@@ -28,6 +29,7 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address
 from palimpsest.stores.rules import expect_of
 from palimpsest.stores.used import SECOND, Heads, heads_of, put, put_in_order
+from palimpsest.stores.values import FIGURES, figure_of
 from palimpsest.tokens.counter import ENCODINGS
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ IN_MEMORY = ("memory:", ":memory:")
 _ANOTHER = "is in the target already, with other content; to put the source's in its place, say `replace`"
 
 TABLES = {"log": ("entry", "record", "held"), "tree": ("share",), "large": ("large", "uses")}
-"""The tables of the places of a home that have rows; and counts by each counter, beside entries."""
+"""The tables of the places of a home that have rows; and counts by each counter, and figures, beside entries."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +73,8 @@ def copy_store(
     counters: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy what one store has into another: sessions with branches and token counts, facts, knowledge bases, the order
-    of their use.
+    """Copy what one store has into another: sessions with branches, token counts and how often entries were fetched,
+    facts, knowledge bases, the order of their use.
 
     The copy is compared with what was copied. Of an encrypted store ciphertext is copied, so the new one has the same
     keys. Others may go on writing to the source: each session is copied as it is at one moment. Interrupted, it goes on
@@ -114,7 +116,7 @@ async def _copied(
             if name not in there:
                 raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, there))
         other = _opened(opened, target)  # which makes it, where it is not there
-        copying = _Copying(one, other, replace, [f"tokens/{name}" for name in (*ENCODINGS, *counters)])
+        copying = _Copying(one, other, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
         homes = await homes_of(one, names)
         copying.at -= SECOND * (1 + sum(place.space == "session" for places in homes.values() for place in places))
         await copying.begin(names)
@@ -147,6 +149,7 @@ class _Copying:
 
     def __init__(self, source: Backend, target: Backend, replace: bool, counts: list[str]) -> None:
         self._source, self._target, self._replace, self._counts = source, target, replace, counts
+        self._beside = counts
         self._ends: dict[str, dict[Place, int]] = {}
         self._theirs: dict[Home, list[Place]] = {}
         self.done, self.at = Copied(), now_us()
@@ -180,6 +183,8 @@ class _Copying:
         tenant, home = where
         places = list(dict.fromkeys([*places, *self._theirs.get(where, ())]))
         rows = [Place(tenant, home, space, "") for space in TABLES]
+        sessions = [place.name for place in places if place.space == "session"]
+        self._beside = [*self._counts, *(FIGURE + figure_of(name, one) for one in sessions for name in FIGURES)]
         for _ in range(TRIES):
             before = await heads_of(self._source, places)
             there = await heads_of(self._target, places)
@@ -238,7 +243,7 @@ class _Copying:
 
     async def _pieces(self, backend: Backend, place: Place) -> AsyncIterator[tuple[str, list[Cells]]]:
         tables = TABLES[place.space]
-        for table in (*tables, *(self._counts if place.space == "log" else ())):
+        for table in (*tables, *(self._beside if place.space == "log" else ())):
             low = 0
             while True:
                 (seen,) = await backend.look([Ask(place, [Range(table, [(low, LAST_KEY)], PIECE)], head=False)])

@@ -32,7 +32,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.engine.forms import DAMAGED, LAST, OF_ENTRIES, key_of, read_cold, read_hot
+from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, of_entries, read_cold, read_hot
 from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
@@ -231,8 +231,8 @@ def hidden_by(place: Place, then: PlaceHead | None, now: PlaceHead | None) -> li
     log, logs = was.log, (was.log, *(log for _, log in cold.shares))
     if not there:
         return [("log", "*", key_of(log, 0), key_of(log, LAST)) for log in logs]
-    hidden = [("log", table, key_of(log, was.next_seq), key_of(log, LAST)) for table in OF_ENTRIES]
-    hidden.append(("log", "record", key_of(log, was.revision + 1), key_of(log, LAST)))
+    gone = [("record", key_of(log, was.revision + 1), key_of(log, LAST))]
+    gone += of_entries((key_of(log, was.next_seq), key_of(log, LAST)))
     if first > cold.head.first_seq:
-        hidden += [("log", table, key_of(log, 0), key_of(log, first - 1)) for log in logs for table in OF_ENTRIES]
-    return hidden
+        gone += of_entries(*((key_of(log, 0), key_of(log, first - 1)) for log in logs))
+    return [("log", *one) for one in gone]

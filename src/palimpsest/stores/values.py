@@ -19,6 +19,14 @@ T = TypeVar("T")
 LARGE = 32 * 1024
 """Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
 
+ACCESSES, FETCHES = FIGURES = ("palimpsest:accesses", "palimpsest:fetches")
+"""What a session notes of entries, by names that end with its own: when each was fetched last, and how often."""
+
+
+def figure_of(name: str, session: str) -> str:
+    """The name of a session's own figures: what branches share, they share by name."""
+    return f"{name}:{session}"
+
 
 class Standing(msgspec.Struct, frozen=True):
     """A session as it is at one moment: its head, and a mark.

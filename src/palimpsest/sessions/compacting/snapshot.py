@@ -22,7 +22,7 @@ from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import evicted_by_cut
-from palimpsest.stores import Store, compaction_of, keep_counts
+from palimpsest.stores import Store, best_effort, compaction_of
 from palimpsest.tokens.counter import TokenCounter
 
 
@@ -118,7 +118,8 @@ class SnapshotReader:
 
         snapshot = await self.apart(made)
         if stores and meter.counted and self._store.writable:
-            await keep_counts(self._store, self._options.key, self._options.counter.name, meter.counted)
+            counter = self._options.counter.name
+            await best_effort(self._store.count(self._options.key, counter, meter.counted))
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Loaded(head, state, snapshot, archived, entries)
 

@@ -29,7 +29,7 @@ from palimpsest.sessions.answers import answered, at_hand
 from palimpsest.sessions.contexts.request import ContextRequest, terms_of, why_unstored
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.remembered import Recall, Remembered, Views
-from palimpsest.stores import Store, keep_counts
+from palimpsest.stores import Store, best_effort
 from palimpsest.tokens.counter import Encoding
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class ContextBuilder:
                 if len(counts) < TOGETHER:
                     return True, ()
             recall.unstored = {}
-        fault = await keep_counts(self._store, self._options.key, name, counts, mark)
+        fault = await best_effort(self._store.count(self._options.key, name, counts, mark))
         return fault is None, (f"counts were not stored: {fault}",) if fault is not None else ()
 
 

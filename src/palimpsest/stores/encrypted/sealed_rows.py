@@ -21,7 +21,7 @@ from palimpsest.stores.engine.known import OWNED
 LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")
 LISTED = ("record", "share")
-CLEAR = "tokens/"
+CLEAR = ("tokens/", "figure/")
 """How tables begin that are in clear. So are leases, and the counters of namespaces."""
 
 

@@ -7,7 +7,8 @@ a log and the seq or revision. Sessions write into logs of their own, and a bran
 
     entry      an entry, as `palimpsest.log.entry.pack` has it; found by its id where that does not tell its place
     record     a record; one that carries a compaction is found by the number of its log
-    tokens/C   counts by the counter C
+    tokens/C   counts by the counter C: a row has those of up to 32 entries
+    figure/N   what else there is of an entry by the name N, such as how often it was fetched
     held       which large contents an entry has
 
 A place (home, "tree", "") is there as soon as a home has more than the session of its name. Its rows of the table
@@ -22,7 +23,8 @@ The modules, none of which imports one above it:
     destroying                  deletion of a session whose head cannot be read
     trees                       who reads which log, and changes of what several sessions have
     queues, appends             where appends meet; what writes them
-    reading, large              entries, records, counts; large contents
+    counting                    counts of tokens and figures of entries; loaded when first asked for
+    reading, large              entries with their counts, records; large contents
     items                       items and leases
     sessions, crowds            sessions looked at, remembered and written; who waits when many write
     known, forms                a session as it is known; what stands in rows and heads

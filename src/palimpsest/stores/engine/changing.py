@@ -16,7 +16,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
 from palimpsest.log.withdrawal import forgotten, tombstone
 from palimpsest.stores.backend import Ask, Cells, Look, Named, Range, Refusal, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, entry_row, key_of, record_row
+from palimpsest.stores.engine.forms import LAST, beside_entries, entry_row, key_of, record_row
 from palimpsest.stores.engine.known import Known, noted
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
@@ -175,8 +175,7 @@ class Changing:
             put, more = await self._large.split(known, new, gone)
             if records:
                 put.append(("record", records))
-            drop = [(table, low, high) for table in OF_ENTRIES[1:] for low, high in gone]
-            log = Step(known.logs, rows_only=True, drop=drop, put=put, destroys=True)
+            log = Step(known.logs, rows_only=True, drop=beside_entries(gone), put=put, destroys=True)
             made = partial(_rewriting, how, sharing, [log, *more], known, head)
             if await sharing.write(made, self._clock()) is not None:
                 return len(records) + len(new)
@@ -253,7 +252,7 @@ class _Erasure:
         log = Step(
             known.logs,
             rows_only=True,
-            drop=[(table, low, high) for table in OF_ENTRIES[1:] for low, high in points],
+            drop=beside_entries(points),
             put=[("entry", graves), ("record", [row for _, _, rows in made for row in rows])],
             destroys=True,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any, Self, TypeVar
 from zlib import adler32
@@ -16,19 +16,23 @@ from zlib import adler32
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
+from palimpsest.log import spans as ranges
 from palimpsest.log.change import Record
 from palimpsest.log.codec import decoded, encoded, ready
 from palimpsest.log.entry import Entry, microseconds_of, pack
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
-from palimpsest.stores.backend import Cells, Row
+from palimpsest.stores.backend import Cells, Range, Row
 
 T = TypeVar("T")
 
 LAST = 0xFFFFFFFF
 """The last place of a log's range of keys."""
 
-OF_ENTRIES = ("entry", "tokens/*", "held")
-"""The tables that have something of an entry."""
+STRETCH = 32
+"""A row of counts is of at most so many entries, one behind the other; none goes over a multiple of it."""
+
+TOKENS, FIGURE = "tokens/", "figure/"
+"""How tables of counts begin, and of figures: by the counter, by what they tell."""
 
 CHANGED = "its checksum is another: something in it was changed"
 """Why a value is refused that is not as it was written."""
@@ -203,6 +207,56 @@ def _is_sound(row: Cells) -> bool:
         return bool(checked(row[1], row[0]))
     except DAMAGED:
         return False
+
+
+def of_entries(*spans: tuple[int, int]) -> list[tuple[str, int, int]]:
+    """What drops the entries of these spans of keys, and all that is kept beside them."""
+    return [*(("entry", low, high) for low, high in spans), *beside_entries(spans)]
+
+
+def beside_entries(spans: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
+    """What drops all that is kept beside these; counts of some behind them go, too, and are made again."""
+    return [
+        drop
+        for low, high in spans
+        for drop in ((f"{TOKENS}*", low, high | STRETCH - 1), (f"{FIGURE}*", low, high), ("held", low, high))
+    ]
+
+
+# --- counts
+
+
+def count_rows(counts: Mapping[int, int]) -> list[Row]:
+    """The rows of counts by key. The key of a row is that of its last entry: so none tells of what comes later."""
+    rows = []
+    for low, high in ranges.of(counts):
+        for first in (low, *range((low | STRETCH - 1) + 1, high + 1, STRETCH)):
+            last = min(first | STRETCH - 1, high)
+            body = b" ".join([b"%d" % counts[key] for key in range(first, last + 1)])
+            rows.append(Row(last, stamped(body, last)))
+    return rows
+
+
+def ask_counts(
+    counter: str, spans: Iterable[tuple[int, int]], limit: int | None = None, *, newest_first: bool = False
+) -> Range:
+    """What asks for the counts of these spans of keys, or of so many entries; counts of others come with them."""
+    near = [(low, high | STRETCH - 1) for low, high in spans]
+    if limit is None:
+        return Range(TOKENS + counter, ranges.union(near))
+    return Range(TOKENS + counter, near, limit + STRETCH, newest_first)
+
+
+def counts_of(rows: Sequence[Cells]) -> dict[int, int]:
+    """The counts of rows, by key. One that cannot be read is lost, and made again."""
+    counts: dict[int, int] = {}
+    for key, value, _, _ in rows:
+        try:
+            found = checked(value, key).split()
+            counts.update(zip(range(key - len(found) + 1, key + 1), map(int, found), strict=True))
+        except DAMAGED:
+            continue
+    return counts
 
 
 # --- records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log import spans as ranges
@@ -11,8 +11,18 @@ from palimpsest.log.entry import Entry, placed_at, set_aside, unpack
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.backend import Ask, Cells, Named, Range, Row, Seen, Step
-from palimpsest.stores.engine.forms import CHANGED, DAMAGED, LAST, checked, key_of, record_of, remains
+from palimpsest.stores.backend import Ask, Cells, Named, Range, Seen
+from palimpsest.stores.engine.forms import (
+    CHANGED,
+    DAMAGED,
+    LAST,
+    ask_counts,
+    checked,
+    counts_of,
+    key_of,
+    record_of,
+    remains,
+)
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.large import MARK, Large, asked, held, sound, whole
 from palimpsest.stores.engine.sessions import Sessions
@@ -21,15 +31,12 @@ from palimpsest.stores.values import Standing
 BESIDE = 8
 """Entries beside a damaged one that are looked at on each side."""
 
-COUNTS = 4096
-"""Counts that are read at once where all are looked through."""
-
 
 class Reading:
-    """What of the store's verbs only reads, and the counts of tokens."""
+    """What of the store's verbs only reads."""
 
     def __init__(self, sessions: Sessions, large: Large) -> None:
-        self._sessions, self._large, self._clock = sessions, large, sessions.clock
+        self._sessions, self._large = sessions, large
         self._backend, self._url = sessions.backend, sessions.url
         self._told: set[tuple[SessionKey, int]] = set()
 
@@ -51,7 +58,7 @@ class Reading:
             where = known.spans(after, before)
             wanted = [Range("entry", where, limit, newest_first)]
             if counter is not None:
-                wanted.append(Range(f"tokens/{counter}", where, limit, newest_first))
+                wanted.append(ask_counts(counter, where, limit, newest_first=newest_first))
             more = [of_records(known, revision - 1, revision + 1)] if revision else []
             return [known.ask(*wanted), *more] if limit != 0 else []
 
@@ -60,32 +67,11 @@ class Reading:
             return known.standing, [], []
         rows = seen[0].rows[0]
         self._whole(known, rows, _expected(known.head, after, before, limit))
-        counts = _counts(seen[0].rows[1]) if counter is not None else {}
+        counts = counts_of(seen[0].rows[1]) if counter is not None else {}
         records = self.told(known, seen[1].rows[0]) if revision else []
         return known.standing, await self.entries(known, rows, counts, in_order=True), records
 
-    async def uncounted(
-        self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str
-    ) -> list[Entry]:
-        """The entries without a count, of which the places are found first."""
-
-        counted: tuple[ranges.Span, ...] = ()
-        at, more = after, True
-        while more:
-            known, seen = await self._sessions.look(key, _of_counts(counter, at, before, COUNTS))
-            if not seen:
-                return []
-            found = [at, *(key & LAST for key, *_ in seen[0].rows[0])]
-            counted, more, at = ranges.union(counted, ranges.of(found[1:])), len(found) > COUNTS, found[-1]
-        end = known.head.next_seq if before is None else min(before, known.head.next_seq)
-        missing = ranges.visible(counted, max(after, known.head.first_seq - 1), end)
-        where = [span for low, high in missing for span in known.spans(low - 1, high + 1)]
-        if not where:
-            return []
-        rows = await self._rows(known, Range("entry", where, limit, newest_first))
-        return await self.entries(known, rows, {})
-
-    async def _rows(self, known: Known, *wanted: Range | Named) -> list[Cells]:
+    async def rows(self, known: Known, *wanted: Range | Named) -> list[Cells]:
         """Rows of a session's logs, beside its head, which vouches for them."""
         _, seen = await self._backend.look([Ask(known.place), known.ask(*wanted)])
         return [row for rows in seen.rows for row in rows]
@@ -117,18 +103,17 @@ class Reading:
     ) -> list[Entry]:
         meant, names, head = set(seqs), set(ids), known.head
         rows = {row[0]: row for row in (*seen.rows[0], *seen.rows[1])}
-        mine = [row for key, row in rows.items() if _is_of(known, key)]
+        mine = [row for key, row in rows.items() if is_of(known, key)]
         mine.sort(key=lambda row: row[0] & LAST)
         there = {row[0] & LAST for row in mine}
         missing = any(head.first_seq <= seq < head.next_seq and seq not in there for seq in meant)
         if missing and known.place not in self._backend.lacking:
             raise StoreCorrupt(self._url, f"entries of session {known.key.session!r} are missing: it is damaged")
-        counts = _counts(seen.rows[2]) if counter is not None else {}
-        apart = [key for key, _, id, _ in mine if counter is not None and key not in counts and id]
-        if apart:  # they were found by ids that do not tell their places
-            wanted = Range(f"tokens/{counter}", [(key, key) for key in sorted(apart)])
-            (more,) = await self._backend.look([known.ask(wanted)])
-            counts |= _counts(more.rows[0])
+        counts = counts_of(seen.rows[2]) if counter is not None else {}
+        apart = [key for key, _, id, _ in mine if key not in counts and id]
+        if counter is not None and apart:  # they were found by ids that do not tell their places
+            (more,) = await self._backend.look([known.ask(ask_counts(counter, [(key, key) for key in apart]))])
+            counts |= counts_of(more.rows[0])
         entries = await self.entries(known, mine, counts)
         return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
 
@@ -207,14 +192,14 @@ class Reading:
             Range("entry", [(key + 1, key_of(log, LAST))], BESIDE),
         ]
         _, seen = await self._backend.look([Ask(known.place), known.ask(*wanted)])
-        before, behind = ([entry for row in rows if (entry := _sound(row))] for rows in seen.rows)
+        before, behind = ([entry for row in rows if (entry := readable(row))] for rows in seen.rows)
         body, name = remains(row)
         return set_aside(name, seq, body, before, behind)
 
     async def graves(self, known: Known) -> set[int]:
         """The places of a session's tombstones that can be read."""
-        rows = await self._rows(known, Range("entry", known.spans()))
-        return {entry.seq for row in rows if (entry := _sound(row)) is not None and entry.erased}
+        rows = await self.rows(known, Range("entry", known.spans()))
+        return {entry.seq for row in rows if (entry := readable(row)) is not None and entry.erased}
 
     # --- records
 
@@ -235,41 +220,6 @@ class Reading:
                 raise StoreCorrupt(self._url, told) from cause
         return found
 
-    # --- counts
-
-    async def count(self, key: SessionKey, counts: Mapping[str, Mapping[int, int]], mark: object) -> None:
-        seqs = {seq for some in counts.values() for seq in some}
-        for _ in range(3):  # beside somebody who never pauses it is given up
-            known, alive = await self._living(key, seqs, mark)
-            head = known.there
-            if not alive or head is None:
-                return
-            put = [
-                (f"tokens/{counter}", [Row(at, b"%d" % some[at & LAST]) for at in alive if at & LAST in some])
-                for counter, some in counts.items()
-            ]
-            step = Step(known.logs, rows_only=True, put=put)
-            unmoved = Step(known.place, head.hot, head.hot)
-            refusal = await self._sessions.crowds.write([unmoved, step], self._clock(), lasting=False)
-            if refusal is None:
-                return
-            mark = None  # others have moved it: what is there is looked for
-
-    async def _living(self, key: SessionKey, seqs: Iterable[int], mark: object) -> tuple[Known, list[int]]:
-        """A session, and the keys of those of its entries at these places that are there; all are while it has a mark
-        that it had when they were."""
-        seen = self._sessions.remembered(key)
-        if seen is not None and mark is not None and seen.standing.mark == mark:
-            return seen, sorted(seen.keys(seqs))
-        known, found = await self._sessions.look(
-            key, lambda known: [known.ask(Range("entry", list(ranges.of(known.keys(seqs)))))]
-        )
-        return known, sorted(row[0] for one in found for row in one.rows[0] if _is_living(row))
-
-    async def counts(self, key: SessionKey, counter: str, after: int, before: int | None) -> dict[int, int]:
-        _, seen = await self._sessions.look(key, _of_counts(counter, after, before))
-        return {key & LAST: tokens for key, tokens in _counts(seen[0].rows[0]).items()} if seen else {}
-
 
 def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
     """What asks for the records of a session between two revisions, both exclusive."""
@@ -278,23 +228,17 @@ def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
     return known.ask(Range("record", spans))
 
 
-def _of_counts(counter: str, after: int, before: int | None, limit: int | None = None) -> Callable[[Known], list[Ask]]:
-    """What asks for counts of a session between two places, both exclusive."""
-    table = f"tokens/{counter}"
-    return lambda known: [known.ask(Range(table, known.spans(after, before), limit))]
-
-
 def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:
     """What asks for the entries at these places, and of these ids, which may tell their places."""
     places = {*seqs, *map(placed_at, ids)}
     points = list(ranges.of(known.keys(places)))
     wanted: list[Range | Named] = [Range("entry", points), Named("entry", list(ids))]
     if counter is not None:
-        wanted.append(Range(f"tokens/{counter}", points))
+        wanted.append(ask_counts(counter, points))
     return known.ask(*wanted)
 
 
-def _is_of(known: Known, key: int) -> bool:
+def is_of(known: Known, key: int) -> bool:
     """Whether the entry of this key is one of the session's."""
     return known.log_of(key & LAST) == key >> 32
 
@@ -305,22 +249,7 @@ def _in_place(rows: Sequence[Cells], i: int) -> bool:
     return len(near) < 2 or near[0] < rows[i][0] < near[1] or near[1] < rows[i][0] < near[0]
 
 
-def _counts(rows: Sequence[Cells]) -> dict[int, int]:
-    try:
-        return {key: int(value) for key, value, _, _ in rows}
-    except ValueError:  # a count that cannot be read is lost, and made again
-        return {key: int(value) for key, value, _, _ in rows if value.isdigit()}
-
-
-def _is_living(row: Cells) -> bool:
-    """Whether this is of an entry that is no tombstone."""
-    if b'"erased":true' not in row[1]:
-        return True
-    entry = _sound(row)
-    return entry is not None and not entry.erased
-
-
-def _sound(row: Cells) -> Entry | None:
+def readable(row: Cells) -> Entry | None:
     """The entry of a row, without what is kept apart, where that can be read."""
     try:
         return _read(row)

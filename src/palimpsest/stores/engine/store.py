@@ -22,6 +22,7 @@ from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
     from palimpsest.stores.engine.changing import Changing, Rewrite
+    from palimpsest.stores.engine.counting import Counting
     from palimpsest.stores.engine.maintenance import Maintenance
 
 T = TypeVar("T")
@@ -61,6 +62,13 @@ class Store(Opened):
         from palimpsest.stores.engine.maintenance import Maintenance  # two modules more
 
         return Maintenance(self._sessions, self._changing, self._large, self._items, self._leases)
+
+    @lazy
+    def _counting(self) -> Counting:
+        """What a session that is counted does without."""
+        from palimpsest.stores.engine.counting import Counting  # a module
+
+        return Counting(self._sessions, self._reading, self._sessions.clock)
 
     async def _make(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `_run`, for what may make a session: one of its name whose time is over is ended first."""
@@ -145,7 +153,8 @@ class Store(Opened):
         """
         reading, where = self._reading, (key, after, before, limit, newest_first)
         if uncounted and counter is not None:
-            return await self._look(lambda: reading.uncounted(*where, counter))
+            await self._loaded("_counting")
+            return await self._look(lambda: self._counting.uncounted(*where, counter))
         return (await self._look(lambda: reading.page(*where, counter)))[1]
 
     async def page(
@@ -173,24 +182,39 @@ class Store(Opened):
         """Return the records with `after` < revision < `before`, oldest first."""
         return await self._look(lambda: self._reading.records(key, after, before))
 
-    async def count(
-        self, key: SessionKey, counter: str, counts: Mapping[int, int], mark: object = None, **more: Mapping[int, int]
-    ) -> None:
-        """Store token counts by seq, and `more` by other counters. A lost count is counted again.
+    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int], mark: object = None) -> None:
+        """Store token counts by seq, of entries that have none by this counter. A lost count is counted again.
 
         Counts of entries that do not exist are left out. Where they were all there while the session had a `mark`, and
         it has that still, none of them is looked for.
         """
-        given = {name: dict(some) for name, some in ((counter, counts), *more.items())}
         self.check()
-        if self.writable:
-            await self._run(lambda: self._reading.count(key, given, mark))
+        if self.writable and counts:
+            await self._loaded("_counting")
+            await self._run(lambda: self._counting.count(key, counter, dict(counts), mark))
 
     async def counts(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> dict[int, int]:
         """Return the stored counts by `counter` of entries with `after` < seq < `before`, by seq."""
-        return await self._look(lambda: self._reading.counts(key, counter, after, before))
+        await self._loaded("_counting")
+        return await self._look(lambda: self._counting.counts(key, counter, after, before))
+
+    async def note(self, key: SessionKey, figures: Mapping[str, Mapping[int, int]]) -> None:
+        """Store figures of entries, by name and seq, in the place of those that are there, all in one step.
+
+        They go with their entries. Those of entries that do not exist are left out.
+        """
+        given = {name: dict(some) for name, some in figures.items()}
+        self.check()
+        if self.writable:
+            await self._loaded("_counting")
+            await self._run(lambda: self._counting.note(key, given))
+
+    async def noted(self, key: SessionKey, name: str, *, after: int = 0) -> dict[int, int]:
+        """Return the figures of this name of entries behind `after`, by seq."""
+        await self._loaded("_counting")
+        return await self._look(lambda: self._counting.noted(key, name, after))
 
     async def commit(
         self, key: SessionKey, change: Change, *, expect_revision: int | None = None, expect_epoch: int | None = None

@@ -17,7 +17,7 @@ from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.codec import decoded, ready
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, OF_ENTRIES, Share, checked, key_of, new_log, read_as, stamped
+from palimpsest.stores.engine.forms import LAST, Share, checked, key_of, new_log, of_entries, read_as, stamped
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.sessions import Made, Sessions
 from palimpsest.stores.rules import expect_of
@@ -188,7 +188,7 @@ def read_by(known: Known) -> list[int]:
 
 def dropping(pieces: Pieces) -> list[tuple[str, int, int]]:
     """What drops the entries of stretches of logs, with all that belongs to them."""
-    return [(table, low, high) for low, high in spans_of(pieces) for table in OF_ENTRIES]
+    return of_entries(*spans_of(pieces))
 
 
 def dropped(own: Iterable[int], pieces: Pieces) -> list[tuple[str, int, int]]:

@@ -1,0 +1,199 @@
+"""Counts of tokens: few rows for many entries; whatever becomes of these, a count is of the text that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from drivers import driven
+from palimpsest.log.change import Change
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import SessionKey
+from palimpsest.runtime.runner import Inline
+from palimpsest.stores import Store
+from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, Range, Row, Step
+from palimpsest.stores.memory import MemoryBackend
+
+KEY = SessionKey("tenant", "one")
+LOGS = Place("tenant", "one", "log", "")
+
+
+def counted(entry: Entry) -> int:
+    """What an entry counts here."""
+    return 3 * len(entry.text) + 1
+
+
+def said(*texts: str) -> list[Entry]:
+    return [Entry(content=text) for text in texts]
+
+
+async def kept(store: Store, key: SessionKey, seqs: Sequence[int] | None = None) -> None:
+    """Store the counts of these entries, or of all that have none."""
+    entries = await store.read(key, counter="c", uncounted=True)
+    some = {entry.seq: counted(entry) for entry in entries if not entry.erased and (not seqs or entry.seq in seqs)}
+    await store.count(key, "c", some)
+
+
+async def rows_of(backend: Any, table: str = "tokens/c") -> Sequence[Cells]:
+    (seen,) = await backend.look([Ask(LOGS, [Range(table, [(0, LAST_KEY)])], head=False)])
+    return list(seen.rows[0])
+
+
+def test_a_window_is_counted_by_few_rows() -> None:
+    """What is counted together is stored together: a hundred entries in four rows, or five."""
+
+    async def work() -> None:
+        backend = MemoryBackend(Inline())
+        store = Store(backend)
+        await store.append(KEY, said(*"x" * 100))
+        await kept(store, KEY)
+        assert len(await rows_of(backend)) == 4
+        window = await store.read(KEY, newest_first=True, limit=40, counter="c")
+        assert [entry.tokens for entry in window] == [4] * 40
+
+    asyncio.run(work())
+
+
+def test_an_erasure_takes_the_counts_of_its_neighbours_and_no_figure_of_theirs() -> None:
+    """A row of counts goes with any of its entries; how often a neighbour was fetched cannot be counted again."""
+
+    async def work() -> None:
+        backend = MemoryBackend(Inline())
+        store = Store(backend)
+        await store.append(KEY, said(*(f"text {number}" for number in range(70))))
+        await kept(store, KEY)
+        await store.note(KEY, {"fetches": {3: 2, 4: 1, 5: 7}, "when": {4: 9}})
+
+        await store.commit(KEY, Change(kind="erase", reason="r", seqs=(4,)))
+
+        assert set(await store.counts(KEY, "c")) == set(range(32, 71))
+        assert await store.noted(KEY, "fetches") == {3: 2, 5: 7}
+        assert await store.noted(KEY, "fetches", after=3) == {5: 7}
+        assert await store.noted(KEY, "when") == {}
+        await store.note(KEY, {"fetches": {4: 1, 5: 8, 99: 1}})
+        assert await store.noted(KEY, "fetches") == {3: 2, 5: 8}
+        await kept(store, KEY)
+        assert len(await store.counts(KEY, "c")) == 69
+
+    asyncio.run(work())
+
+
+def test_counts_that_came_one_by_one_are_found_from_either_end() -> None:
+    """A limit is of entries: however many rows tell of others nearby, those of all that is read come."""
+
+    async def work() -> None:
+        store = Store(MemoryBackend(Inline()))
+        await store.append(KEY, said(*"x" * 64))
+        for seq in range(1, 65):
+            await store.count(KEY, "c", {seq: seq})
+        for first in range(1, 65):
+            forwards = await store.read(KEY, after=first - 1, limit=5, counter="c")
+            assert [entry.tokens for entry in forwards] == [entry.seq for entry in forwards]
+            back = await store.read(KEY, before=first + 1, limit=5, newest_first=True, counter="c")
+            assert [entry.tokens for entry in back] == [entry.seq for entry in back]
+        assert await store.counts(KEY, "c", after=10, before=14) == {11: 11, 12: 12, 13: 13}
+
+    asyncio.run(work())
+
+
+def test_a_branch_takes_no_count_for_its_own_that_is_of_the_entry_beyond_it() -> None:
+    """A row of the session that it comes from tells of entries, too, whose places are the branch's own by now."""
+
+    async def work() -> None:
+        store = Store(MemoryBackend(Inline()))
+        await store.append(KEY, said("a", "b", "c", "d"))
+        await kept(store, KEY)
+        head = await store.head(KEY)
+        assert head is not None
+        branch = KEY._replace(session="two")
+        await store.fork(KEY, "two", await at(store, 3), expect_epoch=head.epoch)
+        await store.append(branch, said("longer", "longest"))
+
+        assert [entry.tokens for entry in await store.read(branch, counter="c")] == [4, 4, None, None]
+        assert await store.counts(branch, "c") == {1: 4, 2: 4}
+        assert [entry.seq for entry in await store.read(branch, counter="c", uncounted=True)] == [3, 4]
+        await kept(store, branch)
+        assert await store.counts(branch, "c") == {1: 4, 2: 4, 3: 19, 4: 22}
+        assert await store.counts(KEY, "c") == {1: 4, 2: 4, 3: 4, 4: 4}
+
+    asyncio.run(work())
+
+
+async def at(store: Store, next_seq: int) -> Any:
+    """The head that a branch before an entry begins with."""
+    head = await store.head(KEY)
+    assert head is not None
+    return replace(head, next_seq=next_seq, calls=(), group=0, forked_from=("one", head.revision))
+
+
+@pytest.mark.parametrize("flip", range(12))
+def test_a_damaged_row_of_counts_is_lost_and_no_other(flip: int) -> None:
+    """Not even one whose figures are figures still: a wrong count would let too much into a context."""
+
+    async def work() -> None:
+        backend = MemoryBackend(Inline())
+        store = Store(backend)
+        await store.append(KEY, said(*"x" * 40))
+        await kept(store, KEY)
+        first, _ = await rows_of(backend)
+        value = bytearray(first[1])
+        value[flip * len(value) // 12] ^= 1
+        spoilt = [("tokens/c", [Row(first[0], bytes(value))])]
+        await backend.write([[Step(LOGS, rows_only=True, put=spoilt)]], 0)
+        counts = await store.counts(KEY, "c")
+        assert set(counts) == set(range(32, 41))
+
+    asyncio.run(work())
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_comes_between_a_count_is_of_the_text_that_is_there(seed: int) -> None:
+    """Appends, erasures, branches, counts of some, clears: no read gives another count than that of the text."""
+    dice = random.Random(seed)
+
+    async def step(store: Store, names: list[str]) -> None:
+        key = KEY._replace(session=dice.choice(names))
+        head = await store.head(key)
+        last = head.next_seq - 1 if head is not None else 0
+        what = dice.choice(["append", "append", "count", "count", "some", "erase", "fork", "clear"])
+        if what == "append":
+            await store.append(key, said(*("x" * dice.randrange(1, 50) for _ in range(dice.randrange(1, 40)))))
+        elif what == "count":
+            await kept(store, key)
+        elif what == "some" and last:
+            await kept(store, key, dice.sample(range(1, last + 1), min(last, 5)))
+        elif what == "erase" and last:
+            await store.commit(key, Change(kind="erase", reason="r", seqs=(dice.randrange(1, last + 1),)))
+        elif what == "fork" and head is not None and len(names) < 4:
+            names.append(f"branch {len(names)}")
+            await store.fork(key, names[-1], head, expect_epoch=head.epoch)
+        elif what == "clear" and dice.random() < 0.3:
+            await store.commit(key, Change(kind="clear", reason="r"))
+
+    async def work() -> None:
+        store, names = Store(dice.choice([driven, lambda: MemoryBackend(Inline())])()), ["one"]
+        for _ in range(30):
+            await step(store, names)
+            for name in names:
+                key = KEY._replace(session=name)
+                entries = await store.read(key, counter="c")
+                living = [entry for entry in entries if not entry.erased]
+                assert all(entry.tokens in (None, counted(entry)) for entry in living)
+                assert {e.seq for e in living if e.tokens is not None} <= set(await store.counts(key, "c"))
+                missing = [entry.seq for entry in entries if entry.tokens is None]
+                assert [e.seq for e in await store.read(key, counter="c", uncounted=True)] == missing
+                limit = dice.randrange(1, 60)
+                newest = await store.read(key, counter="c", newest_first=True, limit=limit)
+                assert newest == entries[::-1][:limit]
+        for name in names:
+            key = KEY._replace(session=name)
+            await kept(store, key)
+            assert all(e.tokens is not None or e.erased for e in await store.read(key, counter="c"))
+
+    asyncio.run(work())
