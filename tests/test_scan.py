@@ -274,16 +274,17 @@ def test_counts_of_changed_texts_are_made_anew(place: str, tmp_path: Path) -> No
     """No stored count is of a text that is not there any more."""
     with opened(place, tmp_path) as memory:
         session = session_of(memory)
-        session.add_user_message("zq100secret " * 50)
         session.add_user_message("clean")
+        session.count()
+        session.add_user_message("zq100secret " * 50)
         session.count()
 
         memory.scan(POLICY, apply=True)
 
         assert session.count() == 1
         again = session_of(memory, "again")
-        again.add_user_message("[REDACTED] " * 50)
         again.add_user_message("clean")
+        again.add_user_message("[REDACTED] " * 50)
         assert session.stats().total_tokens == again.stats().total_tokens
 
 

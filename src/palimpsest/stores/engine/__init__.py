@@ -23,7 +23,7 @@ The modules, none of which imports one above it:
     destroying                  deletion of a session whose head cannot be read
     trees                       who reads which log, and changes of what several sessions have
     queues, appends             where appends meet; what writes them
-    counting                    counts of tokens and figures of entries; loaded when first asked for
+    counting                    counts of tokens, and other figures of entries
     reading, large              entries with their counts, records; large contents
     items                       items and leases
     sessions, crowds            sessions looked at, remembered and written; who waits when many write

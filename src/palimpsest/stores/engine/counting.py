@@ -1,4 +1,4 @@
-"""Counts of tokens, and other figures of entries: kept, and looked through. A session that is counted does without."""
+"""Counts of tokens, and other figures of entries: kept, and looked through."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from palimpsest.log.head import About, Head, SessionKey
 from palimpsest.runtime.once import lazy
 from palimpsest.stores.backend import Backend, Scrubbed
 from palimpsest.stores.engine.appends import Append, Appends
+from palimpsest.stores.engine.counting import Counting
 from palimpsest.stores.engine.crowds import Chance, Crowds, by_chance
 from palimpsest.stores.engine.known import Over
 from palimpsest.stores.engine.large import Large
@@ -22,7 +23,6 @@ from palimpsest.stores.values import Appended, Dump, SessionInfo, Standing
 
 if TYPE_CHECKING:
     from palimpsest.stores.engine.changing import Changing, Rewrite
-    from palimpsest.stores.engine.counting import Counting
     from palimpsest.stores.engine.maintenance import Maintenance
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class Store(Opened):
         self.ending: Callable[[Store, SessionKey], Awaitable[object]] = Store.end  # a memory tells who derives
         self._large = Large(backend, backend.large_bytes)
         self._reading = Reading(sessions, self._large)
+        self._counting = Counting(sessions, self._reading, clock)
         self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
 
     @lazy
@@ -62,13 +63,6 @@ class Store(Opened):
         from palimpsest.stores.engine.maintenance import Maintenance  # two modules more
 
         return Maintenance(self._sessions, self._changing, self._large, self._items, self._leases)
-
-    @lazy
-    def _counting(self) -> Counting:
-        """What a session that is counted does without."""
-        from palimpsest.stores.engine.counting import Counting  # a module
-
-        return Counting(self._sessions, self._reading, self._sessions.clock)
 
     async def _make(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `_run`, for what may make a session: one of its name whose time is over is ended first."""
@@ -153,7 +147,6 @@ class Store(Opened):
         """
         reading, where = self._reading, (key, after, before, limit, newest_first)
         if uncounted and counter is not None:
-            await self._loaded("_counting")
             return await self._look(lambda: self._counting.uncounted(*where, counter))
         return (await self._look(lambda: reading.page(*where, counter)))[1]
 
@@ -190,14 +183,12 @@ class Store(Opened):
         """
         self.check()
         if self.writable and counts:
-            await self._loaded("_counting")
             await self._run(lambda: self._counting.count(key, counter, dict(counts), mark))
 
     async def counts(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
     ) -> dict[int, int]:
         """Return the stored counts by `counter` of entries with `after` < seq < `before`, by seq."""
-        await self._loaded("_counting")
         return await self._look(lambda: self._counting.counts(key, counter, after, before))
 
     async def note(self, key: SessionKey, figures: Mapping[str, Mapping[int, int]]) -> None:
@@ -208,12 +199,10 @@ class Store(Opened):
         given = {name: dict(some) for name, some in figures.items()}
         self.check()
         if self.writable:
-            await self._loaded("_counting")
             await self._run(lambda: self._counting.note(key, given))
 
     async def noted(self, key: SessionKey, name: str, *, after: int = 0) -> dict[int, int]:
         """Return the figures of this name of entries behind `after`, by seq."""
-        await self._loaded("_counting")
         return await self._look(lambda: self._counting.noted(key, name, after))
 
     async def commit(
