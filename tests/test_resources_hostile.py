@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.errors import InvalidResource
+from palimpsest.errors import ConfigError, InvalidResource, PalimpsestError
 from palimpsest.resources import Resources
+from palimpsest.strategies import Triggers
 from test_conditions import ATTACKS as CONDITIONS
 from test_resources import BARE_NEURALYZER, BARE_SHORT, BARE_SUMMARIZER, MINIMAL, PROFILE, loaded, written
 from test_resources_pages import FILES
@@ -278,6 +280,86 @@ def test_a_thousand_changed_files_load_or_are_refused(
         return
     for id in resources:
         assert resources[id].effective()
+
+
+ODD = [
+    *(
+        None,
+        True,
+        0,
+        -1,
+        1,
+        10**6,
+        2**53,
+        2**53 + 1,
+        10**400,
+        -(10**400),
+        1.5,
+        1e308,
+        5e-324,
+        float("nan"),
+        float("inf"),
+    ),
+    *("", " ", "x", "0", "-1", "1s", "0s", "-5m", "1e9d", "9" * 30 + "d", "{}", "{{x}}", "${HOME}", "../../x", "a\0b"),
+    *("\ud800", "\u00e9" * 300, "(a+)+$", "message.x", "[", "1 1 * * *"),
+    *([], [None], [[]], ["x", "x"], [1, 2], {}, {"type": "x"}, {"type": "buffer"}, {"": 1}, {"x": {}}),
+]
+"""What hardly anything takes."""
+
+ELSEWHERE = ("redis", "postgres", "mongo", "/")
+"""What a file says whose memory is on a server, or in a file that is not this test's."""
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of everything that it says."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from places_in(inner, (*path, key))
+
+
+@pytest.mark.wide
+@pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")
+@pytest.mark.parametrize("seed", range(8))
+def test_what_loads_with_an_odd_value_can_be_used(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value of any kind in any place is refused by the one error, or does no harm: no other error comes of it."""
+    monkeypatch.chdir(tmp_path)
+    dice, used = random.Random(seed), 0
+    for number in range(120):
+        whole = json.loads(json.dumps(said(*dice.choice(RIGHT))))
+        place, path = whole, dice.choice(list(places_in(whole)))
+        for part in path[:-1]:
+            place = place[part]
+        place[path[-1]] = dice.choice(ODD)
+        with suppress(PalimpsestError), load_text(tmp_path, json.dumps(whole), ".json") as resources:
+            for id in resources:
+                assert resources[id].effective()
+                if not any(word in json.dumps(whole) for word in ELSEWHERE):
+                    keyed = resources.keyed(id)
+                    keyed.append(f"key-{number}", [{"role": "user", "content": "hello " * 20}, "and more"])
+                    used += keyed.read(f"key-{number}").total > 0
+                    keyed.flush(f"key-{number}")
+    assert used > 0
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 10**400, -(10**400)])
+def test_a_number_of_any_length_is_refused_where_it_stands(tmp_path: Path, number: int) -> None:
+    """Whether the file is loaded, or the program says it: no arithmetic is made with four hundred digits."""
+    for strategy in ("summarizer", "neuralyzer"):
+        clause = {"long_term_memory_id": strategy, "interaction_threshold_qty": number}
+        file = {"resource": "memory", "id": "m", "max_tokens": 500, LONG: [clause]}
+        with pytest.raises(InvalidResource, match="interaction_threshold_qty"):
+            load_text(tmp_path, json.dumps(file), ".json")
+    with pytest.raises(ConfigError, match="interaction_threshold_qty"):
+        Triggers(interaction_threshold_qty=number)
+
+
+def test_nothing_is_no_lifetime_however_it_is_written(tmp_path: Path) -> None:
+    """A `ttl` of no length is one without end, as the page says, with a unit as without."""
+    for ttl in (0, "0", "0s", "0 minutes", " 0 ", 0.0):
+        file = {"resource": "memory", "id": "m", "max_tokens": 500, "persistence": {"type": "in_memory", "ttl": ttl}}
+        with load_text(tmp_path, json.dumps(file), ".json") as resources:
+            assert resources.keyed("m").append("k", "said") == 1
 
 
 def test_half_characters_in_a_policy_and_in_a_payload_are_kept_with_the_rest() -> None:

@@ -78,7 +78,7 @@ class Triggers(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=Tru
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            values.whole(name, getattr(self, name), None, none=True)
+            values.whole(name, getattr(self, name), -values.MOST, none=True)
         idle: object = self.idle_seconds
         if idle is not None and not (values.is_number(idle) and isfinite(idle)):
             raise ConfigError("idle_seconds", idle, "a number of seconds, or None")

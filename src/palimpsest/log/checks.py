@@ -13,10 +13,7 @@ from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, short
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.entry import KINDS, LAST_MOMENT, ROLES, STATUSES, Entry, Native, Part, now_us
 from palimpsest.log.ids import ID_RULE, is_id
-from palimpsest.log.values import has_date, is_number, is_whole, microseconds
-
-MOST = 2**53
-"""The largest number that anything may have: beyond it not every program reads JSON's numbers alike."""
+from palimpsest.log.values import MOST, has_date, is_number, is_whole, microseconds
 
 MICROSECONDS = "a whole number of microseconds since 1970, at most of the year 9999"
 

@@ -14,6 +14,9 @@ from palimpsest.errors import ConfigError, nearest
 
 W = TypeVar("W", bound=str)
 
+MOST = 2**53
+"""The largest number that anything may have: beyond it not every program reads JSON's numbers alike."""
+
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 """The first and the last time that has a date."""
 
@@ -30,11 +33,12 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole(name: str, value: object, least: int | None = 0, most: int | None = None, *, none: bool = False) -> None:
-    """Check for a whole number of at least `least` and at most `most` (None: however small, however large)."""
+def whole(name: str, value: object, least: int = 0, most: int = MOST, *, none: bool = False) -> None:
+    """Check for a whole number of at least `least` and at most `most`."""
     if not is_whole(value, least, most) and not (none and value is None):
-        bound = "" if least is None else f" of at least {least}"
-        bound += "" if most is None else f" (and at most {most})"
+        bound = "" if least == -MOST else f" of at least {least}"
+        if most < MOST or is_whole(value, most):  # else the rest of the message is what helps
+            bound += f" (and at most {'2**53' if most == MOST else most})"
         raise ConfigError(name, value, f"a whole number{bound}{', or None' * none}")
 
 

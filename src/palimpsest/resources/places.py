@@ -49,10 +49,13 @@ def place_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], *
 
 
 def lifetime_of(root: Mapping[str, Any]) -> str | None:
-    """How long a session of it lasts: `ttl`; None: for ever."""
+    """How long a session of it lasts: `ttl`; None: for ever, which is what nothing is, too."""
     given = root.get("persistence")
     ttl = given.get("ttl") if isinstance(given, Mapping) else None
-    return None if ttl in (None, "0", 0) else ttl
+    try:
+        return ttl if ttl is not None and values.microseconds("ttl", ttl, zero=True) else None
+    except ConfigError:  # which is noted where the place is read
+        return None
 
 
 def _own(own: object, given: object, problems: Problems) -> StorePlace:

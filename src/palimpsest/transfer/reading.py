@@ -11,12 +11,13 @@ import msgspec
 from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, shorten
 from palimpsest.log import spans
 from palimpsest.log.change import Record
-from palimpsest.log.checks import MOST, check, check_json, check_names, checked_about
+from palimpsest.log.checks import check, check_json, check_names, checked_about
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import About, Attempts, Cut, Head, Usage
 from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, faults
+from palimpsest.log.values import MOST
 from palimpsest.log.withdrawal import tombstone
 from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Dump

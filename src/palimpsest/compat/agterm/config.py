@@ -12,7 +12,6 @@ from palimpsest import AsyncMemory, Memory
 from palimpsest.compat.agterm.spelling import Record, snake_case
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
-from palimpsest.log.checks import MOST
 from palimpsest.strategies import Summarize, Triggers
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class MemoryConfig(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
-            values.whole(name, getattr(self, name), least, MOST, none=name == "recent_window_tokens")
+            values.whole(name, getattr(self, name), least, none=name == "recent_window_tokens")
         values.share("compression_ratio", self.compression_ratio)
         values.switch("auto_compress", self.auto_compress)
         values.choice("on_failure", self.on_failure, ("keep", "heuristic"))

@@ -188,4 +188,4 @@ def kept_of(entry: Entry, response: str, raw: Raw | None = None, bound: int | No
 
 def declared_of(value: object) -> int:
     """What an export says that a turn costs; 0 where it says nothing that can be."""
-    return value if values.is_whole(value, 1, 2**53) else 0
+    return value if values.is_whole(value, 1, values.MOST) else 0
