@@ -44,9 +44,17 @@ def from_json(text: str | bytes) -> Any:
     Where there is another text in the place of a date or the like, such as what a policy has written there, it is that.
     """
     try:
-        return _whole(loads(text))
+        value = loads(text)
+        return _whole(value) if _may_have_tags(text) else value  # most values are JSON's own
     except (ArithmeticError, TypeError, RecursionError) as cause:
         raise ValueError(f"a value is not written as it should be ({type(cause).__name__})") from cause
+
+
+def _may_have_tags(text: str | bytes) -> bool:
+    """Whether a key in this JSON may begin with the character that tags do, however it is written."""
+    if isinstance(text, bytes):
+        return b'"$' in text or b"\\u0024" in text
+    return '"$' in text or "\\u0024" in text
 
 
 def bytes_in(value: object) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, parsed
-from palimpsest.compat.firefly.store import Conversations, LocalStore, elsewhere, keyed, read, spelled, unspelled
+from palimpsest.compat.firefly.store import MARK, Conversations, LocalStore, elsewhere, keyed, read, spelled, unspelled
 from palimpsest.errors import ConfigError, StoreUnavailable
 from palimpsest.log import values
 from palimpsest.log.checks import is_path
@@ -191,7 +191,7 @@ class SQLiteStore(LocalStore):
 
     def _tried(self, link: Link[sqlite3.Connection], body: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `body` does with a connection, which others may be in the way of. Nothing is held meanwhile."""
-        until = time.monotonic() + self._busy_seconds
+        until = None
         while True:
             try:
                 with link.lock:
@@ -199,7 +199,9 @@ class SQLiteStore(LocalStore):
                     result = body(link.use())
                 return result
             except FAULTS as fault:
-                if not is_busy(fault) or time.monotonic() >= until:
+                now = time.monotonic()
+                until = now + self._busy_seconds if until is None else until
+                if not is_busy(fault) or now >= until:
                     with self._translated:
                         raise
             time.sleep(PAUSE)
@@ -285,5 +287,8 @@ def _values(namespace: str, row: Packed) -> tuple[Any, ...]:
 
 
 def _row_of(row: Iterable[Any]) -> Packed:
-    entry_id, scope, key, *rest = row
-    return Packed(unspelled(entry_id), scope, None if key is None else unspelled(key), *rest)
+    kept = Packed._make(row)
+    if MARK in kept.entry_id or MARK in (kept.key or ""):
+        key = None if kept.key is None else unspelled(kept.key)
+        return kept._replace(entry_id=unspelled(kept.entry_id), key=key)
+    return kept

@@ -170,6 +170,8 @@ class WorkingMemory:
         return sha256(told).hexdigest()[:32]
 
     def _entry(self, key: str) -> MemoryEntry | None:
+        if self._ours:  # which is one step by itself
+            return self._store.load_by_key(self._namespace, _name(key))
         with self._turn:
             entry = self._store.load_by_key(self._namespace, _name(key))
         return None if entry is None or self._is_over(entry) else entry
