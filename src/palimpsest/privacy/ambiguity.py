@@ -18,6 +18,7 @@ and look-arounds are checked by themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
@@ -59,16 +60,22 @@ class Ambiguous(Exception):
 
 def check(pattern: str) -> None:
     """Raise Ambiguous where the pattern can backtrack exponentially. `pattern` is one that `re` takes."""
-    parsed = _parser.parse(pattern)
+    parsed = _parsed(pattern)
     automaton = _Automaton(_Work())
     automaton.sequence(parsed, parsed.state.flags)
     automaton.check()
 
 
+@lru_cache(maxsize=256)
 def spelled_out(pattern: str) -> int:
     """How many places the counted repeats of a pattern add to it, spelled out. `pattern` is one that `re` takes."""
-    tree = _parser.parse(pattern)
+    tree = _parsed(pattern)
     return _size(tree) - _size(tree, counted=False)
+
+
+@lru_cache(maxsize=4)  # both are asked of a pattern, one after the other
+def _parsed(pattern: str) -> Any:
+    return _parser.parse(pattern)
 
 
 class _Work:
