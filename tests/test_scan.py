@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marked import PATTERN, PLACES, POLICY, Words, everything, left_in, opened, play, session_of
-from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, SessionNotFound
+from palimpsest import AsyncMemory, ConfigError, Conflict, Entry, Memory, Redactor, Session, SessionNotFound
 from palimpsest.runtime.runner import drive
+from palimpsest.stores import Store
 from palimpsest.strategies import SourceSummarizer
+from palimpsest.tokens.counter import encoding
 from sealed import address, bytes_of
 
 
@@ -286,6 +289,46 @@ def test_counts_of_changed_texts_are_made_anew(place: str, tmp_path: Path) -> No
         again.add_user_message("clean")
         again.add_user_message("[REDACTED] " * 50)
         assert session.stats().total_tokens == again.stats().total_tokens
+
+
+VERBS: dict[str, Callable[[Session], object]] = {
+    "context": lambda session: session.context(),
+    "count": lambda session: session.count(),
+    "stats": lambda session: session.stats(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("view_bytes", [0, 10**6], ids=["new", "remembered"])
+def test_a_count_that_was_made_before_a_scan_is_not_stored_after_it(
+    verb: str, view_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody scans just when another process has counted what is gone then: those counts are of no text there."""
+    count, scans = Store.count, [True]
+    path = tmp_path / "a.db"
+    with Memory.open(path, view_bytes=view_bytes) as memory, Memory.open(path) as other:
+
+        async def late(store: Store, *what: Any, **how: Any) -> None:
+            if scans and store is memory.store:
+                scans.clear()
+                other.scan(POLICY, apply=True)
+            await count(store, *what, **how)
+
+        session = memory.session("one", max_tokens=400)
+        session.add_user_message("clean")
+        session.add_user_message("zq100secret " * 50)
+        session.add_assistant_message("answer")
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "count", late)
+            VERBS[verb](session)
+            memory.close()  # which stores what is left to be stored
+        assert not scans
+        other.session("one").count()
+        entries = drive(other.store.read(session.options.key, counter="o200k_base"))
+        assert "zq100secret" not in entries[1].text
+        counter = encoding("o200k_base")
+        for entry in entries:
+            assert entry.tokens == counter.count(entry.text)
 
 
 def test_a_shortened_entry_is_shortened_anew(place: str, tmp_path: Path) -> None:

@@ -249,13 +249,16 @@ class LogReader:
 
         With `stores` it raises StoreUnavailable, where the store could have kept the counts and did not.
         """
-        counter, counted = self._options.counter, 0
+        counter, counted, key = self._options.counter, 0, self._options.key
+        epoch = (await self.head()).epoch
         async for batch in batches_of(self._store, self._options.key, [(1, END)], counter=counter.name, uncounted=True):
             counts = await self._store.apart(_counts, batch, counter)
             if counts and self._store.writable:
-                storing = self._store.count(self._options.key, counter.name, counts)
+                storing = self._store.count(key, counter.name, counts, epoch=epoch)
                 await (storing if stores else best_effort(storing))
             counted += len(counts)
+            seen = self._store.seen(key)  # before the next batch is read
+            epoch = seen.head.epoch if seen is not None else epoch
         return counted
 
     async def _retained(self, head: Head) -> int:

@@ -119,7 +119,7 @@ class SnapshotReader:
         snapshot = await self.apart(made)
         if stores and meter.counted and self._store.writable:
             counter = self._options.counter.name
-            await best_effort(self._store.count(self._options.key, counter, meter.counted))
+            await best_effort(self._store.count(self._options.key, counter, meter.counted, epoch=head.epoch))
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Loaded(head, state, snapshot, archived, entries)
 

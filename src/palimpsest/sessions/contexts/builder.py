@@ -16,7 +16,6 @@ import msgspec
 
 from palimpsest.context.asks import Steps
 from palimpsest.context.cold import cold_level
-from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Recollection
 from palimpsest.context.newest import NotRead, newest
 from palimpsest.context.result import Context
@@ -123,7 +122,7 @@ class ContextBuilder:
     ) -> Context | None:
         """The context of what was settled, with its counts and its cut stored; None: all is to be read anew."""
         self.seen = settled.layout.head
-        stored, notes = await self._store_counts(settled.meter, recall)
+        stored, notes = await self._store_counts(settled, recall)
         if context is None and settled.reason is not None:
             context = await self._recut(settled, notes, last_try=last_try)
         elif context is not None:
@@ -224,9 +223,10 @@ class ContextBuilder:
     async def _given(self, settled: Settled, head: Head, epoch: int | None, *notes: str) -> Context:
         return await self._store.apart(settled.given, head, epoch, notes)
 
-    async def _store_counts(self, meter: Meter, recall: Recall | None) -> tuple[bool, tuple[str, ...]]:
+    async def _store_counts(self, settled: Settled, recall: Recall | None) -> tuple[bool, tuple[str, ...]]:
         """Store what was counted, or have it remembered to be stored with more; return whether that was done, and why
         not: a count can be made again."""
+        meter = settled.meter
         if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
             return False, ()
         counts, name, mark = meter.counted, meter.counter.name, recall.mark if recall is not None else None
@@ -236,7 +236,8 @@ class ContextBuilder:
                 if len(counts) < TOGETHER:
                     return True, ()
             recall.unstored = {}
-        fault = await best_effort(self._store.count(self._options.key, name, counts, mark))
+        epoch = settled.layout.head.epoch
+        fault = await best_effort(self._store.count(self._options.key, name, counts, mark, epoch=epoch))
         return fault is None, (f"counts were not stored: {fault}",) if fault is not None else ()
 
 

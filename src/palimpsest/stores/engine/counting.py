@@ -25,13 +25,15 @@ class Counting:
     def __init__(self, sessions: Sessions, reading: Reading, clock: Callable[[], int]) -> None:
         self._sessions, self._reading, self._clock = sessions, reading, clock
 
-    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int], mark: object) -> None:
-        """Keep counts of tokens, of entries that had none."""
+    async def count(
+        self, key: SessionKey, counter: str, counts: Mapping[int, int], mark: object, epoch: int | None
+    ) -> None:
+        """Keep counts of tokens, of entries that had none, unless another epoch has begun: they may say other words."""
 
         def put(keys: Sequence[int]) -> Puts:
             return [(TOKENS + counter, count_rows({at: counts[at & LAST] for at in keys}))]
 
-        await self._keep(key, counts, put, mark)
+        await self._keep(key, counts, put, mark, epoch)
 
     async def note(self, key: SessionKey, figures: Mapping[str, Mapping[int, int]]) -> None:
         """Keep figures, each of which may be another one later, and so has a row of its own."""
@@ -42,16 +44,21 @@ class Counting:
                 for name, some in figures.items()
             ]
 
-        await self._keep(key, {seq for some in figures.values() for seq in some}, put, None)
+        await self._keep(key, {seq for some in figures.values() for seq in some}, put, None, None)
 
     async def _keep(
-        self, key: SessionKey, seqs: Iterable[int], put: Callable[[Sequence[int]], Puts], mark: object
+        self,
+        key: SessionKey,
+        seqs: Iterable[int],
+        put: Callable[[Sequence[int]], Puts],
+        mark: object,
+        epoch: int | None,
     ) -> None:
         """Put rows of those of these entries that are there, in a step that is refused where others have written."""
         for _ in range(3):  # beside somebody who never pauses it is given up
             known, alive = await self._living(key, seqs, mark)
             head = known.there
-            if not alive or head is None:
+            if not alive or head is None or (epoch is not None and known.head.epoch != epoch):
                 return
             step = Step(known.logs, rows_only=True, put=put(alive))
             unmoved = Step(known.place, head.hot, head.hot)

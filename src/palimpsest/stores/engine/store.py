@@ -175,15 +175,24 @@ class Store(Opened):
         """Return the records with `after` < revision < `before`, oldest first."""
         return await self._look(lambda: self._reading.records(key, after, before))
 
-    async def count(self, key: SessionKey, counter: str, counts: Mapping[int, int], mark: object = None) -> None:
+    async def count(
+        self,
+        key: SessionKey,
+        counter: str,
+        counts: Mapping[int, int],
+        mark: object = None,
+        *,
+        epoch: int | None = None,
+    ) -> None:
         """Store token counts by seq, of entries that have none by this counter. A lost count is counted again.
 
         Counts of entries that do not exist are left out. Where they were all there while the session had a `mark`, and
-        it has that still, none of them is looked for.
+        it has that still, none of them is looked for. Nothing is stored where the session is not in this `epoch` any
+        more: since what was counted was read, its words may have become others.
         """
         self.check()
         if self.writable and counts:
-            await self._run(lambda: self._counting.count(key, counter, dict(counts), mark))
+            await self._run(lambda: self._counting.count(key, counter, dict(counts), mark, epoch))
 
     async def counts(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
