@@ -34,7 +34,7 @@ def said(*texts: str) -> list[Entry]:
 
 async def kept(store: Store, key: SessionKey, seqs: Sequence[int] | None = None) -> None:
     """Store the counts of these entries, or of all that have none."""
-    entries = await store.read(key, counter="c", uncounted=True)
+    entries = (await store.uncounted(key, "c"))[1]
     some = {entry.seq: counted(entry) for entry in entries if not entry.erased and (not seqs or entry.seq in seqs)}
     await store.count(key, "c", some)
 
@@ -116,7 +116,7 @@ def test_a_branch_takes_no_count_for_its_own_that_is_of_the_entry_beyond_it() ->
 
         assert [entry.tokens for entry in await store.read(branch, counter="c")] == [4, 4, None, None]
         assert await store.counts(branch, "c") == {1: 4, 2: 4}
-        assert [entry.seq for entry in await store.read(branch, counter="c", uncounted=True)] == [3, 4]
+        assert [entry.seq for entry in (await store.uncounted(branch, "c"))[1]] == [3, 4]
         await kept(store, branch)
         assert await store.counts(branch, "c") == {1: 4, 2: 4, 3: 19, 4: 22}
         assert await store.counts(KEY, "c") == {1: 4, 2: 4, 3: 4, 4: 4}
@@ -187,7 +187,7 @@ def test_whatever_comes_between_a_count_is_of_the_text_that_is_there(seed: int) 
                 assert all(entry.tokens in (None, counted(entry)) for entry in living)
                 assert {e.seq for e in living if e.tokens is not None} <= set(await store.counts(key, "c"))
                 missing = [entry.seq for entry in entries if entry.tokens is None]
-                assert [e.seq for e in await store.read(key, counter="c", uncounted=True)] == missing
+                assert [e.seq for e in (await store.uncounted(key, "c"))[1]] == missing
                 limit = dice.randrange(1, 60)
                 newest = await store.read(key, counter="c", newest_first=True, limit=limit)
                 assert newest == entries[::-1][:limit]

@@ -114,11 +114,13 @@ class TwoStores(RuleBasedStateMachine):
         limit=st.none() | st.integers(0, 4),
         newest_first=st.booleans(),
         counter=st.none() | COUNTERS,
-        uncounted=st.booleans(),
     )
     def read(self, key: SessionKey, **how: Any) -> None:
-        how["uncounted"] = how["uncounted"] and how["counter"] is not None
         self.both(lambda store: store.read(key, **how))
+
+    @rule(key=KEYS, counter=COUNTERS, after=SEQS, limit=st.none() | st.integers(1, 4))
+    def uncounted(self, key: SessionKey, counter: str, after: int, limit: int | None) -> None:
+        self.both(lambda store: store.uncounted(key, counter, after=after, limit=limit))
 
     @rule(key=KEYS, seqs=st.lists(SEQS, max_size=4), ids=st.lists(IDS, max_size=3), counter=st.none() | COUNTERS)
     def fetch(self, key: SessionKey, seqs: list[int], ids: list[str], counter: str | None) -> None:

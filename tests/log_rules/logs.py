@@ -179,8 +179,8 @@ class AppendConformance(Contract):
         assert [e.tokens for e in await on.store.read(KEY, counter="words")] == [10, 21, None]
         assert [e.tokens for e in await on.store.fetch(KEY, [3, 1], counter="letters")] == [None, 1]
         assert [e.tokens for e in await on.store.read(KEY)] == [None, None, None]
-        assert texts(await on.store.read(KEY, counter="words", uncounted=True)) == ["c"]
-        assert texts(await on.store.read(KEY, counter="letters", uncounted=True, limit=1)) == ["a"]
+        assert texts((await on.store.uncounted(KEY, "words"))[1]) == ["c"]
+        assert texts((await on.store.uncounted(KEY, "letters", limit=1))[1]) == ["a"]
         assert await summed(on.store, KEY, "words") == (2, 31)
         assert await summed(on.store, KEY, "words", after=1) == (1, 21)
         assert await summed(on.store, KEY, "unknown") == (0, 0)

@@ -22,19 +22,16 @@ async def batches_of(
     where: Iterable[Span],
     *,
     counter: str | None = None,
-    uncounted: bool = False,
 ) -> AsyncIterator[list[Entry]]:
     """Yield the entries that lie in these spans, tombstones included, in their order, a batch at a time.
 
-    A batch is emptied when the next one is asked for. `counter` and `uncounted` are those of `Store.read`. Of a span
+    A batch is emptied when the next one is asked for. `counter` is that of `Store.read`. Of a span
     that ends behind the log, what others add meanwhile may come, too; it ends all the same, however much they add.
     """
     for low, high in where:
         after = low - 1
         while after < high:
-            batch = await store.read(
-                key, after=after, before=high + 1, limit=BATCH, counter=counter, uncounted=uncounted
-            )
+            batch = await store.read(key, after=after, before=high + 1, limit=BATCH, counter=counter)
             if not batch:
                 break
             after = batch[-1].seq if len(batch) == BATCH else high

@@ -249,16 +249,18 @@ class LogReader:
 
         With `stores` it raises StoreUnavailable, where the store could have kept the counts and did not.
         """
-        counter, counted, key = self._options.counter, 0, self._options.key
-        epoch = (await self.head()).epoch
-        async for batch in batches_of(self._store, self._options.key, [(1, END)], counter=counter.name, uncounted=True):
+        counter, key = self._options.counter, self._options.key
+        counted, after, more = 0, 0, True
+        while more:  # what others add meanwhile comes the next time
+            epoch, batch = await self._store.uncounted(key, counter.name, after=after, limit=BATCH)
             counts = await self._store.apart(_counts, batch, counter)
             if counts and self._store.writable:
                 storing = self._store.count(key, counter.name, counts, epoch=epoch)
                 await (storing if stores else best_effort(storing))
             counted += len(counts)
-            seen = self._store.seen(key)  # before the next batch is read
-            epoch = seen.head.epoch if seen is not None else epoch
+            more = len(batch) == BATCH
+            after = batch[-1].seq if more else 0
+            await self._store.apart(batch.clear)  # as `batches_of` does
         return counted
 
     async def _retained(self, head: Head) -> int:

@@ -93,31 +93,28 @@ class Counting:
         _, seen = await self._sessions.look(key, lambda known: [known.ask(Range(FIGURE + name, known.spans(after)))])
         return {at & LAST: figure for at, figure in counts_of(seen[0].rows[0]).items()} if seen else {}
 
-    async def uncounted(
-        self, key: SessionKey, after: int, before: int | None, limit: int | None, newest_first: bool, counter: str
-    ) -> list[Entry]:
-        """The entries without a count, of which the places are found first."""
+    async def uncounted(self, key: SessionKey, counter: str, after: int, limit: int | None) -> tuple[int, list[Entry]]:
+        """The epoch, and the entries without a count, of which the places are found first."""
         counted: tuple[ranges.Span, ...] = ()
         at, more = after, True
 
         def asks(known: Known) -> list[Ask]:
-            return [known.ask(ask_counts(counter, known.spans(at, before), MANY))]
+            return [known.ask(ask_counts(counter, known.spans(at), MANY))]
 
         while more:
             known, seen = await self._sessions.look(key, asks)
             if not seen:
-                return []
+                return 0, []
             rows = seen[0].rows[0]
             counted = ranges.union(counted, ranges.of(_own(known, counts_of(rows))))
             more = len(rows) >= MANY
             at = rows[-1][0] & LAST if more else at
-        end = known.head.next_seq if before is None else min(before, known.head.next_seq)
-        missing = ranges.visible(counted, max(after, known.head.first_seq - 1), end)
+        missing = ranges.visible(counted, max(after, known.head.first_seq - 1), known.head.next_seq)
         where = [span for low, high in missing for span in known.spans(low - 1, high + 1)]
         if not where:
-            return []
-        rows = await self._reading.rows(known, Range("entry", where, limit, newest_first))
-        return await self._reading.entries(known, rows, {})
+            return known.head.epoch, []
+        rows = await self._reading.rows(known, Range("entry", where, limit))
+        return known.head.epoch, await self._reading.entries(known, rows, {})
 
 
 def _own(known: Known, counts: Mapping[int, int]) -> dict[int, int]:

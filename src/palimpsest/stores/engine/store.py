@@ -138,16 +138,13 @@ class Store(Opened):
         limit: int | None = None,
         newest_first: bool = False,
         counter: str | None = None,
-        uncounted: bool = False,
     ) -> list[Entry]:
         """Return entries with `after` < seq < `before`, in log order, or newest first.
 
         `limit` counts entries. With `counter` each entry carries its stored count by that counter in
-        `tokens`; with `uncounted`, too, only entries that have none are returned. Tombstones are included.
+        `tokens`. Tombstones are included.
         """
         reading, where = self._reading, (key, after, before, limit, newest_first)
-        if uncounted and counter is not None:
-            return await self._look(lambda: self._counting.uncounted(*where, counter))
         return (await self._look(lambda: reading.page(*where, counter)))[1]
 
     async def page(
@@ -193,6 +190,12 @@ class Store(Opened):
         self.check()
         if self.writable and counts:
             await self._run(lambda: self._counting.count(key, counter, dict(counts), mark, epoch))
+
+    async def uncounted(
+        self, key: SessionKey, counter: str, *, after: int = 0, limit: int | None = None
+    ) -> tuple[int, list[Entry]]:
+        """Return the epoch, and the entries behind `after` that have no count by `counter`, at most `limit`."""
+        return await self._look(lambda: self._counting.uncounted(key, counter, after, limit))
 
     async def counts(
         self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
