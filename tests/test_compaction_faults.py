@@ -29,7 +29,7 @@ def killed_at(step: str, mode: str, path: Path | str, start: int, dice: random.R
     """Start a compacting process, kill it somewhere behind a step of its, and return its steps."""
     process = Process(mode, path, start, script=SCRIPT)
     said: list[list[object]] = []
-    wanted = dice.randrange(3 if step == "compacted" else 1, 6)  # the first compactions have nothing to take
+    wanted = dice.randrange(5, 8) if step == "compacted" else dice.randrange(1, 6)  # the fifth has enough to take
     while wanted and (one := process.hear()) is not None:
         said.append(one)
         wanted -= one[0] == step
