@@ -247,19 +247,20 @@ class LogReader:
     async def count(self, *, stores: bool = True) -> int:
         """Count every entry without a stored count, store that, and return how many there were.
 
-        With `stores` it raises StoreUnavailable, where the store could have kept the counts and did not.
+        Those of an epoch that is over are not stored: texts may be others by now. With `stores` it raises
+        StoreUnavailable, where the store could have kept the counts and did not.
         """
-        counter, key = self._options.counter, self._options.key
-        counted, after, more = 0, 0, True
+        counter, key, counted, after, more = self._options.counter, self._options.key, 0, 0, True
         while more:  # what others add meanwhile comes the next time
             epoch, batch = await self._store.uncounted(key, counter.name, after=after, limit=BATCH)
+            if not batch:
+                break
             counts = await self._store.apart(_counts, batch, counter)
             if counts and self._store.writable:
                 storing = self._store.count(key, counter.name, counts, epoch=epoch)
                 await (storing if stores else best_effort(storing))
             counted += len(counts)
-            more = len(batch) == BATCH
-            after = batch[-1].seq if more else 0
+            after, more = batch[-1].seq, len(batch) == BATCH
             await self._store.apart(batch.clear)  # as `batches_of` does
         return counted
 

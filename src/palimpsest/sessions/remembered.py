@@ -156,10 +156,8 @@ async def stored(store: Store, counts: Sequence[Unstored]) -> None:
         )
         if now.mark != kept.mark or [entry.id for entry in found] != [edge.id]:
             continue  # what stands at these places may be other entries
-        if (
-            await best_effort(store.count(key, kept.counter, kept.unstored, kept.mark, epoch=now.head.epoch))
-            is not None
-        ):
+        storing = store.count(key, kept.counter, kept.unstored, kept.mark, epoch=now.head.epoch)
+        if await best_effort(storing) is not None:
             break
 
 

@@ -14,14 +14,14 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceH
 from palimpsest.stores.encrypted.mark import Markings
 from palimpsest.stores.encrypted.notes import NOTHING
 from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Unread, Unsealed, Values, token
-from palimpsest.stores.engine.forms import Spoilt
+from palimpsest.stores.engine.forms import FIGURE, TOKENS, Spoilt
 from palimpsest.stores.engine.items import ITEMS, LEASES, ORDER
 from palimpsest.stores.engine.known import OWNED
 
 LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")
 LISTED = ("record", "share")
-CLEAR = ("tokens/", "figure/")
+CLEAR = (TOKENS, FIGURE)
 """How tables begin that are in clear. So are leases, and the counters of namespaces."""
 
 

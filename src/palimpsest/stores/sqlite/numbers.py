@@ -19,7 +19,7 @@ KNOWN = 65_536
 LOW = 0xFFFFFFFF
 """The lower half of a key."""
 
-FIGURES = ("tokens/", "figure/")
+BESIDE = ("tokens/", "figure/")
 """How tables begin that are often not there, and of which nothing is lost that stops a read."""
 
 
@@ -71,7 +71,7 @@ class Numbers:
             sql = "SELECT number, sum FROM part WHERE place = ? AND name = ? AND high = ?"
             found = db.execute(sql, (owner, table, high)).fetchone() if owner is not None else None
             if found is None:
-                if owner is not None and not table.startswith(FIGURES):
+                if owner is not None and not table.startswith(BESIDE):
                     _refuse_lost_part(db, owner, table, high)
                 return None
             if found[1] != _sum(owner or 0, table, high):
