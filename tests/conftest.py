@@ -34,7 +34,7 @@ from writer import quarters
 
 EMBEDDED = ("memory", "sqlite", pytest.param("file", marks=pytest.mark.wide))
 
-SAMPLES = 4
+SAMPLES = 2
 """How many parameters of a test that is long for each of them `.ci/run` has, beside the first."""
 
 IN_MEMORY, ROOM = Path("/dev/shm"), 2 * 1024**3  # noqa: S108 (files there have folders that nobody else may enter)
@@ -99,6 +99,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

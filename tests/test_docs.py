@@ -199,10 +199,8 @@ def pytest_generate_tests(metafunc: Any) -> None:
         pages = [(page, () if page.name in FIRST else pytest.mark.wide) for page in runnable()]
         given = [pytest.param(page, marks=marks, id=str(page.relative_to(ROOT))) for page, marks in pages]
         metafunc.parametrize("page", given)
-    if "times" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "times", [pytest.param(1, marks=pytest.mark.wide), pytest.param(2, marks=pytest.mark.slow)]
-        )
+    if "times" in metafunc.fixturenames:  # marked here, as the script has no pytest
+        metafunc.parametrize("times", [pytest.param(2, marks=pytest.mark.slow)])
 
 
 def runnable() -> list[Path]:

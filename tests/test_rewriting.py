@@ -233,6 +233,7 @@ def test_a_branch_that_is_replaced_meanwhile_is_rewritten_as_it_is_then(seqs: Se
 
 
 @pytest.mark.wide
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, *on_servers.SERVERS])
 def test_writers_go_on_while_texts_and_keys_change(kind: str, tmp_path: Path) -> None:
     """Two processes write all the time, one is rewritten under their hands, then keys change: nothing is lost."""

@@ -25,6 +25,11 @@ SMALL: dict[str, Any] = {"counter": quarters, "auto_compact": "off", "long_term"
 
 
 STORES = ["sqlite", "file", *SERVERS]
+PLACES = [
+    pytest.param("file", marks=pytest.mark.wide),
+    *(pytest.param(*one.values, marks=[*one.marks, pytest.mark.slow]) for one in SERVERS),
+]
+"""Where each verb is done beside a filled tenant: on servers that takes half a minute."""
 
 
 @pytest.fixture(params=STORES)
@@ -285,7 +290,7 @@ def test_what_one_tenant_does_the_other_does_not_see(memory: Memory, verb: str) 
     assert drive(memory.store.lease("other", "lease", "somebody", 1)) is None
 
 
-@pytest.mark.parametrize("memory", [pytest.param("file", marks=pytest.mark.wide), *SERVERS], indirect=True)
+@pytest.mark.parametrize("memory", PLACES, indirect=True)
 def test_what_tenants_do_others_do_not_see(memory: Memory) -> None:
     """The same for all verbs, each done to a tenant of its own."""
     other = filled(memory, "other")
