@@ -263,7 +263,14 @@ def credential(rng: random.Random) -> tuple[str, str, str]:
             ("pwd=", rng.choice(WORDS), ";"),
             ("SMTP_PASS=", password, ""),
             (
-                rng.choice(("Passwort: ", "mein Kennwort ist ", "contraseña: ", "clave = ", "Mot de passe : ")),
+                rng.choice(
+                    ("Passwort: ", "mein Kennwort ist ", "contraseña: ", "clave = ", "Mot de passe : ", "hasło: ")
+                ),
+                password,
+                "",
+            ),
+            (
+                rng.choice(("minha senha é ", "мой пароль: ", "密码：", "パスワードは", "비밀번호: ", "كلمة المرور: ")),
                 password,
                 "",
             ),
@@ -301,7 +308,7 @@ HARD: dict[str, Callable[[random.Random], tuple[str, str | tuple[str, str, str]]
     "a card in odd groups": lambda rng: ("card", _grouped("411111111111111" + luhn_digit("411111111111111"), 5, 5)),
     "a token without a name": lambda rng: ("api_key", _token(rng, 40)),
     "a password that is a word": lambda rng: ("credential", ("the password is ", rng.choice(WORDS), "")),
-    "a password in another language": lambda rng: ("credential", ("hasło: ", _token(rng, 9), "")),
+    "a password in another language": lambda rng: ("credential", ("lykilorð: ", _token(rng, 9), "")),
 }
 
 # --- what only looks alike
@@ -351,6 +358,9 @@ NEGATIVE: tuple[Callable[[random.Random], str], ...] = (
             "first_pass=3 second_pass = slow",
             "bypass: everything2",
             "Passwort: bitte",
+            "пароль: не менее 8 символов",
+            "密码：至少8位",
+            "パスワードは8文字以上です",
             "la clave del asunto es sencilla",
             "docker run -u 1000:1000 image",
             "curl -u, wget and the rest",

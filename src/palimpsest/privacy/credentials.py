@@ -7,11 +7,10 @@ is not found.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from palimpsest.privacy import Span
+from palimpsest.privacy import Span, languages
 from palimpsest.privacy.scanning import Scan
 
 # --- keys and tokens
@@ -90,7 +89,7 @@ def private_keys(scan: Scan) -> Iterator[Span]:
 
 _SECRET_WORDS = (
     *("api key", "apikey", "token", "authorization", "secret", "private key", "ssh key", "password", "credential"),
-    *("passwd", "passphrase", "pwd", "passwort", "kennwort", "contrasena", "clave", "passe", "pass"),
+    *("passwd", "passphrase", "passcode", "pwd", "pw", "passwort", "passe", "pass"),
 )
 _PASSWORDS = frozenset(_SECRET_WORDS[_SECRET_WORDS.index("password") :]) - {"credential"}
 """Of those the words for what people choose, which may be a word itself."""
@@ -111,27 +110,29 @@ def secret_word(key: str) -> str | None:
 
     Words count whole; camel case and punctuation separate them. `tokens` and `secretary` name none.
     """
-    if not key.isascii():
-        key = unicodedata.normalize("NFKD", key).encode("ascii", "ignore").decode()
-    found = " ".join(_WORD.findall(key)).lower().split()
+    found = " ".join(_WORD.findall(languages.folded(key))).lower().split()
     words = f" {' '.join(found)} "
     word = next((word for word in _SECRET_WORDS if f" {word} " in words), None)
+    if word is None and languages.is_password_name(key, words):
+        return "password"
     return word if word != "pass" or (found[-1] == "pass" and _OPENED.intersection(found)) else None
 
 
 _NAMED = re.compile(
-    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|pass(?:wor[dt]|wd|phrase|e\b|(?![a-z]))|pwd"
-    r"|credential"
+    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|pass(?:wor[dt]|wd|phrase|code|e\b|(?![a-z]))|pwd"
+    r"|pw(?![a-z])|credential"
 )
-_FOREIGN = re.compile(r"kennwort|contrase(?:n\?|n|\?)a|clave")
 _NAME_BEFORE, _NAME_AFTER = re.compile(r"[\w.-]*"), re.compile(r"[\w.-]{0,64}", re.ASCII)
-_ASSIGNS = re.compile(r"""\\{0,3}["'\])]{0,2}\s{0,4}(?:=>|:=|==?|\uff1d|[:\uff1a]|\b(?i:ist?|est?)\b:?)\s{0,4}""")
+_ASSIGNS = re.compile(
+    r"""\\{0,3}["'\])]{0,2}\s{0,4}"""
+    rf"(?:=>|:=|==?|\uff1d|[:\uff1a]|\b(?i:ist?|est?|{languages.SAYS})\b:?|[{languages.SAYS_BEHIND}])\s{{0,4}}"
+)
 _EQUAL = frozenset("=\uff1d")
 _FLAG = re.compile(r"[ \t]{1,4}")
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,4}", re.IGNORECASE)
 _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
 _QUOTE = re.compile(r"""(\\{0,3})(["'`])""")
-_BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\]{1,4096}""")
+_BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\\u3001\u3002\u300c-\u300f\uff01\uff08\uff09\uff0c\uff1b\uff1f]{1,4096}""")
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
 _USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/@\"'<>]{1,256})@")
 _COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
@@ -140,7 +141,7 @@ _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64})
 _NEAR = 256
 _MYSQL = re.compile(r"mysql\w*(?:[ \t]+[^\s;|&]{1,64}){0,8}?[ \t]+-p([^\s\"';|&]{3,256})")
 _PIN = re.compile(
-    r"(?:\bPIN(?:[ -]?(?i:code|number))?|\b(?i:pin[ -]?(?:code|number)))\b"
+    r"(?:\bPIN(?:[ -]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ -]?(?:code|number)))\b"
     r"[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})"
     r"([0-9]{4,8})(?![\w.,:/-]{0,64}[0-9])"
 )
@@ -149,15 +150,16 @@ _NO_VALUES = (
     "unset missing wrong invalid expired unknown hidden changeme todo tbd yes no not the and"
 )
 _NOTHING = frozenset(_NO_VALUES.split())
-_PROSE = re.compile(r"[A-Za-z]{1,15}[.!?:)]?")
+_PROSE = re.compile(r"[^\W\d_]{1,15}[.!?:)]?")
+_TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
     r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE
 )
 
 CREDENTIAL_SIGN = (
-    r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|e?(?:$|[^a-z]))|pwd|credential"
-    r"|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|kennwort|contrase|clave|cookie|sig=|signature=|curl|mysql"
-    r"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])"
+    r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|credential"
+    r"|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|cookie|sig=|signature=|curl|mysql"
+    rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
 )
 
 
@@ -167,12 +169,12 @@ def credentials(scan: Scan) -> Iterator[Span]:
     A value in quotes counts whatever it is; one without must not look like a word of prose, a type or code.
     """
     text, lower, end = scan.text, scan.lower, 0
-    names = list(_NAMED.finditer(lower))
-    if "kennwort" in lower or "contrase" in lower or "clave" in lower:
-        names = sorted([*names, *_FOREIGN.finditer(lower)], key=re.Match.start)
-    for match in names:
-        if match.start() >= end:
-            value = _value_of(text, *match.span())
+    names = [match.span() for match in _NAMED.finditer(lower)]
+    if languages.may_name(text, lower):
+        names = sorted([*names, *languages.password_names(text, lower)])
+    for first, last in names:
+        if first >= end:
+            value = _value_of(text, first, last)
             if value is not None:
                 end = value.end
                 yield value
@@ -211,12 +213,11 @@ def may_hold_credential(scan: Scan) -> bool:
     named = (
         ("key" in lower or "token" in lower or "pass" in lower or "cre" in lower)  # secret, credential
         or ("authorization" in lower or "bearer" in lower)
-        or ("pwd" in lower or ("@" in lower and "://" in lower))
-        or ("kennwort" in lower or "contrase" in lower or "clave" in lower or "pin" in lower)
-        or ("cookie" in lower or "curl" in lower or "mysql" in lower)
+        or ("pw" in lower or ("@" in lower and "://" in lower))
+        or ("cookie" in lower or "curl" in lower or "mysql" in lower or "pin" in lower)
         or ("=" in lower and ("sig=" in lower or "signature=" in lower))
     )
-    return named and scan.may_assign
+    return scan.may_assign and (named or languages.may_name(scan.text, lower))
 
 
 def _value_of(text: str, start: int, end: int) -> Span | None:
@@ -277,11 +278,15 @@ def _is_secret(value: str, word: str, *, certain: bool, spoken: bool) -> bool:
     """Whether a value without quotes is one.
 
     After "=" a word may be a password, after ":" it is rather prose, and after "is" there must be digits and letters.
+    What is not ASCII is one with some characters that are, or with letters of a script that has capitals.
     """
-    if spoken and not (any(map(str.isdigit, value)) and any(map(str.isalpha, value))):
+    digits = any(map(str.isdigit, value))
+    if spoken and not (digits and any(map(str.isalpha, value))):
         return False
+    if not value.isascii() and not _TYPED.search(value):
+        return (digits or certain) and value.lower() != value.upper()
     if len(value) < (3 if certain else 4) or value.lower() in _NOTHING or _CODE.fullmatch(value):
         return False
     if word in _PASSWORDS:
         return certain or not _PROSE.fullmatch(value)
-    return any(map(str.isdigit, value)) or len(value) >= 16
+    return digits or len(value) >= 16

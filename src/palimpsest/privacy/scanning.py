@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from palimpsest.privacy import languages
+
 _DIGITS, _CAPITALS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz"
 _SHAPE = bytes.maketrans(_DIGITS + _CAPITALS + _LETTERS, b"0" * 10 + b"A" * 26 + b"a" * 26)
 _WORDS = bytes(ord("x") if code in _DIGITS + _CAPITALS + _LETTERS + b"_-." else ord(" ") for code in range(256))
@@ -29,7 +31,7 @@ SPACES, DASHES = (
 EDGE, END = r"(?:^|[^0-9A-Za-z.]|(?:^|[^0-9])\.)", "(?:$|[^0-9A-Za-z])"
 """Of signs (`recognisers`), what `is_apart` asks for before and behind a number, as far as ASCII tells."""
 
-_GIVES = re.compile(r"\b(?:ist?|est?)\b|bearer|[\uff1a\uff1d]", re.IGNORECASE)
+_GIVES = re.compile(rf"\b(?:ist?|est?|{languages.SAYS})\b|bearer|[\uff1a\uff1d{languages.SAYS_BEHIND}]", re.IGNORECASE)
 
 LONG_WORD = 20
 """Characters that a key or token has at least."""
