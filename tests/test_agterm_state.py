@@ -303,3 +303,15 @@ def test_the_practices_as_one_script() -> None:
         assert later.get_context_for_llm("s") == memory.get_context_for_llm("s")
         assert later.clear_session("s").entries == 2
         assert later.get_context_for_llm("s") == ""
+
+
+def test_summaries_of_two_sessions_may_have_one_id(manager: Any) -> None:
+    """Each names its own entries, before and after an import of another state, and each state comes back."""
+    for name in ("a", "b"):
+        manager.import_session(state(entry(f"{name}1"), summaries=(summary("s1", f"{name}1"),), sessionId=name))
+    told = {name: manager.get_summaries(name)[0].original_entry_ids for name in ("a", "b")}
+    assert told == {"a": ("a1",), "b": ("b1",)}
+    assert manager.import_session(manager.export_session("b")) == "b"
+
+    manager.import_session(state(entry("c1"), summaries=(summary("s1", "c1"),), sessionId="a"))
+    assert manager.get_summaries("a")[0].original_entry_ids == ("c1",)

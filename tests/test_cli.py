@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -473,6 +474,25 @@ def test_an_interrupt_ends_quietly_with_130(here: Path) -> None:
     assert waiting.returncode == 130
     assert b"Traceback" not in told
     assert read("stats", "typed")["total_entries"] >= 256
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_interrupted_question_is_no_answer(chat: str) -> None:
+    """Ctrl-C there ends with 130, as anywhere else, and nothing is destroyed; without anybody to answer it is 1."""
+    ours, terminal = pty.openpty()
+    asked = subprocess.Popen([*START, "delete", chat], stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.close(terminal)
+    assert asked.stdout is not None
+    question = b""
+    while not question.endswith(b"[y/N]: "):
+        told = asked.stdout.read(1)
+        assert told, asked.communicate(timeout=300)
+        question += told
+    asked.send_signal(signal.SIGINT)
+
+    assert (asked.communicate(timeout=300)[1].strip(), asked.returncode) == (b"", 130)
+    os.close(ours)
+    assert chat in run("sessions").stdout
 
 
 def test_the_installed_command_starts(here: Path) -> None:

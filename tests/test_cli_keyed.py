@@ -90,6 +90,11 @@ def test_what_destroys_asks_first() -> None:
     assert run("memory", "delete", "chat", "k:*", "--yes").stdout == "Deleted 0 keys.\n"
     assert run("memory", "delete", "chat", "k", "--yes").exit_code == 3
     assert run("memory", "clear", "chat", "k", "--yes").exit_code == 3
+    for verb in ("clear", "delete"):
+        refused = run("memory", verb, "chat", "k", "--yes", "--json")
+        assert (refused.exit_code, json.loads(refused.stderr)["error"]) == (3, "Missing")
+    assert run("memory", "stats", "chat", "k", "--json").exit_code == 3
+    assert run("memory", "flush", "chat", "k", "--json").exit_code == 3
 
 
 def test_health_works_and_names_what_is_near_its_limit() -> None:

@@ -106,6 +106,12 @@ def test_what_is_refused_is_named(arguments: tuple[str, ...], status: int, told:
     assert not Path("nowhere.db").exists()
 
 
+def test_a_tenant_before_the_command_is_one_too() -> None:
+    """It is not passed over where all are asked for."""
+    done = run("--tenant", "acme", "worker", "--config", "memory/", "--all-tenants")
+    assert (done.exit_code, "one of the two" in done.stderr) == (2, True), done.output
+
+
 def test_every_mistake_of_a_folder_is_told(here: Path) -> None:
     """As `config check` tells it."""
     declare(here / "memory", "wrong", "sqlight")

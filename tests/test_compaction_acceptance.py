@@ -266,6 +266,21 @@ def test_an_access_counts_whoever_fetches_and_wherever_the_session_goes(memory: 
     assert memory.session("wrong").entries() == []
 
 
+@pytest.mark.parametrize("name", ["branch", "b*"])
+def test_a_branch_has_no_accesses_of_one_of_its_name(memory: Memory, name: str) -> None:
+    """Which is gone; those of others stay, whatever they are called."""
+    chat = session(memory)
+    first, *_ = [chat.add_assistant_message(f"m{i}") for i in range(1, 5)]
+    other = chat.fork("branch too" if name == "branch" else "bx")
+    other.entry(first.id)
+    chat.fork(name).entry(first.id)
+    assert memory.session(name).export()["accesses"]
+    memory.delete_session(name)
+
+    assert "accesses" not in chat.fork(name).export()
+    assert other.export()["accesses"]
+
+
 def test_hybrid_summary_keeps_the_system_and_the_newest(memory: Memory) -> None:
     """Of a system message and four turns the older two are covered; order is system, summary, kept turns."""
     chat = session(memory)
@@ -722,6 +737,21 @@ def test_flush_archives_or_destroys(tmp_path: Path) -> None:
             assert len(chat.active_entries()) == 2
         held = path.read_bytes()
         assert (b"swordfish" in held) is archive
+
+
+def test_flush_destroys_nothing_that_was_hidden(memory: Memory) -> None:
+    """It may be shown again; what was covered beside it is gone."""
+    chat = session(memory, persistence="flush", archive=False)
+    talk(chat, *[10] * 4)
+    texts = [entry.text for entry in chat.entries()]
+    chat.hide(1, 2)
+    chat.compact({"strategy": "simple_fifo", "max_messages": 5})
+    chat.end_turn()
+    gone = [entry.seq for entry in chat.entries() if entry.erased]
+    chat.show(1, 2)
+
+    assert [entry.text for entry in chat.entries()][:2] == texts[:2]
+    assert gone == [seq for seq in gone if seq > 2] != []
 
 
 def test_what_another_has_added_survives_a_flush(memory: Memory) -> None:

@@ -122,6 +122,20 @@ def test_three_failures_pause_and_the_pause_ends(memory: Memory, clock: FakeCloc
     assert chat.stats().spent.calls == 1
 
 
+def test_a_clock_that_was_ahead_makes_no_long_pause(memory: Memory, clock: FakeClock) -> None:
+    """Where it was a day ahead as the pause began, that is over when the clock is right again."""
+    broken = Scripted(RuntimeError("down"))
+    chat = memory.session("one", counter=words, summarizer=broken, long_term={**EVERY, "cod_max_loops": 0})
+    clock.advance(86_400)
+    talk(chat, *[50] * 12)
+    assert broken.calls == 3
+    clock.advance(-86_400)
+    broken.answers = ["fine now"]
+    talk(chat, 50, start=12)
+
+    assert chat.summaries()[0].text == "fine now"
+
+
 def test_a_pause_holds_for_other_sessions_objects(memory: Memory, clock: FakeClock) -> None:
     """The pause is the session's: another object, or process, does not try in its place; by hand it always runs."""
     broken = Scripted(RuntimeError("down"))

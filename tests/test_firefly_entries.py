@@ -65,6 +65,10 @@ def test_an_entry_is_json_and_back() -> None:
     assert MemoryEntry.model_validate_json(entry.model_dump_json()) == entry
     assert MemoryEntry.model_validate(entry.model_dump(mode="json")) == entry
     assert MemoryEntry.model_validate(entry.model_dump()) == entry
+    for content in ((1, 2), {1: "a"}, {"$tuple": [1]}, [b"x", (None,)]):
+        entry = MemoryEntry(key="k", content=content, metadata={"seen": (1, {2: 3})})
+        assert MemoryEntry.model_validate(entry.model_dump()) == entry
+        assert MemoryEntry.model_validate(entry.model_dump(mode="json")) == entry
     assert entry.model_copy(update={"content": 1}).content == 1
     assert entry.model_copy() == entry
     with pytest.raises(ConfigError):

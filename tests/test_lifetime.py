@@ -35,6 +35,39 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
         yield memory
 
 
+@pytest.mark.parametrize("memory", [*(kind for kind in KINDS if kind != "driver"), *SERVERS], indirect=True)
+def test_its_working_memory_ends_with_it(memory: Memory, clock: FakeClock) -> None:
+    """Nothing of it is seen from then on, by whichever way; what is kept after that is the next session's."""
+    session = memory.session("s", lifetime="30m", facts="session/s")
+    facts = memory.working("session/s")
+    facts.set("old", 1)
+    memory.working("session/s/plan").set("older", 1)
+    session.add_user_message("hello")
+    clock.advance(31 * 60)
+    assert facts.get("old") is None
+    assert memory.working("session/s/plan").keys() == []
+
+    facts.set("name", "Ann")
+    memory.sweep()
+    session.add_user_message("hello again")
+    assert facts.get("name") == "Ann"
+    assert "old" not in str(session.context(max_tokens=1000).messages)
+
+
+def test_who_reads_alone_sees_no_facts_of_what_is_over(tmp_path: Path, clock: FakeClock) -> None:
+    """Though it cannot end what is over."""
+    with Memory.open(tmp_path / "a.db", clock=clock) as memory:
+        memory.session("s", lifetime="30m").add_user_message("hello")
+        memory.session("s").working.set("old", 1)
+    with Memory.open(tmp_path / "a.db", clock=clock, readonly=True) as memory:
+        session = memory.session("s", facts="session/s")
+        assert session.working.get("old") == 1
+        clock.advance(31 * 60)
+        assert session.working.get("old") is None
+        assert session.working.items() == []
+        assert "old" not in str(session.context(max_tokens=1000).messages)
+
+
 def test_a_session_lives_on_while_it_is_added_to(memory: Memory, clock: FakeClock) -> None:
     """Ten seconds: at 0 set, at 3 not renewed, at 6 renewed to 16; at 16 it is gone with archive and counts."""
     begin, session = clock(), memory.session("s", lifetime="10s")

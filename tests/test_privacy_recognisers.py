@@ -229,7 +229,7 @@ def test_passwords_are_known_by_their_names_in_other_languages(linear: bool) -> 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_accents_may_be_characters_of_their_own(form: Literal["NFC", "NFD"]) -> None:
-    """Every name is found, in capitals as well where its letters have some in ASCII, and is a key that names a secret."""
+    """Every name is found, with a capital as well, and is a key that names a secret."""
     names = [unicodedata.normalize(form, name.replace("_", " ")) for name in languages.LATIN]
     names += [name.replace("_", " ") for name in languages.OTHERS]
 

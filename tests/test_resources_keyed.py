@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from palimpsest import ConfigError
 from palimpsest.errors import Conflict, InvalidEntry
 from palimpsest.resources import AsyncResources, DeclaredMemory, Limits, Resources
-from palimpsest.resources.keys import matcher
+from palimpsest.resources.keys import Template, matcher
 from palimpsest.resources.operations import COPIES
 from test_resources import MINIMAL, loaded
 from writer import quarters
@@ -60,6 +61,8 @@ def test_pages_are_in_order_and_their_total_is_exact(keyed: DeclaredMemory) -> N
 
 def test_a_write_takes_the_place_of_what_is_active(keyed: DeclaredMemory) -> None:
     """In one step; what it leaves out is in the archive, and one that fails changes nothing."""
+    keyed.write("fresh", "hello")
+    assert keyed.stats("fresh")["fresh"].last_flush is None
     filled(keyed, "k", 6)
     assert keyed.write("k", ["one", {"content": "two", "role": "assistant"}]) == 2
     assert [entry.text for entry in keyed.read("k").entries] == ["one", "two"]
@@ -213,6 +216,54 @@ def test_figures_are_those_of_what_is_active(resources: Resources) -> None:
         assert (health.works, health.error, health.near_limit) == (True, None, ("k",))
         assert found.memory(ID).scopes("health") == []
         assert keyed.stats("unknown") == {}
+
+
+def test_a_limit_in_messages_is_one_to_be_near_to() -> None:
+    """It may be the only one."""
+    declared = {**loaded(MINIMAL), "type": "message_count_based", "max_messages": 20, "auto_compact": "off"}
+    del declared["max_tokens"]
+    with Resources.load(declared) as found:
+        keyed = found.keyed(ID)
+        keyed.append("few", ["x"] * 16)
+        keyed.append("many", ["x"] * 17)
+        assert (keyed.stats("many")["many"].limit, keyed.stats("many")["many"].utilization) == (None, 0.85)
+        assert keyed.health().near_limit == ("many",)
+
+
+def test_calls_of_tools_count_as_what_is_written(keyed: DeclaredMemory) -> None:
+    """All that a message holds does, however it is nested."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "x" * 110_000}}
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    for payload, told in (
+        ({"role": "assistant", "content": "", "tool_calls": [call]}, r"in all; at most 102,400"),
+        ({"content": "x", "reasoning_content": "y" * 110_000}, r"in all; at most 102,400"),
+        ({"content": deep}, "100 levels deep"),
+        ({"content": endless}, "100 levels deep"),
+        ({"content": "x", "more": endless}, "100 levels deep"),
+        (range(10**30), "messages"),
+    ):
+        with pytest.raises(InvalidEntry, match=told):
+            keyed.append("k", payload)  # type: ignore[arg-type]
+    assert keyed.read("k").total == 0
+
+
+def test_a_key_of_a_class_of_its_own_is_what_it_says(resources: Resources, keyed: DeclaredMemory) -> None:
+    """An enumeration's, say: as a key, as the key of a reference, as a variable of a template, as a pattern."""
+
+    class Name(str, Enum):  # noqa: UP042 - one of its own text, which `str` does not give
+        ANN = "ann"
+        ALL = "a*"
+
+    keyed.append(Name.ANN, "hello")
+    assert keyed.read("ann").total == keyed.read(Name.ANN).total == 1
+    assert resources[ID].session_id(Name.ANN) == resources[ID].session_id("ann")
+    assert list(keyed.stats(Name.ALL)) == ["ann"]
+    assert Template("user:{{.name}}").key({"name": Name.ANN}) == "user:ann"
+    assert keyed.delete(Name.ANN) == 1
 
 
 def test_a_store_that_is_away_is_told_by_health(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ import pytest
 
 from palimpsest import Memory
 from palimpsest.errors import ConfigError, ImportFailed, InvalidEntry, StoreCorrupt
+from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Place, Step
 from palimpsest.stores.engine.items import ITEMS
+from palimpsest.stores.engine.maintenance import Maintenance
+from palimpsest.stores.values import Dump
 from palimpsest.testing import FakeClock
 from test_owners import KINDS, ids, opened, said
 
@@ -151,3 +154,72 @@ def test_a_damaged_item_keeps_no_sweep_from_the_rest(clock: FakeClock) -> None:
             memory.sweep()
 
         assert chat.entry(1).erased
+
+
+class Between:
+    """Has something happen when a sweep has found out who has the entries that are due, before it erases them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Maintenance, SessionKey], Any]) -> None:
+        readers = Maintenance._readers
+
+        async def found(maintenance: Maintenance, *given: Any) -> Any:
+            there = await readers(maintenance, *given)
+            for key in there:
+                await happens(maintenance, key)
+            return there
+
+        monkeypatch.setattr(Maintenance, "_readers", found)
+
+
+def soon_over(memory: Memory, clock: FakeClock, id: str, **options: Any) -> None:
+    """A session with an entry that expires in ten seconds, and one that stays."""
+    session = memory.session(id, **options)
+    session.add_user_message("soon over", expires_at=datetime.fromtimestamp(clock() / 1e6 + 10, UTC))
+    session.add_user_message("stays")
+
+
+def test_a_sweep_goes_on_where_a_session_ends_meanwhile(
+    memory: Memory, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else that is due is gone; the session goes with the next sweep."""
+    for id in ("a", "b", "c"):
+        soon_over(memory, clock, id, lifetime="15s" if id == "b" else None)
+
+    async def later(_: Maintenance, key: SessionKey) -> None:
+        if key.session == "b":
+            clock.advance(5)
+
+    Between(monkeypatch, later)
+    clock.advance(11)
+
+    assert memory.sweep() == 2
+    assert [memory.session(id).entry(1).erased for id in ("a", "c")] == [True, True]
+    monkeypatch.undo()
+    assert memory.sweep() == 1
+    assert ids(memory.sessions()) == ["a", "c"]
+
+
+def test_a_sweep_makes_no_session_that_is_deleted_meanwhile(
+    memory: Memory, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it touch one that was made anew under its id."""
+    soon_over(memory, clock, "gone")
+    soon_over(memory, clock, "anew")
+    with Memory.open("memory://", clock=clock) as other:
+        other.session("anew").add([{"role": "user", "content": f"anew {which}"} for which in ("one", "two")])
+        key = SessionKey("default", "anew")
+        head = drive(other.store.head(key))
+        assert head is not None
+        dump = Dump(head=head, entries=tuple(drive(other.store.read(key))), records=())
+
+    async def replaced(maintenance: Maintenance, key: SessionKey) -> None:
+        await maintenance.wholes.delete(key, None)
+        if key.session == "anew":
+            await maintenance.wholes.load(key, dump, replace=False)
+
+    Between(monkeypatch, replaced)
+    clock.advance(11)
+
+    assert memory.sweep() == 0
+    assert ids(memory.sessions()) == ["anew"]
+    assert [entry.text for entry in memory.session("anew").entries()] == ["anew one", "anew two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest import Memory
+from palimpsest import AsyncMemory, Memory, Usage
 from palimpsest.context.budget import MOST_FACTOR, scaled, unscaled
 from palimpsest.context.result import Context
 from palimpsest.errors import ConfigError
+from palimpsest.log.change import Change
+from palimpsest.log.head import SessionKey
 from palimpsest.sessions.sync import Session
+from writer import quarters
 
 CLAUDE = "claude-sonnet-4-5"
 MARGIN = 1.15
@@ -130,3 +134,40 @@ def test_scaling_back_and_forth_never_exceeds_the_bound(tokens: int, reported: i
 def test_a_factor_whose_division_rounds_up_is_no_token_over() -> None:
     """28897 tokens at 407/780 are one token less than floating point division says."""
     assert scaled(unscaled(28_897, 407 / 780), 407 / 780) <= 28_897
+
+
+@pytest.mark.parametrize("objects", [1, 2])
+def test_reports_at_the_same_moment_are_all_in_the_sums(tmp_path: Path, objects: int) -> None:
+    """By tasks of one session's object, and of two in two memories."""
+
+    async def reported() -> Usage | None:
+        async with AsyncMemory.open(tmp_path / "a.db") as memory, AsyncMemory.open(tmp_path / "a.db") as other:
+            sessions = [one.session("s", counter=quarters) for one in (memory, other)[:objects]]
+            await sessions[0].add_user_message("hello")
+            calls = [session.record_usage(input_tokens=10, output_tokens=1) for session in sessions * 5]
+            given = await asyncio.gather(*calls)
+            assert sorted(usage.calls for usage in given) == list(range(1, len(given) + 1))
+            head = await memory.store.head(SessionKey("default", "s"))
+            return head and head.usage
+
+    usage = asyncio.run(reported())
+    assert usage is not None
+    assert (usage.calls, usage.total_input, usage.total_output) == (5 * objects, 50 * objects, 5 * objects)
+
+
+def test_a_report_is_stale_where_a_compaction_was_first(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it was made before that, it says nothing of the next call."""
+    session = memory.session("s", counter=quarters, max_tokens=1_000)
+    for number in range(6):
+        session.add_user_message(f"message {number}")
+    sent = session.context()
+    commit = memory.store.commit
+
+    async def compacted_first(key: Any, change: Change, **expected: Any) -> Any:
+        if change.kind == "usage":
+            monkeypatch.undo()
+            session.compact({"strategy": "simple_fifo", "max_messages": 3})
+        return await commit(key, change, **expected)
+
+    monkeypatch.setattr(memory.store, "commit", compacted_first)
+    assert session.record_usage(input_tokens=50, context=sent).stale

@@ -136,6 +136,11 @@ class LazyGroup(click.Group):
             _leave_the_pipe()
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+        except click.Abort as abort:
+            if not isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            click.echo(err=True)  # the question that was asked has no end of its line
+            ctx.exit(INTERRUPTED)
 
 
 class CommandGroup(click.Group):

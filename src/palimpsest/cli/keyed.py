@@ -165,7 +165,7 @@ def flush_command(
         found = memory.flush(
             key, strategy=strategy, dry_run=dry_run, force=force, threshold=threshold, max_keys=max_keys
         )
-    _expect(found, key, as_json)
+    _expect(found, key)
     if as_json:
         fields = ("strategy", "reason", "messages_before", "messages_after", "tokens_before", "tokens_after")
         print_json({one: {name: getattr(done, name) for name in fields} for one, done in found.items()})
@@ -192,7 +192,7 @@ def clear_command(
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
         cleared = memory.clear(key, confirm=True, backup=backup, max_keys=max_keys)
-    _expect(cleared.entries, key, as_json)
+    _expect(cleared.entries, key)
     took = sum(cleared.entries.values())
     told = f"Destroyed {counted(took, 'entry')} under {counted(len(cleared.entries), 'key')}."
     _tell(as_json, {"entries": dict(cleared.entries), "backups": dict(cleared.backups)}, told)
@@ -209,7 +209,7 @@ def delete_command(ref: str, key: str, config: str, tenant: str, as_json: bool, 
     with opened(config, ref, tenant) as memory:
         _confirm(memory, key, as_json, max_keys, yes=yes)
         gone = memory.delete(key, max_keys=max_keys)
-    _expect(gone, key, as_json)
+    _expect(gone, key)
     _tell(as_json, {"deleted": gone}, f"Deleted {counted(gone, 'key')}.")
 
 
@@ -220,7 +220,7 @@ def stats_command(ref: str, key: str, config: str, tenant: str, as_json: bool, m
     """Print how much is under KEY: messages by role, tokens, and how much of the limit that is."""
     with opened(config, ref, tenant) as memory:
         found = memory.stats(key, max_keys=max_keys)
-    _expect(found, key, as_json)
+    _expect(found, key)
     if as_json:
         print_json({one: _as_json(stats) for one, stats in found.items()})
         return
@@ -254,9 +254,9 @@ def _tell(as_json: bool, data: dict[str, Any], text: str) -> None:
         click.echo(text)
 
 
-def _expect(found: object, key: str, as_json: bool) -> None:
+def _expect(found: object, key: str) -> None:
     """Raise Missing where nothing is there of a key that is no pattern."""
-    if not found and "*" not in key and not as_json:
+    if not found and "*" not in key:
         raise Missing(f"there is nothing under {line(key)}")
 
 

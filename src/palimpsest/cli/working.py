@@ -83,7 +83,7 @@ def worker_command(
     Any number of workers may run at once. SIGTERM and Ctrl-C end it when the session that is under way is done.
     A line tells of each session that it worked on.
     """
-    if tenants and all_tenants:
+    if (tenants or (click.get_current_context().find_root().obj or (None, None))[1]) and all_tenants:
         raise click.UsageError("give --tenant or --all-tenants, one of the two")
     options: dict[str, Any] = {"duties": duties or None, "lease": lease, "told": _printer(as_json=as_json)}
     options["tenants"] = None if all_tenants else tenants or (resolve(None, None)[1],)

@@ -252,7 +252,20 @@ def _pin(head: Head, change: Change) -> Head:
 
 
 def _usage(head: Head, change: Change) -> Head:
-    return msgspec.structs.replace(head, usage=change.usage)
+    """What a change says was used is added to what was before, unless that was told by the same response."""
+    used, before = change.usage, head.usage or Usage(input_tokens=0)
+    assert used is not None, "a change of kind usage carries what was used"
+    if used.response and used.response == before.response:
+        return head
+    usage = msgspec.structs.replace(
+        used,
+        stale=used.revision < head.compaction,
+        calls=before.calls + used.calls,
+        total_input=before.total_input + used.total_input,
+        total_output=before.total_output + used.total_output,
+        total_cached=before.total_cached + used.total_cached,
+    )
+    return msgspec.structs.replace(head, usage=usage)
 
 
 def _prompt(head: Head, change: Change) -> Head:

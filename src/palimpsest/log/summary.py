@@ -134,6 +134,11 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mask: int = 0
 
     @property
+    def replaced(self) -> tuple[Span, ...]:
+        """What is covered or evicted: compactions have put something in its place, or nothing."""
+        return spans.union(self.covered, self.evicted)
+
+    @property
     def inactive(self) -> tuple[Span, ...]:
         """Everything that is covered, evicted or hidden."""
         return spans.union(self.covered, self.evicted, self.hidden)

@@ -119,8 +119,8 @@ def secret_word(key: str) -> str | None:
 
 
 _NAMED = re.compile(
-    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|pass(?:wor[dt]|wd|phrase|code|e\b|(?![a-z]))|pwd"
-    r"|pw(?![a-z])|credential"
+    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|credential"
+    r"|pass(?:wor[dt]|wd|phrase|code|e\b|(?![a-z]))|pwd|pw(?![a-z])"
 )
 _NAME_BEFORE, _NAME_AFTER = re.compile(r"[\w.-]*"), re.compile(r"[\w.-]{0,64}", re.ASCII)
 _ASSIGNS = re.compile(
@@ -157,8 +157,8 @@ _CODE = re.compile(
 )
 
 CREDENTIAL_SIGN = (
-    r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|credential"
-    r"|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|cookie|sig=|signature=|curl|mysql"
+    r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|credential"
+    r"|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|cookie|sig=|signature=|curl|mysql"
     rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
 )
 

@@ -1,7 +1,7 @@
 """What a password is called in languages beside English, and how they say what it is. Pure.
 
-In Latin letters a name counts as a whole word, with its accents and without. In others it counts wherever it stands: some
-are written without spaces, or put endings and articles to a word.
+In Latin letters a name counts as a whole word, with its accents and without. In others it counts wherever it stands:
+some are written without spaces, or put endings and articles to a word.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import unicodedata
 from collections.abc import Iterator
 
 LATIN = (
-    "kennwort contraseña contrasenya contrasinal clave senha wachtwoord wagwoord lösenord adgangskode passord salasana "
-    "hasło heslo jelszó parolă şifre lozinka geslo slaptažodis parool mật_khẩu kata_sandi"
-).split()
-"""German, Spanish, Catalan, Galician, Spanish again, Portuguese, Dutch, Afrikaans, Swedish, Danish, Norwegian, Finnish, Polish,
-Czech, Hungarian, Romanian and Turkish, Turkish, Croatian, Slovenian, Lithuanian, Estonian, Vietnamese, Indonesian."""
+    *("kennwort", "contraseña", "contrasinal", "contrasenya", "clave", "senha"),
+    *("wachtwoord", "wagwoord", "lösenord", "adgangskode", "passord", "salasana", "parool", "slaptažodis"),
+    *("hasło", "heslo", "geslo", "lozinka", "jelszó", "parolă", "şifre", "mật_khẩu", "kata_sandi"),
+)
+"""German, Spanish, Galician, Catalan, Spanish, Portuguese; Dutch, Afrikaans, Swedish, Danish, Norwegian, Finnish,
+Estonian, Lithuanian; Polish, Czech, Slovenian, Croatian, Hungarian, Romanian and Turkish, Turkish, Vietnamese,
+Indonesian."""
 
 OTHERS = (
-    "парол лозинк συνθηματικ κωδικός_πρόσβασης 密码 密碼 口令 パスワード 暗証番号 비밀번호 패스워드 암호 סיסמ "
-    "كلمة_المرور كلمة_مرور كلمة_السر رمز_عبور گذرواژه पासवर्ड পাসওয়ার্ড รหัสผ่าน"
-).split()
-"""Russian, Ukrainian and Bulgarian, Serbian, Greek, Chinese, Japanese, Korean, Hebrew, Arabic, Persian, Hindi, Bengali, Thai."""
+    *("парол", "лозинк", "συνθηματικ", "κωδικός_πρόσβασης"),
+    *("密码", "密碼", "口令", "パスワード", "暗証番号", "비밀번호", "패스워드", "암호"),
+    *("סיסמ", "كلمة_المرور", "كلمة_مرور", "كلمة_السر", "رمز_عبور", "گذرواژه"),
+    *("पासवर्ड", "পাসওয়ার্ড", "รหัสผ่าน"),
+)
+"""Russian, Ukrainian and Bulgarian, Serbian, Greek; Chinese, Japanese, Korean; Hebrew, Arabic, Persian; Hindi, Bengali,
+Thai."""
 
 SAYS = "lautet|jest|är|er|è|é|это"
 """What is said for "is", beside `is`, `ist`, `es` and `est`: words of their own."""

@@ -7,10 +7,18 @@ from datetime import datetime
 
 import msgspec
 
+from palimpsest.log.change import Record
 from palimpsest.log.entry import Entry
 
 NEAR = 0.85
 """From this share of its limit on a key is near it."""
+
+
+def is_flush(record: Record) -> bool:
+    """Whether something left for the archive then: by a compaction, or a replacement that left something out."""
+    if record.kind == "replace":
+        return bool(record.detail.get("archived"))
+    return record.kind == "compact" and record.reason != "restore"
 
 
 class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +37,8 @@ class KeyCleared(msgspec.Struct, frozen=True, kw_only=True):
 
 class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
     """What is active under a key: `messages`, and how many of each role (`roles`), `tokens`, the `limit` in tokens
-    (None: there is none) and how much of it is used (`utilization`, from 0); how many entries are in the archive, and
+    (None: there is none), how much of its limits is used (`utilization`, from 0: the larger share, of tokens or of
+    messages; None: there is none); how many entries are in the archive, and
     when something left for it last (None: never)."""
 
     messages: int

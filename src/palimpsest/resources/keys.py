@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from palimpsest.errors import ConfigError
 from palimpsest.log.ids import MAX_ID
 from palimpsest.log.late import sha256
-from palimpsest.log.values import is_whole
+from palimpsest.log.values import is_whole, plain_text
 
 _KEY = re.compile(r"[A-Za-z0-9_:\-@.]{1,256}")
 KEY_RULE = "1 to 256 of the characters A-Z a-z 0-9 _ : - @ . and neither __ at the beginning nor at the end"
@@ -23,14 +23,14 @@ def check_key(key: object, where: str = "key") -> str:
     """Return a key. Raises ConfigError, naming it, for what is none."""
     if not isinstance(key, str) or not _KEY.fullmatch(key) or key.startswith("__") or key.endswith("__"):
         raise ConfigError(where, key, KEY_RULE)
-    return key
+    return str.__str__(key)  # of a text of a class of its own, such as an enumeration's, what it says
 
 
 def check_name(name: object, where: str) -> str:
     """Return the id of a memory, or of a project. Raises ConfigError, naming it, for what is none."""
     if not isinstance(name, str) or not _ID.fullmatch(name):
         raise ConfigError(where, name, ID_RULE)
-    return name
+    return str.__str__(name)
 
 
 def session_of(project: str, memory: str, key: str) -> str:
@@ -175,7 +175,7 @@ class Template:
         name = ".".join(variable.path)
         if isinstance(found, bool) or not isinstance(found, str | int | float | None):
             raise ConfigError(f"variables.{name}", type(found).__name__, f"text or a number, for {self.text!r}")
-        text = "" if found is None else str(found)
+        text = "" if found is None else str(plain_text(found))
         text = variable.default or "" if not text.strip() else text
         for one in variable.filters:
             text = FILTERS[one](text)

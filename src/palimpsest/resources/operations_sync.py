@@ -12,9 +12,10 @@ from typing import Any
 from palimpsest.errors import ConfigError, Conflict, PalimpsestError, SessionNotFound
 from palimpsest.log import values
 from palimpsest.log.entry import moment
+from palimpsest.log.values import plain_text
 from palimpsest.resources.clearing import held_inline
 from palimpsest.resources.definition import Resource
-from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats
+from palimpsest.resources.figures import NEAR, Health, KeyCleared, KeyPage, KeyStats, is_flush
 from palimpsest.resources.keys import check_pattern, matcher
 from palimpsest.resources.payloads import Limits
 from palimpsest.runtime.hushing import hushed
@@ -209,13 +210,15 @@ class DeclaredMemory:
 
     def _stats(self, session: Session) -> KeyStats:
         stats, entries, records = session.stats(), session.active_entries(), session.history()
-        limit = self._options.get("max_log_tokens")
-        flushed = [record.at for record in records if record.kind in ("compact", "replace")]
+        limit, most = self._options.get("max_log_tokens"), self._options.get("max_messages")
+        used = [stats.active_tokens / limit] if limit is not None else []
+        used += [len(entries) / most] if most is not None else []
+        flushed = [record.at for record in records if is_flush(record)]
         return KeyStats(
             messages=len(entries),
             tokens=stats.active_tokens,
             limit=limit,
-            utilization=None if limit is None else stats.active_tokens / limit,
+            utilization=max(used, default=None),
             roles=dict(Counter(entry.role for entry in entries)),
             archived=stats.archived_entries,
             last_flush=moment(max(flushed)) if flushed else None,
@@ -245,7 +248,7 @@ class DeclaredMemory:
 
     def _keys(self, key: str, max_keys: int) -> list[str]:
         """The keys that are meant and there, in order."""
-        most = check_pattern(key, max_keys)
+        most, key = check_pattern(key, max_keys), plain_text(key)
         if "*" not in key:
             return [key] if self._is_there(key) else []
         prefix = f"{self._resource.project}/{self._resource.id}/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from palimpsest.errors import ConfigError, InvalidEntry
 from palimpsest.log import values
+from palimpsest.log.checks import DEEPEST
 from palimpsest.log.codec import escaped
 
 VARIABLES = {"content_bytes": "MAX_MESSAGE_CONTENT_LENGTH", "total_bytes": "MAX_TOTAL_CONTENT_SIZE"}
@@ -22,13 +24,17 @@ KEYS = {
 """The keys of a resource's `limits`, and which limit each is: the first two are Compozy's."""
 
 
+MEASURED = {"role", "content"}
+"""Of a message, what is not measured beside its content."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How large what is written at once may be.
 
     Args:
         content_bytes: bytes of one message's text in UTF-8; 10,240 by default.
         messages: messages of one call; 100 by default.
-        total_bytes: bytes of all their texts together; 102,400 by default.
+        total_bytes: bytes of all that they hold, calls of tools included; 102,400 by default.
     """
 
     content_bytes: int = 10_240
@@ -64,33 +70,44 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 of these.
         """
         many = payload if isinstance(payload, Sequence) and not isinstance(payload, str | bytes) else [payload]
-        if len(many) > self.messages:
-            raise InvalidEntry("payload", f"it has {len(many):,} messages; at most {self.messages:,} are taken at once")
+        if (given := _length(many)) > self.messages:
+            raise InvalidEntry("payload", f"it has {given:,} messages; at most {self.messages:,} are taken at once")
         total, messages = 0, []
         for i, one in enumerate(many):
             where = f"payload[{i}]" if many is payload else "payload"
             message = {"role": "user", "content": one} if isinstance(one, str) else one
             if not isinstance(message, Mapping) or "content" not in message:
                 raise InvalidEntry(where, "it is no message: give a text, or a mapping with content and role")
-            size = _size(message["content"])
+            size = _size(message["content"], where)
             if size > self.content_bytes:
                 raise InvalidEntry(where, f"its content has {size:,} bytes; at most {self.content_bytes:,} are taken")
-            total += size
+            total += size + sum(_size(value, where) for key, value in message.items() if key not in MEASURED)
             messages.append({"role": "user", **message})
         if total > self.total_bytes:
-            raise InvalidEntry("payload", f"it has {total:,} bytes of content; at most {self.total_bytes:,} are taken")
+            raise InvalidEntry("payload", f"it has {total:,} bytes in all; at most {self.total_bytes:,} are taken")
         return messages
 
 
-def _size(content: object) -> int:
+def _length(many: Sequence[Any]) -> int:
+    try:
+        return len(many)
+    except OverflowError:  # a range may be longer than anything that is stored
+        return sys.maxsize
+
+
+def _size(content: object, where: str) -> int:
+    """Bytes of a value of a message. Raises InvalidEntry for one whose lists and mappings have no end."""
     if isinstance(content, str):
         return len(content.encode("utf-8", "surrogatepass"))
     if content is None:
         return 0
     try:
-        return len(msgspec.json.encode(content, enc_hook=str))
-    except UnicodeEncodeError:
-        return len(escaped(content))
+        try:
+            return len(msgspec.json.encode(content, enc_hook=str))
+        except UnicodeEncodeError:
+            return len(escaped(content))
+    except RecursionError:
+        raise InvalidEntry(where, f"more than {DEEPEST} levels deep") from None
 
 
 def _variable(name: str) -> int:

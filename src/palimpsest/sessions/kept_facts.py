@@ -9,7 +9,7 @@ from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.facts import Fact, Stored, fact_of
 from palimpsest.log.typed import from_json
 from palimpsest.privacy.gate import Gate
-from palimpsest.sessions.scopes import WORKING
+from palimpsest.sessions.scopes import WORKING, is_over
 from palimpsest.stores import Item, Put, Store
 
 
@@ -47,16 +47,25 @@ class KeptFacts:
 
     async def item(self, key: str) -> Item | None:
         """The item under a key; None where there is none."""
+        if await self._is_over():
+            return None
         return await self._home.store.get_item(self._home.tenant, self._namespace, key)
 
     async def items(self, prefix: str) -> list[Item]:
         """All items whose keys begin so, in the order in which they came first."""
+        if await self._is_over():
+            return []
         return await self._home.store.list_items(self._home.tenant, self._namespace, prefix=prefix)
 
     async def page(self, prefix: str, after: str, limit: int) -> tuple[list[Item], str | None]:
         """Some of them, in an order of the store's own, and where the next page begins (None: there is none)."""
         store, tenant = self._home.store, self._home.tenant
+        if await self._is_over():
+            return [], None
         return await store.page_items(tenant, self._namespace, prefix=prefix, after=after, limit=limit)
+
+    async def _is_over(self) -> bool:
+        return await is_over(self._home.store, self._home.tenant, self._scope)
 
     def value(self, item: Item) -> Any:
         """The value of an item's fact. Raises StoreCorrupt."""
@@ -88,6 +97,7 @@ class KeptFacts:
         time, and for `length` microseconds it is seen (None: for ever). Raises Conflict where the first one has another
         `version` (None: any)."""
         store, tenant = self._home.store, self._home.tenant
+        await self._is_over()
         while True:
             now = self._home.clock()
             expires = now + length if length is not None else None
@@ -121,6 +131,7 @@ class KeptFacts:
 
     async def clear(self) -> int:
         """Take all facts away, and return how many there were."""
+        await self._is_over()
         gone = await self._home.store.clear_items(self._home.tenant, self._namespace)
         return sum(gone.values())
 

@@ -43,6 +43,18 @@ async def _is_there(store: Store, tenant: str, owner: Owner, id: str) -> bool:
     return bool(await store.sessions(tenant, user=id, limit=1))
 
 
+async def is_over(store: Store, tenant: str, scope: str) -> bool:
+    """Whether a scope is of a session whose time is over, and is there only because nothing may be written.
+
+    Where it may, that session is ended, and its facts with it, before facts are read, or kept by whoever comes next.
+    """
+    owner, *parts = scope.split("/")
+    if owner != "session":
+        return False
+    sessions = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return any([await store.ended(SessionKey(tenant, session)) for session in sessions])
+
+
 async def drop_scopes(store: Store, tenant: str, owner: Owner, id: str, *, dry_run: bool = False) -> dict[str, int]:
     """Destroy the facts of a session or a user; return how many items went by namespace."""
     gone: dict[str, int] = {}

@@ -24,8 +24,9 @@ ACCESSES, FETCHES = FIGURES = ("palimpsest:accesses", "palimpsest:fetches")
 
 
 def figure_of(name: str, session: str) -> str:
-    """The name of a session's own figures: what branches share, they share by name."""
-    return f"{name}:{session}"
+    """The name of a session's own figures: what branches share, they share by name. No name ends with "*", which what
+    drops a table takes for any."""
+    return f"{name}:{session}:"
 
 
 class Standing(msgspec.Struct, frozen=True):

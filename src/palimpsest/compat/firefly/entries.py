@@ -92,18 +92,20 @@ class MemoryEntry(msgspec.Struct, kw_only=True):
         """Return the entry of a mapping with its fields. Raises ConfigError.
 
         Args:
-            given: a mapping as `model_dump` gives it in either mode, or an entry.
+            given: a mapping as `model_dump` gives it in either mode, or an entry. Values are those of JSON where
+                `created_at` is a text.
         """
         if isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
             raise ConfigError("a memory entry", type(given).__name__, "a mapping with the fields of MemoryEntry")
         known = {name: given[name] for name in cls.__struct_fields__ if name in given}
+        is_json = isinstance(known.get("created_at"), str)
         for name in ("created_at", "expires_at"):
             if isinstance(known.get(name), str):
                 known[name] = _time(known[name])
         for name in ("content", "metadata"):
-            if name in known:
+            if is_json and name in known:
                 known[name] = restored(known[name])
         try:
             return cls(**known)

@@ -120,7 +120,7 @@ class Mirror:
 
 
 def _namespace(conversation_id: str) -> str:
-    return f"conversation:{conversation_id}"
+    return f"conversation:{str.__str__(conversation_id)}"
 
 
 def _entry(entry_id: str, key: str, content: Any) -> MemoryEntry:

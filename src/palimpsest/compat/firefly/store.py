@@ -290,7 +290,7 @@ def check_name(text: object, what: str, *, nul: bool = False) -> str:
         raise ConfigError(what, text, "text" if nul else "text without NUL")
     if len(text) > LONGEST // 7 and len(spelled(text).encode()) > LONGEST:
         raise ConfigError(what, f"{text[:40]}…", f"text of at most {LONGEST:,} bytes in UTF-8")
-    return text
+    return str.__str__(text)  # of a text of a class of its own what it says
 
 
 MARK = "\ufdd0"

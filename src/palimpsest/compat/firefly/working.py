@@ -44,7 +44,7 @@ class WorkingMemory:
             store: where the values are kept; None: an `InMemoryStore` of its own.
             scope_id: whose values these are; they are in the namespace `working:<scope_id>`.
         """
-        check_name(scope_id, "scope_id")
+        scope_id = check_name(scope_id, "scope_id")
         self._store: MemoryStore = InMemoryStore() if store is None else checked(store)
         self._scope_id = scope_id
         self._namespace = check_name(f"working:{scope_id}", "scope_id")

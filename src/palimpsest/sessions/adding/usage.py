@@ -65,10 +65,9 @@ class UsageRecorder:
         counted = sent.counted if sent is not None else 0
         _check(report, counted)
         head = await self._scope.head()
-        before = head.usage or Usage(input_tokens=0)
-        if report.response and report.response == before.response:
-            return before
-        usage = Usage(
+        if head.usage is not None and report.response and report.response == head.usage.response:
+            return head.usage
+        used = Usage(
             input_tokens=report.input_tokens,
             output_tokens=report.output_tokens,
             cached_tokens=report.cached_tokens,
@@ -76,14 +75,15 @@ class UsageRecorder:
             margin=sent.margin if sent is not None else self._scope.options.default_factor(),
             epoch=head.epoch,
             revision=sent.revision if sent is not None else head.revision,
-            stale=sent is not None and sent.revision < head.compaction,
             response=report.response,
-            calls=before.calls + 1,
-            total_input=before.total_input + report.input_tokens,
-            total_output=before.total_output + report.output_tokens,
-            total_cached=before.total_cached + report.cached_tokens,
+            calls=1,
+            total_input=report.input_tokens,
+            total_output=report.output_tokens,
+            total_cached=report.cached_tokens,
         )
-        await self._scope.store.commit(self._scope.key, Change(kind="usage", reason="usage", usage=usage))
+        change = Change(kind="usage", reason="usage", usage=used)
+        usage = (await self._scope.store.commit(self._scope.key, change)).usage
+        assert usage is not None, "a change of kind usage leaves one"
         await self._scope.tell("usage:recorded", usage=usage)
         return usage
 

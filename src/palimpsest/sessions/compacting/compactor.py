@@ -147,7 +147,7 @@ class Compactor:
         """Why nothing is to be tried by itself now."""
         attempts = loaded.head.attempts
         left = (attempts.paused_until - self._clock()) / 1e6 if attempts is not None else 0
-        if attempts is None or left <= 0:
+        if attempts is None or not 0 < left <= LONGEST_PAUSE_SECONDS:  # longer: the clock was ahead when it was paused
             return None
         return f"{attempts.failures} failures in a row; the next try is in {left:.0f} seconds"
 

@@ -14,7 +14,7 @@ async def flush(scope: SessionScope) -> None:
     snapshots = SnapshotReader.of(scope)
     while True:
         head = await scope.head()
-        replaced = spans.minus((await snapshots.state(head)).inactive, head.rewound)
+        replaced = spans.minus((await snapshots.state(head)).replaced, head.rewound)
         entries = await snapshots.read(replaced)
         seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
         if not seqs:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from palimpsest.context.tail import Facts
 from palimpsest.sessions.kept_facts import read_fact
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.scopes import WORKING
+from palimpsest.sessions.scopes import WORKING, is_over
 from palimpsest.stores import Item
 
 
@@ -21,6 +21,8 @@ class ScopedFacts:
     async def read(self) -> Facts:
         """Return the facts as they are. Raises StoreCorrupt, naming it, for one that cannot be read."""
         store = self._scope.store
+        if await is_over(store, self._scope.tenant, self._name):
+            return Facts(self._name, [])
         items = await store.list_items(self._scope.tenant, WORKING + self._name)
         if self._read is None or self._read[0] != items:
             self._read = items, Facts(self._name, [read_fact(store, self._name, item) for item in items])

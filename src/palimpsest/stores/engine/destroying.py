@@ -15,7 +15,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Listed, PlaceHead, Range, S
 from palimpsest.stores.engine.known import ENDS, LAID, OWNED, Known, root, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.engine.trees import Tree, dropped, spans_of
+from palimpsest.stores.engine.trees import Tree, dropped, figures_of, spans_of
 from palimpsest.stores.rules import all_places, expect_of, heads_at
 
 
@@ -86,8 +86,9 @@ class Destroying:
         if place.home == name:
             mine |= own - tree.logs - read - laid
         pieces = tree.unread(sorted(mine | read))
+        drop = [*dropped(sorted(mine), pieces), *figures_of(name, sorted(mine | read))]
         steps += [tree.step(last=not tree.sessions), *await self._large.let_go(known, spans_of(pieces))]
-        steps.append(Step(known.logs, rows_only=True, drop=dropped(sorted(mine), pieces), destroys=True))
+        steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
         return steps, tuple(sorted(tree.sharing_any(read)))
 
     async def _tree(self, known: Known) -> Tree | None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.change import Change
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.logs import warn
@@ -20,7 +20,7 @@ from palimpsest.stores.engine.items import ITEMS, LEASES, Items, Leases
 from palimpsest.stores.engine.known import BARRED, ENDS, FAR, LAID, OWNED, root
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.engine.trees import Tree, named
+from palimpsest.stores.engine.trees import Tree, named, read_by
 from palimpsest.stores.engine.whole_sessions import WholeSessions
 from palimpsest.stores.rules import heads_at
 from palimpsest.stores.values import SessionInfo
@@ -127,6 +127,8 @@ class Maintenance:
                 swept += await step()
             except StoreCorrupt as fault:  # all else is swept all the same
                 damaged.append(fault)
+            except Conflict:  # it is over by now, or somebody has made it anew: what is due of it is for the next sweep
+                continue
         if damaged:
             raise damaged[0]
         return swept
@@ -156,8 +158,10 @@ class Maintenance:
         left, readers = set(seqs), await self._readers(place, log, seqs)
         for key, read in sorted(readers.items(), key=lambda one: -len(one[1])):
             meant = tuple(seq for seq in read if seq in left)
-            if meant:
-                await self._changing.commit(key, Change(kind="erase", reason="expiry", seqs=meant), None, None)
+            known = await self._sessions.find(key)
+            if meant and log in read_by(known):
+                change = Change(kind="erase", reason="expiry", created=known.head.created, seqs=meant)
+                await self._changing.commit(key, change, None, None)
                 left.difference_update(meant)
         return len(seqs) - len(left)
 

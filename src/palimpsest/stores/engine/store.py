@@ -296,6 +296,19 @@ class Store(Opened):
         one whose time is over none, for it goes whole."""
         return await self._rarely(self._look, lambda rare: rare.due(tenant, now))
 
+    async def ended(self, key: SessionKey) -> bool:
+        """End the session if its time is over, with all that goes with it; return whether it is there all the same, as
+        nothing may be written. Of one that this process has seen nothing is looked at before its time is over.
+        """
+        self.check()
+        if self._sessions.remembered(key) is not None:
+            return False
+        if (await self._look(lambda: self._sessions.find(key))).over is None:
+            return False
+        if self.writable:
+            await self.ending(self, key)
+        return not self.writable
+
     async def end(self, key: SessionKey) -> bool:
         """Destroy the session if its time is over; return whether it was."""
         return await self._rarely(self._run, lambda rare: rare.wholes.end(key))

@@ -32,7 +32,17 @@ from palimpsest.stores.engine.known import (
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
 from palimpsest.stores.engine.sessions import Sessions, expected
-from palimpsest.stores.engine.trees import Pieces, Tree, dropped, dropping, of_owner, of_tree, read_by, spans_of
+from palimpsest.stores.engine.trees import (
+    Pieces,
+    Tree,
+    dropped,
+    dropping,
+    figures_of,
+    of_owner,
+    of_tree,
+    read_by,
+    spans_of,
+)
 from palimpsest.stores.rules import expect_of, heads_at
 from palimpsest.stores.values import Dump
 
@@ -119,7 +129,8 @@ class WholeSessions:
             bar = seen[2].head
             steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
             steps.append(Step(barred(place)) if bar is None else bar_of(place, bar, at))
-            steps.append(Step(branch.logs, rows_only=True, put=[("record", rows)] if rows else []))
+            old = figures_of(key.session, (log for _, log in shares))
+            steps.append(Step(branch.logs, rows_only=True, drop=old, put=[("record", rows)] if rows else []))
         after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
         batch = [step, *steps, *noted(branch, after), *await self._sessions.created(branch, at)]
         return await self._sessions.write(batch, at, after) is None
@@ -149,7 +160,8 @@ class WholeSessions:
             tree, pieces, last = _removed(self._url, known, seen)
             steps = [Step(known.place, known.there.hot, destroys=True), *noted(known, None), tree.step(last=last)]
             steps += await self._large.let_go(known, spans_of(pieces))
-            steps.append(Step(known.logs, rows_only=True, drop=dropped([known.log], pieces), destroys=True))
+            drop = [*dropped([known.log], pieces), *figures_of(key.session, read_by(known))]
+            steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
             if await self._sessions.write(steps, self._clock()) is None:
                 self._sessions.forget(key)
                 if known.place.home != key.session:
@@ -205,6 +217,7 @@ class WholeSessions:
                 tree.join(new, (), head.first_seq)
             steps.append(tree.step())
             drop, gone = dropped([known.log], unread), spans_of(unread)
+            drop += figures_of(known.key.session, read_by(known))
         put, more = await self._large.split(known, last, gone)
         if dump.records:
             put.append(("record", [record_row(new.log, record) for record in dump.records]))
