@@ -343,6 +343,24 @@ def test_a_pinned_result_whose_call_was_erased_keeps_the_rest_of_its_group(memor
     assert results(session.context(max_tokens=6)) == []
 
 
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("answered", [1, 2])
+def test_a_pin_in_what_waits_brings_its_group_back(memory: Memory, seen: bool, answered: int) -> None:
+    """A condition leaves out calls of a group that is still open; then a thought of it is pinned, which waited."""
+    session = memory.session("s", counter=strategies.WORDS, conditions=["not message.has_tool_calls"])
+    session.add_assistant_message([Reasoning(text="hm")])
+    session.add([asking("c0", "c1"), *[telling(f"c{n}", "4417") for n in range(answered)]])
+    if seen:
+        session.context()
+    session.pin(1)
+
+    ctx = session.context()
+
+    assert rules.unshown_pins(ctx, session.entries()) == []
+    assert len(results(ctx)) == (2 if answered == 2 else 0)
+    assert len(ctx._window.pending) == (answered == 1)
+
+
 @pytest.mark.parametrize("cut", ["low_water", "exact"])
 def test_a_cut_after_a_compaction_begins_behind_what_was_rewound(memory: Memory, cut: str) -> None:
     """A group that goes on behind entries that were taken back is evicted whole: nothing of it is behind the start."""

@@ -96,7 +96,7 @@ def is_unshown(layout: Layout) -> bool:
     if not unknown or layout.cut.passed(unknown):
         return bool(unknown)
     groups = {entry.group for entry, why in window.left_out if why in (BY_CUT, BY_CONDITION)}
-    members = [entry for group in window.groups for entry in group.entries]
+    members = [entry for group in (*window.groups, *window.pending) for entry in group.entries]
     members += [entry for entry, _ in window.left_out]  # for whatever reason: its group is shown for it
     return any(entry.seq in unknown and entry.group in groups for entry in members)
 

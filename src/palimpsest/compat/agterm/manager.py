@@ -71,7 +71,7 @@ class AsyncMemoryManager:
         self._summarizer: CallableSummarizer | None = None
         self._memory, self._owns = opened(store, AsyncMemory)
         self._open: dict[str, AsyncSession] = {}
-        self._originals: dict[tuple[object, ...], Originals] = {}
+        self._originals: dict[tuple[str, str, int], Originals] = {}
         self._handlers = Handlers(self._memory.redact)
 
     async def __aenter__(self) -> Self:
@@ -272,15 +272,9 @@ class AsyncMemoryManager:
         return stats_of(await self._session(session_id).stats())
 
     async def _summary(self, session: AsyncSession, summary: Summary) -> MemorySummary:
-        """A summary as a record. What it is from is read once."""
-        place = (
-            session.id,
-            summary.id,
-            summary.at,
-            summary.covers,
-        )  # an id may be that of another session's summary, too: states keep those they had
-        known = self._originals.get(place)
-        if known is None:
+        """A summary as a record. What it is from is read once. Two sessions may have summaries of one id."""
+        place = session.id, summary.id, summary.at
+        if (known := self._originals.get(place)) is None:
             if len(self._originals) >= KEPT:
                 self._originals.clear()
             known = self._originals[place] = Originals(await session.expand(summary), session.cost)
@@ -318,6 +312,7 @@ class AsyncMemoryManager:
         made = exported_natively(state, session.options.counter.count, session.cost)
         found = await self._memory.import_session(made, on_conflict="replace")
         self._open.pop(found, None)
+        self._originals.clear()
         return found
 
     async def clear_session(self, session_id: str) -> Cleared:

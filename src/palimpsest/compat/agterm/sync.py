@@ -73,7 +73,7 @@ class MemoryManager:
         self._summarizer: CallableSummarizer | None = None
         self._memory, self._owns = opened(store, Memory)
         self._open: dict[str, Session] = {}
-        self._originals: dict[tuple[object, ...], Originals] = {}
+        self._originals: dict[tuple[str, str, int], Originals] = {}
         self._handlers = Handlers(self._memory.redact)
 
     def __enter__(self) -> Self:
@@ -270,15 +270,9 @@ class MemoryManager:
         return stats_of(self._session(session_id).stats())
 
     def _summary(self, session: Session, summary: Summary) -> MemorySummary:
-        """A summary as a record. What it is from is read once."""
-        place = (
-            session.id,
-            summary.id,
-            summary.at,
-            summary.covers,
-        )  # an id may be that of another session's summary, too: states keep those they had
-        known = self._originals.get(place)
-        if known is None:
+        """A summary as a record. What it is from is read once. Two sessions may have summaries of one id."""
+        place = session.id, summary.id, summary.at
+        if (known := self._originals.get(place)) is None:
             if len(self._originals) >= KEPT:
                 self._originals.clear()
             known = self._originals[place] = Originals(session.expand(summary), session.cost)
@@ -316,6 +310,7 @@ class MemoryManager:
         made = exported_natively(state, session.options.counter.count, session.cost)
         found = self._memory.import_session(made, on_conflict="replace")
         self._open.pop(found, None)
+        self._originals.clear()
         return found
 
     def clear_session(self, session_id: str) -> Cleared:

@@ -13,8 +13,8 @@ from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.reading import Reading, is_of, readable
 from palimpsest.stores.engine.sessions import Sessions
 
-MANY = 4096
-"""Rows of counts that are read at once where all are looked through."""
+MANY = 512
+"""Rows of counts that are read at once where all are looked through: of up to 16,384 entries."""
 
 Puts = list[tuple[str, list[Row]]]
 

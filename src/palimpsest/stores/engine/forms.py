@@ -237,14 +237,10 @@ def count_rows(counts: Mapping[int, int]) -> list[Row]:
     return rows
 
 
-def ask_counts(
-    counter: str, spans: Iterable[tuple[int, int]], limit: int | None = None, *, newest_first: bool = False
-) -> Range:
-    """What asks for the counts of these spans of keys, or of so many entries; counts of others come with them."""
+def ask_counts(counter: str, spans: Iterable[tuple[int, int]], rows: int | None = None) -> Range:
+    """What asks for the counts of these spans of keys, or so many rows of them; counts of others come with them."""
     near = [(low, high | STRETCH - 1) for low, high in spans]
-    if limit is None:
-        return Range(TOKENS + counter, ranges.union(near))
-    return Range(TOKENS + counter, near, limit + STRETCH, newest_first)
+    return Range(TOKENS + counter, near if rows is not None else ranges.union(near), rows)
 
 
 def counts_of(rows: Sequence[Cells]) -> dict[int, int]:

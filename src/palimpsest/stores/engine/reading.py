@@ -58,7 +58,7 @@ class Reading:
             where = known.spans(after, before)
             wanted = [Range("entry", where, limit, newest_first)]
             if counter is not None:
-                wanted.append(ask_counts(counter, where, limit, newest_first=newest_first))
+                wanted.append(ask_counts(counter, _spans_read(known, after, before, limit, newest_first=newest_first)))
             more = [of_records(known, revision - 1, revision + 1)] if revision else []
             return [known.ask(*wanted), *more] if limit != 0 else []
 
@@ -219,6 +219,19 @@ class Reading:
                 )
                 raise StoreCorrupt(self._url, told) from cause
         return found
+
+
+def _spans_read(
+    known: Known, after: int, before: int | None, limit: int | None, *, newest_first: bool
+) -> list[tuple[int, int]]:
+    """The spans of keys that such a page reads, as a log has no gaps; of newest ones from where they begin at least."""
+    if limit is not None and newest_first:
+        end = known.head.next_seq if before is None else min(before, known.head.next_seq)
+        after = max(after, end - limit - 1)
+    elif limit is not None:
+        end = max(after + 1, known.head.first_seq) + limit
+        before = end if before is None else min(before, end)
+    return known.spans(after, before)
 
 
 def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
