@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory, PalimpsestWarning
+from palimpsest.testing import FakeClock
 
 QUESTION = {"role": "user", "content": "Which gate?"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
@@ -27,6 +30,42 @@ def test_what_the_log_ends_with_is_not_added_twice(memory: Memory, batch: list[d
 
     assert [one.id for one in again] == [one.id for one in first]
     assert len(memory.session("s").entries()) == 2 + len(first)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_what_was_taken_back_behind_it_changes_nothing(memory: Memory, answered: bool) -> None:
+    """An answer that was rewound is not there: the question that it was to is what the log ends with."""
+    session = memory.session("s")
+    (asked,) = session.add(QUESTION)
+    session.add({"role": "assistant", "content": "B 12"})
+    if answered:
+        session.add({"role": "user", "content": "And then?"})
+    session.rewind(asked)
+
+    again = session.add(QUESTION, unless_last=True)
+
+    assert [one.id for one in again] == [asked.id]
+    assert [message["content"] for message in session.context().messages] == ["Which gate?"]
+
+
+@pytest.mark.parametrize("how", ["hide", "replace", "expire"])
+def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None:
+    """It would not be asked otherwise."""
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session("s")
+        session.add([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}])
+        soon = datetime.fromtimestamp(clock() / 1e6 + 10, UTC)
+        asked = session.add_user_message(QUESTION["content"], expires_at=soon if how == "expire" else None)
+        if how == "hide":
+            session.hide(asked)
+        elif how == "replace":
+            session.replace([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}])
+        clock.advance(11)
+
+        (again,) = session.add(QUESTION, unless_last=True)
+
+        assert again.id != asked.id
+        assert session.context().messages[-1]["content"] == "Which gate?"
 
 
 def test_what_is_said_again_later_is_added(memory: Memory) -> None:

@@ -739,6 +739,64 @@ def test_flush_archives_or_destroys(tmp_path: Path) -> None:
         assert (b"swordfish" in held) is archive
 
 
+def test_summaries_of_a_chain_are_in_the_order_of_what_they_cover(memory: Memory) -> None:
+    """Also one that is made anew later, since something of it was erased, or it was restored."""
+    chain = {"strategy": "summarizer", "summaries": "chain", "interaction_keep": 0}
+    chat = session(memory)
+    for number in range(3):
+        talk(chat, 20, 20, start=2 * number)
+        chat.compact(chain)
+    begins = [one.covers[0][0] for one in chat.summaries()]
+    assert begins == sorted(begins)
+    assert len(begins) == 3
+
+    chat.erase([1])
+    assert [one.covers[0][0] for one in chat.summaries()][1:] == begins[1:]
+    chat.restore(chat.summaries()[1].id)
+    chat.compact(chain)
+    begins = [one.covers[0][0] for one in chat.summaries()]
+    assert begins == sorted(begins)
+    assert len(begins) == 3
+
+
+def test_a_call_for_itself_changes_no_limit_of_compactions(memory: Memory) -> None:
+    """Neither one that stores nothing, nor one with another reserve or for another model."""
+    chat = memory.session("one", model="gpt-4o", max_tokens=10_000)
+    talk(chat, *[300] * 8)
+    fifo = {"strategy": "simple_fifo"}
+
+    for call in ({"reserve": 7_000}, {"reserve": 7_000, "dry_run": True}, {"model": "gpt-4", "dry_run": True}):
+        chat.context(**call)
+        assert chat.compact(fifo, threshold=0.8, dry_run=True).reason == "below_threshold", call
+
+
+@pytest.mark.parametrize("pinned", [2, 3])
+@pytest.mark.parametrize("how", ["flush", "neuralyzer"])
+def test_a_pinned_group_stays_whole(memory: Memory, how: str, pinned: int) -> None:
+    """The call of a pinned result, and the result of a pinned call: where a summary covers them, or they have left."""
+    chat = session(memory, **({"persistence": "flush", "archive": False} if how == "flush" else {}))
+    chat.add_user_message("What is the weather?")
+    chat.add_tool_call("weather", {"city": "Oslo"}, call_id="c1")
+    chat.add_tool_result("weather", "four degrees", call_id="c1")
+    chat.add_assistant_message("Cold.")
+    talk(chat, *[10] * 3)
+    if how == "flush":
+        chat.compact({"strategy": "summarizer", "interaction_keep": 1})
+    else:
+        chat.compact({"strategy": "simple_fifo", "max_messages": 4})
+    chat.pin(pinned)
+    chat.context()
+
+    if how == "flush":
+        chat.end_turn()
+    else:
+        chat.compact({"strategy": "neuralyzer", "interaction_keep": 1})
+
+    assert [entry.seq for entry in chat.entries() if entry.erased]
+    assert not {2, 3} & {entry.seq for entry in chat.entries() if entry.erased}
+    assert {"four degrees"} <= {message.get("content") for message in chat.context().messages}
+
+
 def test_flush_destroys_nothing_that_was_hidden(memory: Memory) -> None:
     """It may be shown again; what was covered beside it is gone."""
     chat = session(memory, persistence="flush", archive=False)

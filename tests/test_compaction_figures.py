@@ -39,6 +39,27 @@ def fill(session: Session, turns: int = 6) -> None:
         session.add_assistant_message(f"There is a castle in picture {i}. {filler(30)}")
 
 
+@pytest.mark.parametrize("how", ["evicted", "hidden"])
+def test_what_is_pinned_after_it_left_counts_again(memory: Memory, how: str) -> None:
+    """It is active, and is shown, with its group."""
+    session = memory.session("one", model="gpt-4o", max_tokens=8_000)
+    fill(session)
+    if how == "hidden":
+        session.hide(2)
+    else:
+        session.compact({"strategy": "simple_fifo", "max_messages": 8})
+    before = session.stats()
+    session.pin(2)
+
+    context, stats = session.context(), session.stats()
+
+    assert stats.active_entries == before.active_entries + 2
+    assert stats.active_tokens == of_log(context) > before.active_tokens
+    assert session.compact({"strategy": "simple_fifo", "max_messages": 8}, dry_run=True).tokens_before == of_log(
+        context
+    )
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_session_compaction_and_context_tell_the_same_figures(memory: Memory, format: str) -> None:
     """Texts, roles, names, arguments, media and fences count alike in stats, in a compaction's figures, in contexts."""

@@ -289,6 +289,28 @@ def test_a_session_that_is_written_to_meanwhile_is_copied_as_it_is_at_one_moment
             copy_store(there, address("file", tmp_path, "c"))
 
 
+def test_counts_that_are_stored_meanwhile_are_no_damage(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They move no head: what was copied of entries is what was read."""
+    there, here = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")
+    with Memory.open(there, clock=clock) as memory:
+        session = memory.session("s", model="gpt-4o")
+        session.add_user_message("first")
+        whole, counted = copying._Copying._whole, []
+
+        async def counting(self: Any, rows: Any) -> Any:
+            found = await whole(self, rows)
+            counted.append(session.count())
+            return found
+
+        monkeypatch.setattr(copying._Copying, "_whole", counting)
+        copy_store(there, here)
+        with Memory.open(here, clock=clock) as copy:
+            assert copy.session("s").export()["entries"] == session.export()["entries"]
+        assert counted == [1]
+
+
 def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> None:
     """A store onto itself, an encrypted one into one that is not, and into a new one under other keys."""
     plain, sealed = address("sqlite", tmp_path, "a"), address("file", tmp_path, "b")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from commands import run, write_lines
@@ -268,6 +269,30 @@ def test_what_is_damaged_keeps_its_key(kind: str, tmp_path: Path) -> None:
         assert [key_of(value) for value in stored(memory.store, "good")] == ["new"]
     with pytest.raises(WrongKey):
         vault.memory(LAST)
+
+
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_a_damaged_head_keeps_its_key(kind: str, tmp_path: Path) -> None:
+    """The change ends, and all the rest is under the new key."""
+    vault = Vault.of(kind, tmp_path)
+    with vault.memory(FIRST) as memory:
+        for name in ("bad", "good"):
+            session_of(memory, name).add_user_message("hello")
+
+    heads = {slot: row for slot, row in vault.contents().items() if not slot.table and slot.place.space == "session"}
+    slot, row = next(one for one in heads.items() if one[0].place.home == "bad")
+    vault.put({slot: msgspec.structs.replace(row, hot=row.hot[:40] + b"AAAA" + row.hot[40:])})
+    told = list[tuple[int, int]]()
+
+    def progress(*done: int) -> None:
+        told.append(done)  # type: ignore[arg-type]
+        assert len(told) < 10
+
+    with vault.memory(BOTH) as memory:
+        with pytest.raises(StoreCorrupt, match="bad"):
+            rotate_keys(memory, progress=progress)
+        assert [key_of(value) for value in stored(memory.store, "good")] == ["new"]
+    assert len(told) == 2
 
 
 @pytest.mark.sampled

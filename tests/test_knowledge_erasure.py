@@ -143,6 +143,27 @@ def test_who_forgets_a_user_takes_his_knowledge(memory: Memory) -> None:
     assert len(found(memory, "Kilimanjaro", "bob")) == 2
 
 
+def test_what_comes_after_an_erasure_is_found_by_the_next(memory: Memory) -> None:
+    """By the object that was there before as well."""
+    base = memory.knowledge("notes", user="ann", counter=quarters)
+    for name in ("Kilimanjaro", "Elbrus"):
+        base.add(name, f"Ann climbs {name}.")
+        assert memory.forget(user="ann").items == {"knowledge/notes": 1}
+        assert found(memory, name) == []
+    base.add("own", "Ann climbs Denali.")
+    memory.forget(matches="Denali")
+    assert found(memory, "Denali") == []
+
+
+def test_documents_that_say_the_same_are_each_found(memory: Memory) -> None:
+    """By words as by meaning; and while another version of one is being added, the one that holds."""
+    base = memory.knowledge("notes", counter=quarters)
+    base.add("a", "Kilimanjaro is a mountain.")
+    base.add("b", "Kilimanjaro is a mountain.")
+
+    assert sorted(hit.document for hit in base.search("Kilimanjaro")) == ["a", "b"]
+
+
 def test_who_forgets_a_text_takes_it_out_of_documents(memory: Memory) -> None:
     """The chunks that hold it, and documents of which it is said; the rest is found still."""
     base = memory.knowledge(

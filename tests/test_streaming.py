@@ -95,6 +95,20 @@ def test_what_was_streamed_is_what_comes_at_once(session: Session, streamed: Str
     assert spelled(sent_next(session)) == spelled(sent_after(streamed))
 
 
+def test_a_session_of_texts_keeps_what_was_streamed(memory: Memory, streamed: Streamed) -> None:
+    """Of every provider, with what it cost; and so does one that gets the whole answer as a mapping."""
+    session = memory.session("of texts", format="text")
+    with session.stream() as answer:
+        for event in streamed.events:
+            answer.feed(event)
+
+    usage = session.stats().usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)
+    assert answer.text in "".join(entry.text for entry in session.entries())
+    assert answer.entries == tuple(session.entries())
+
+
 @pytest.mark.parametrize("cut_off", ["keep", "drop"])
 def test_a_stream_that_ends_anywhere_leaves_what_a_provider_accepts(streamed: Streamed, cut_off: Any) -> None:
     """After any of its events: the text that came is kept and marked, or nothing is; the next request is valid."""

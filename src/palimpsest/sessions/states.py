@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from itertools import islice
 
 import msgspec
 
@@ -85,7 +86,7 @@ class Walk:
 async def states_of(store: Store, options: Options, head: Head) -> States:
     """The states of a session's entries, by its head."""
     compaction = await compaction_of(store, options.key, head.compaction)
-    cut, shown = head.views.get(options.view), await _pinned(store, options, head, head.pinned)
+    cut, shown = head.views.get(options.view), await pinned_groups(store, options, head, head.pinned)
     gone = spans.minus(cut.gone, spans.of(shown)) if cut is not None else ()
     passed: tuple[Span, ...] = ()
     if cut is not None and cut.compaction == head.compaction:  # else the view begins anew
@@ -105,18 +106,29 @@ async def active_entries(store: Store, options: Options, head: Head, now: int) -
     return [entry for entry in found if entry.seq not in walk.superseded]
 
 
+async def newest_active(store: Store, options: Options, head: Head, now: int, many: int) -> list[Entry]:
+    """Return so many of the newest entries that were not taken back; none where one of them is in no context by now."""
+    seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
+    seqs = list(islice((seq for low, high in reversed(seen) for seq in range(high, low - 1, -1)), many))
+    left = (await compaction_of(store, options.key, head.compaction)).inactive
+    if any(spans.within(left, seq) for seq in seqs):
+        return []
+    found = await store.fetch(options.key, seqs) if seqs else []
+    return [] if any(entry.expired(now) for entry in found) else found
+
+
 async def evicted_by_cut(store: Store, options: Options, head: Head, state: Compaction) -> tuple[Span, ...]:
     """Return what cuts of the session's view have evicted since its last compaction: nothing that is pinned, or of a
     group in which something is."""
     cut = head.views.get(options.view)
     if cut is None or cut.compaction != head.compaction or cut.start <= head.first_seq:
         return ()
-    shown = await _pinned(store, options, head, [seq for seq in head.pinned if seq < cut.start])
+    shown = await pinned_groups(store, options, head, [seq for seq in head.pinned if seq < cut.start])
     shown |= {*cut.pins, *cut.anchors, *head.pinned}
     return spans.minus([(head.first_seq, cut.start - 1)], [*state.inactive, *spans.of(shown), *head.rewound])
 
 
-async def _pinned(store: Store, options: Options, head: Head, seqs: Collection[int]) -> set[int]:
+async def pinned_groups(store: Store, options: Options, head: Head, seqs: Collection[int]) -> set[int]:
     """These pinned entries, each with its whole group."""
     found = set(seqs)
     for entry in await store.fetch(options.key, found) if found else ():

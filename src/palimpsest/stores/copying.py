@@ -201,7 +201,8 @@ class _Copying:
             if await heads_of(self._source, places) != before:
                 continue  # somebody has written to it meanwhile
             await self._put(_steps(there, before, await self._ends_of(tenant), drop, whole), home)
-            if not await self._same(rows) and await heads_of(self._source, places) == before:
+            same = await self._same(rows, beside=False)  # what is kept beside entries moves no head
+            if not same and await heads_of(self._source, places) == before:
                 raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
             for pieces in whole.values():
                 self._count([row for _, piece in pieces for row in piece])
@@ -241,9 +242,11 @@ class _Copying:
         done, size = self.done, sum(len(row[1]) for row in rows)
         self.done = msgspec.structs.replace(done, rows=done.rows + len(rows), bytes=done.bytes + size)
 
-    async def _pieces(self, backend: Backend, place: Place) -> AsyncIterator[tuple[str, list[Cells]]]:
+    async def _pieces(
+        self, backend: Backend, place: Place, *, beside: bool = True
+    ) -> AsyncIterator[tuple[str, list[Cells]]]:
         tables = TABLES[place.space]
-        for table in (*tables, *(self._beside if place.space == "log" else ())):
+        for table in (*tables, *(self._beside if beside and place.space == "log" else ())):
             low = 0
             while True:
                 (seen,) = await backend.look([Ask(place, [Range(table, [(low, LAST_KEY)], PIECE)], head=False)])
@@ -254,14 +257,14 @@ class _Copying:
                     break
                 low = found[-1][0] + 1
 
-    async def _same(self, rows: Sequence[Place]) -> bool:
-        return [await self._digest(self._source, one) for one in rows] == [
-            await self._digest(self._target, one) for one in rows
+    async def _same(self, rows: Sequence[Place], *, beside: bool = True) -> bool:
+        return [await self._digest(self._source, one, beside=beside) for one in rows] == [
+            await self._digest(self._target, one, beside=beside) for one in rows
         ]
 
-    async def _digest(self, backend: Backend, place: Place) -> bytes:
+    async def _digest(self, backend: Backend, place: Place, *, beside: bool) -> bytes:
         found = hashlib.sha256()
-        async for table, piece in self._pieces(backend, place):
+        async for table, piece in self._pieces(backend, place, beside=beside):
             for row in piece:
                 found.update(msgspec.msgpack.encode((table, *row)))
         return found.digest()

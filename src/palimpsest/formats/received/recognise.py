@@ -52,7 +52,7 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
 
     Raises InvalidEntry, naming the place, for what nobody knows.
     """
-    settled = settled or format not in _SPOKEN  # a format of somebody else's, or plain text, takes what it is given
+    said, settled = settled, settled or format not in _SPOKEN  # somebody's own, or plain text, takes what it is given
     batch = given if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     found = Received([], [])
     pieces = False
@@ -63,7 +63,8 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
             raise InvalidEntry(place, f"{_named(one)} is {told}")
         if not isinstance(item, dict) and format in _SPOKEN:
             raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
-        own, messages, is_piece = _messages(one, item, format, place, settled=settled, found=found)
+        own_way = settled and (said or not _is_answer(item))
+        own, messages, is_piece = _messages(one, item, format, place, settled=own_way, found=found)
         last = found.runs[-1] if found.runs else None
         if pieces and is_piece and last is not None and last.format == own and joined(last.messages[-1], messages[0]):
             continue
@@ -77,6 +78,11 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
             if run.format == GEMINI and message.get("role") == "":
                 raise InvalidEntry(f"{where}[{i}]", _NOBODY)
     return found
+
+
+def _is_answer(item: Any) -> bool:
+    """Whether this is an answer of Anthropic's as a mapping: it has the shape of a message, and tells what it cost."""
+    return isinstance(item, dict) and "usage" in item and shape_of(item) == ("message", ANTHROPIC)
 
 
 def _messages(

@@ -20,8 +20,8 @@ from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, dige
 from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
-from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import newest_active
 
 T = TypeVar("T")
 
@@ -165,10 +165,9 @@ class Adding:
         return added
 
     async def _last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """The newest entries of the log, where they say what these would say."""
-        head = await self._scope.head()
-        reader = LogReader(self._scope.store, self._options)
-        there = await reader.entries(max(head.next_seq - 1 - len(entries), 0), len(entries)) if entries else []
+        """The newest entries of the log, where they say what these would say, and contexts show them."""
+        scope = self._scope
+        there = await newest_active(scope.store, self._options, await scope.head(), scope.clock(), len(entries))
         if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
             return ()
         slots = await self._appender.admitted(entries)

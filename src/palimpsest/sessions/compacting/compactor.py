@@ -35,6 +35,7 @@ from palimpsest.sessions.history import kinds_since
 from palimpsest.sessions.knowledge import knowledge_of
 from palimpsest.sessions.lease import Lease
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import pinned_groups
 from palimpsest.summaries import Rejected
 
 T = TypeVar("T")
@@ -237,8 +238,9 @@ class Compactor:
         state, plan = job.loaded.state, job.plan
         current = [revision for revision in state.current if revision not in plan.fold]
         if summary is not None:
-            place = state.current.index(plan.fold[0]) if plan.fold and not plan.cover else len(current)
-            current.insert(place, 0)
+            begins = {one.revision: one.covers[0][0] for one in job.loaded.snapshot.summaries}
+            later = (i for i, one in enumerate(current) if begins.get(one, 0) > summary.covers[0][0])
+            current.insert(next(later, len(current)), 0)
         archived = await self._snapshots.evicted(head, state)
         return Compaction(
             summary=summary,
@@ -254,7 +256,8 @@ class Compactor:
         head, last = loaded.head, plan.erase[-1][1]
         staying = [group for group in loaded.snapshot.groups if not spans.within(plan.erase, group.entries[0].seq)]
         kept = [entry.seq for group in staying for entry in group.entries]
-        older = spans.minus([(head.first_seq, last)], spans.of([*kept, *head.pinned]))
+        pinned = await pinned_groups(self._store, self._options, head, head.pinned)
+        older = spans.minus([(head.first_seq, last)], spans.of([*kept, *pinned]))
         return tuple(entry.seq for entry in await self._snapshots.read(older) if not entry.erased)
 
     async def _ran(self, job: PlannedCompaction) -> None:

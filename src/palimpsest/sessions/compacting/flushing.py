@@ -7,6 +7,7 @@ from palimpsest.log import spans
 from palimpsest.log.change import Change
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import pinned_groups
 
 
 async def flush(scope: SessionScope) -> None:
@@ -16,7 +17,8 @@ async def flush(scope: SessionScope) -> None:
         head = await scope.head()
         replaced = spans.minus((await snapshots.state(head)).replaced, head.rewound)
         entries = await snapshots.read(replaced)
-        seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in head.pinned)
+        pinned = await pinned_groups(scope.store, scope.options, head, head.pinned)
+        seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in pinned)
         if not seqs:
             return
         change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)

@@ -21,7 +21,7 @@ from palimpsest.sessions.accesses import access_times
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import batches_of
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.states import evicted_by_cut
+from palimpsest.sessions.states import evicted_by_cut, pinned_groups
 from palimpsest.stores import Store, best_effort, compaction_of
 from palimpsest.tokens.counter import TokenCounter
 
@@ -90,10 +90,12 @@ class SnapshotReader:
             return meter.cost(summary_entry(summary, tokens=summary.shown_tokens))
 
         cut = head.views.get(self._options.view) or Cut(start=head.first_seq)
-        hidden = [*state.inactive, *head.rewound, *archived]
+        pinned = spans.of(await pinned_groups(self._store, self._options, head, head.pinned))
+        left = spans.minus(spans.union(state.evicted, state.hidden), pinned)
+        hidden = [*state.covered, *left, *head.rewound, *archived]
         active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
         loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
-        old = await self.read(spans.minus(loose, head.rewound))
+        old = await self.read(spans.minus(loose, spans.union(head.rewound, pinned)))
         summaries = await self.summaries(state)
         accessed, clock = await access_times(self._store, self._options.key, head, active)
 

@@ -112,11 +112,14 @@ class Compacting:
             state = await self._snapshots.state(head)
             if made.revision not in state.current:
                 raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
+            passed = await self._snapshots.evicted(
+                head, state
+            )  # what cuts have left out stays out, as where one shows again
             back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
             after = Compaction(
                 current=tuple(revision for revision in state.current if revision != made.revision),
                 covered=spans.minus(state.covered, made.covers),
-                evicted=state.evicted,
+                evicted=spans.minus(spans.union(state.evicted, passed), made.covers),
                 hidden=state.hidden,
                 mask=state.mask,
             )

@@ -208,7 +208,8 @@ class Contexts:
         context = await builder.context()
         if known is not None:
             await known.tell(builder.seen)
-        if self._is_own(call) and call.max_tokens is call.max_messages is None and context.budget is not None:
+        plain = options is self._options and call.max_tokens is call.max_messages is call.reserve is None
+        if plain and not call.dry_run and self._is_own(call) and context.budget is not None:
             self._scope.room = context.budget.room
         return builder, context
 

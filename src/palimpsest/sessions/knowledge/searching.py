@@ -118,7 +118,8 @@ class Searcher:
     async def _of_words(self, query: str, shelf: Shelf, fetch: int) -> list[Candidate]:
         scope: Any = shelf.scope
         asked = Asked(query=query[:LONGEST], limit=fetch)
-        found = await Finder(scope, scope.store, await scope.recall()).find(asked, None)
+        finder = Finder(scope, scope.store, await scope.recall(), once=False)  # versions that do not hold say the same
+        found = await finder.find(asked, None)
         records = await self._holding(shelf, [one.session for one in found])
         there = [one for one in found if one.session in records]
         if not there:

@@ -43,8 +43,8 @@ class Found(NamedTuple):
 class Finder:
     """Finds entries in a store."""
 
-    def __init__(self, scope: MemoryScope, store: Store, recall: Recall) -> None:
-        self._scope, self._store, self._recall = scope, store, recall
+    def __init__(self, scope: MemoryScope, store: Store, recall: Recall, *, once: bool = True) -> None:
+        self._scope, self._store, self._recall, self._once = scope, store, recall, once
         self.apart = store.apart
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -52,7 +52,7 @@ class Finder:
         return await self._store.together(start, reads=True)
 
     async def find(self, asked: Asked, sessions: Sequence[str] | None) -> list[Found]:
-        """Return the entries of these sessions (None: of all) that answer, best first; each once, whoever has it."""
+        """Return the entries of these sessions (None: of all) that answer, best first; each `once`, whoever has it."""
         found, known, looked = list[Found](), set[object](), set[tuple[int, int]]()
         most = asked.limit + SPARE
         while True:
@@ -63,7 +63,7 @@ class Finder:
                 wanted, hits = hits[: asked.limit - len(found) + SPARE], hits[asked.limit - len(found) + SPARE :]
                 looked.update((hit.number, hit.seq) for hit in wanted)
                 for one in await self.together(partial(self._read, wanted, names)):
-                    if known.isdisjoint(same := _marks(one.entry)):
+                    if known.isdisjoint(same := _marks(one.entry) if self._once else {one.entry.id}):
                         found.append(one)
                     known.update(same)
             if len(found) >= asked.limit or there < most or most > WIDEST:

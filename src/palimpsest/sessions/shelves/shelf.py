@@ -46,7 +46,6 @@ class Shelf:
     def __init__(self, home: Home, place: Place) -> None:
         self._home, self.place = home, place
         self.scope = home.sharing(tenant_of(home.tenant, place))
-        self._is_known = False
 
     @property
     def tenant(self) -> str:
@@ -70,16 +69,20 @@ class Shelf:
     async def put(self, record: Record, entries: Sequence[Entry]) -> None:
         """Have a version of a document hold, and no other."""
         store, key = self._home.store, SessionKey(self.tenant, record.session)
-        if not self._is_known:
-            known = msgspec.json.encode(self.place)
-            await store.put_item(tenant_of(self._home.tenant), SHELVES, self.place.key, known)
-            self._is_known = True
+        await self._known()
         head = await store.head(key)
         if head is not None and (head.erased or head.entries != len(entries)):  # something of it was forgotten
             await self._drop(record.session)
         await store.append(key, entries, check_ids=True)
         await self.note(record)
+        await self._known()  # somebody may have emptied it meanwhile
         await self._drop_versions(record.key, record.session)
+
+    async def _known(self) -> None:
+        """See that the shelf is among those that there are, which an erasure asks for."""
+        store, home = self._home.store, tenant_of(self._home.tenant)
+        if await store.get_item(home, SHELVES, self.place.key) is None:
+            await store.put_item(home, SHELVES, self.place.key, msgspec.json.encode(self.place))
 
     async def note(self, record: Record) -> None:
         """Have this be what is known of a document."""
@@ -102,7 +105,6 @@ class Shelf:
                 await self._drop(info.session)
         await store.clear_items(self.tenant)
         await store.delete_item(tenant_of(self._home.tenant), SHELVES, self.place.key, destroys=True)
-        self._is_known = False
         return gone
 
     async def _drop_versions(self, key: str, but: str = "") -> int:

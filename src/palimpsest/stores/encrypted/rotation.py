@@ -79,6 +79,7 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
     if not (begun or markings.others):
         return Rotated(key_id=own)
     sessions, texts, items, damaged = 0, 0, 0, list[StoreCorrupt]()
+    failed = set[Place]()
     left = await backend.together(lambda: _places(backend))
     while left:
         total = sessions + sum(place.space == SESSION for place in left)  # others are found when these are done
@@ -88,12 +89,14 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
                 items, texts = items + found[0], texts + found[1]
             except StoreCorrupt as fault:
                 damaged.append(fault)
+                failed.update(places)  # a head that cannot be opened keeps its key, and would be found again and again
             _check_not_overtaken(markings, own)
             for _ in range(sum(place.space == SESSION for place in places)):
                 sessions += 1
                 if progress is not None:
                     progress(sessions, total)
         left = await backend.together(lambda: _places(backend, own))  # which came into being meanwhile
+        left = [place for place in left if place not in failed]
     if damaged:
         raise damaged[0]
     await backend.together(markings.finish)
