@@ -17,7 +17,9 @@ import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory, StoreUnavailable
 from palimpsest.runtime.runner import drive
+from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
 from palimpsest.stores.sqlite.db import LOOK
+from palimpsest.stores.sqlite.tables import Tables
 from palimpsest.testing import FakeClock
 from processes import PATIENCE
 from sqlitestore import Held, connection
@@ -334,3 +336,28 @@ def test_what_changed_last_is_found_however_many_did_not(path: Path) -> None:
             assert [info.session for _, info in found] == ["last"]
             counts.append(next(steps))
     assert 0 < counts[1] <= counts[0] + 20
+
+
+def test_who_reads_of_before_brings_back_no_number_that_is_gone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a table go in a step that puts others, while a thread reads those: what was put is found."""
+    place = Place("t", "h", "log", "")
+    with Memory.open(path) as memory:
+        backend, everything = memory.store.backend, Ask(place, [Range("t", [(0, LAST_KEY)])], head=False)
+        drive(backend.write([[Step(place, rows_only=True, put=[("t", [Row(1, b"old")])])]], 0))
+        retire, read = Tables._retire, list[bytes]()
+
+        def beside(tables: Tables) -> None:
+            retire(tables)
+            reader = threading.Thread(
+                target=lambda: read.extend(row[1] for row in drive(backend.look([everything]))[0].rows[0])
+            )
+            reader.start()
+            reader.join(PATIENCE)
+
+        monkeypatch.setattr(Tables, "_retire", beside)
+        new = Step(place, rows_only=True, drop=[("t", 0, LAST_KEY)], put=[("t", [Row(1, b"new")])])
+        drive(backend.write([[new]], 0))
+        monkeypatch.undo()
+
+        assert set(read) == {b"old"}
+        assert [row[1] for row in drive(backend.look([everything]))[0].rows[0]] == [b"new"]

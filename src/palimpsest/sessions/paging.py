@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from itertools import islice
 
+from palimpsest.log import spans
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import SessionKey
+from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.spans import Span
-from palimpsest.stores import SessionInfo, Store
+from palimpsest.stores import SessionInfo, Store, compaction_of
 
 BATCH = 512
 """Entries read at once."""
@@ -55,3 +57,14 @@ async def sessions_of(store: Store, tenant: str, user: str | None = None) -> Asy
         for one in page:
             yield one
         after = page[-1].session
+
+
+async def newest_active(store: Store, key: SessionKey, head: Head, now: int, many: int) -> list[Entry]:
+    """Return so many of the newest entries that were not taken back; none where one of them is in no context by now."""
+    seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
+    seqs = list(islice((seq for low, high in reversed(seen) for seq in range(high, low - 1, -1)), many))
+    left = (await compaction_of(store, key, head.compaction)).inactive
+    if any(spans.within(left, seq) for seq in seqs):
+        return []
+    found = await store.fetch(key, seqs) if seqs else []
+    return [] if any(entry.expired(now) for entry in found) else found

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from itertools import islice
 
 import msgspec
 
@@ -104,17 +103,6 @@ async def active_entries(store: Store, options: Options, head: Head, now: int) -
         read = await store.read(options.key, after=first - 1, before=last + 1, counter=options.counter.name)
         found += [entry for entry in read if walk.follow(entry) == "active"]
     return [entry for entry in found if entry.seq not in walk.superseded]
-
-
-async def newest_active(store: Store, options: Options, head: Head, now: int, many: int) -> list[Entry]:
-    """Return so many of the newest entries that were not taken back; none where one of them is in no context by now."""
-    seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
-    seqs = list(islice((seq for low, high in reversed(seen) for seq in range(high, low - 1, -1)), many))
-    left = (await compaction_of(store, options.key, head.compaction)).inactive
-    if any(spans.within(left, seq) for seq in seqs):
-        return []
-    found = await store.fetch(options.key, seqs) if seqs else []
-    return [] if any(entry.expired(now) for entry in found) else found
 
 
 async def evicted_by_cut(store: Store, options: Options, head: Head, state: Compaction) -> tuple[Span, ...]:

@@ -20,8 +20,8 @@ from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, dige
 from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
+from palimpsest.sessions.paging import newest_active
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.states import newest_active
 
 T = TypeVar("T")
 
@@ -167,7 +167,7 @@ class Adding:
     async def _last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The newest entries of the log, where they say what these would say, and contexts show them."""
         scope = self._scope
-        there = await newest_active(scope.store, self._options, await scope.head(), scope.clock(), len(entries))
+        there = await newest_active(scope.store, scope.key, await scope.head(), scope.clock(), len(entries))
         if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
             return ()
         slots = await self._appender.admitted(entries)

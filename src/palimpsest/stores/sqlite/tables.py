@@ -26,7 +26,7 @@ from palimpsest.stores.backend import (
 from palimpsest.stores.rules import refused, tried
 from palimpsest.stores.sqlite.faults import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
-from palimpsest.stores.sqlite.numbers import LOW, Remembered, refuse_lost, table_of
+from palimpsest.stores.sqlite.numbers import LOW, Numbers, Remembered, refuse_lost, table_of
 from palimpsest.stores.sqlite.scrubbing import note
 
 HEAD = (
@@ -267,7 +267,7 @@ class Tables:
             if number is not None:
                 self._db.execute("UPDATE place SET hot = NULL, expires = NULL WHERE number = ?", (number,))
                 self._db.execute("DELETE FROM cold WHERE place = ?", (number,))
-                self._leave(step.place, number)
+                self._leave(number)
         else:
             number, mark = self.numbers.make_place(self._db, step.place), at // MARKED
             self._db.execute(SET, (step.hot, step.expires, mark, number))
@@ -303,30 +303,30 @@ class Tables:
         """Remove the rows of a span, and the parts that are left empty."""
         names = [name] if not name.endswith("*") else self._tables_like(place, name[:-1])
         for one in names:
-            for part, first, last in self.numbers.parts_within(self._db, place, one, low, high):
+            for _, first, last in self.numbers.parts_within(self._db, place, one, low, high):
                 gone = self._db.execute(_sql(DROP, one), (first, last)).rowcount
                 if gone and self._db.execute(_sql(ANY, one), (first & ~LOW, first | LOW)).fetchone() is None:
                     self._db.execute("DELETE FROM part WHERE number = ?", (first >> 32,))
-                    self.numbers.parts.pop((place, one, part), None)
                     self._retire()
         number = self.numbers.place(self._db, place)
         if number is not None:
-            self._leave(place, number)
+            self._leave(number)
 
     def _tables_like(self, place: Place, begin: str) -> list[str]:
         number = self.numbers.place(self._db, place)
         sql = "SELECT DISTINCT name FROM part WHERE place = ? AND substr(name, 1, ?) = ?"
         return [name for (name,) in self._db.execute(sql, (number, len(begin), begin)).fetchall()]
 
-    def _leave(self, place: Place, number: int) -> None:
+    def _leave(self, number: int) -> None:
         """Remove a place that has neither a head nor rows."""
         sql = "DELETE FROM place WHERE number = ?1 AND hot IS NULL AND NOT EXISTS(SELECT 1 FROM part WHERE place = ?1)"
         if self._db.execute(sql, (number,)).rowcount:
-            self.numbers.places.pop(place, None)
             self._retire()
 
     def _retire(self) -> None:
-        """Say that a number is gone."""
+        """Say that a number is gone. Those who still read of before may remember it again meanwhile, all together: so
+        for the rest of the transaction this one remembers what it sees by itself."""
+        self.numbers = Numbers(-1)
         self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
 
 
