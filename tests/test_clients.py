@@ -743,3 +743,19 @@ def test_an_answer_that_cannot_be_kept_is_returned(session: Session) -> None:
     assert log(session) == [("message", "user")]
     usage = session.stats().usage
     assert usage.input_tokens == 4
+
+
+def test_a_stream_without_an_answer_is_told_too(session: Session) -> None:
+    """At its end, and once."""
+    blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
+    with StreamServer(plays([blocked])) as server, _google(server) as client:
+        stream = google.remember(client, session).models.generate_content_stream(
+            model="gemini-2.5-flash", contents="Hi"
+        )
+
+        with pytest.warns(UserWarning, match="not in the log") as told:
+            events = [*stream, *stream]
+
+    assert len(told) == len(events) == 1
+    assert log(session) == [("message", "user")]
+    assert session.stats().usage.input_tokens == 4

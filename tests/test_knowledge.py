@@ -189,6 +189,23 @@ def test_without_an_embedder_words_are_compared() -> None:
         assert "c" in [hit.document for hit in base.search("hound", search_type="mmr", top_k=2, lambda_mult=0.1)]
 
 
+def test_vectors_of_another_embedder_tell_nothing() -> None:
+    """They are compared with none of this one's, whatever numbers they have; words are, and a document added anew."""
+
+    def others(texts: list[str]) -> list[list[float]]:
+        return [one[::-1] for one in vectors(texts)]
+
+    with Memory.open("memory://") as memory:
+        memory.knowledge("pets", embedder=vectors, counter=quarters).add("ship", "A ship has a dog.")
+        base = memory.knowledge("pets", embedder=others, counter=quarters)
+
+        assert base.search("dog", search_type="similarity") == []
+        (hit,) = base.search("dog")
+        assert hit.score == pytest.approx(base.search("dog", search_type="keyword")[0].score / 2)
+        base.add("ship", "A ship has a dog.")
+        assert [one.document for one in base.search("dog", search_type="similarity")] == ["ship"]
+
+
 def test_an_embedder_that_fails_leaves_words(caplog: pytest.LogCaptureFixture) -> None:
     """Where meaning alone is compared it is an error, and a document that cannot be embedded is not added."""
     works = True

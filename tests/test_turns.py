@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -592,3 +592,40 @@ def test_closing_gives_back_the_turn_that_is_open(
     with Memory.open(where, clock=clock, **options) as memory, memory.session("s").turn(wait=0) as session:
         session.add_user_message("two")
         assert len(session.entries()) == 2
+
+
+def answer(id: str) -> dict[str, Any]:
+    """A response of OpenAI's, with what it cost."""
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": f"answer {id}"}}
+    usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
+    return {"id": id, "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+
+
+def calls(session: Session) -> int:
+    """How many calls of the model the session knows the cost of."""
+    usage = session.stats().usage
+    return usage.calls if usage is not None else 0
+
+
+def test_an_atomic_turn_that_raises_notes_no_cost(memory: Memory) -> None:
+    """Nothing of it is stored: there is no session."""
+    session = memory.session("new")
+    with suppress(ZeroDivisionError), session.turn(atomic=True):
+        session.add(answer("a"))
+        raise ZeroDivisionError
+    assert memory.sessions() == []
+
+
+def test_an_atomic_turn_notes_the_cost_of_what_is_new(memory: Memory) -> None:
+    """An answer that was there already was told of then."""
+    session = memory.session("s")
+    session.add(answer("a"), key="a")
+    session.add(answer("b"), key="b")
+    with session.turn(atomic=True):
+        session.add(answer("a"), key="a")
+        session.add_user_message("And now?")
+        session.add(answer("c"), key="c")
+    assert calls(session) == 3
+    with session.turn(atomic=True):
+        session.add(answer("b"), key="b")
+    assert calls(session) == 3

@@ -37,6 +37,7 @@ class OpenAnswer:
         self._stacks = [stack]  # taken out once, whoever does it
         self._answer, self._hides, self._ended = answer, hides, ended
         self._owner: object = _runner()
+        self._told = False
 
     @property
     def is_own(self) -> bool:
@@ -55,6 +56,13 @@ class OpenAnswer:
         self._answer.feed(event)
         return not self._hides(event)
 
+    def over(self) -> None:
+        """Say that there is no more: it has ended, and where nothing of it is in the log, a warning says so, once."""
+        if not (self._answer.entries or self._told):
+            self._told = True
+            told = "the answer is not in the log: the stream ended without one"
+            warnings.warn(told, PalimpsestWarning, stacklevel=3)
+
     async def end(self) -> None:
         """Keep what has come, and end the turn."""
         try:
@@ -65,6 +73,7 @@ class OpenAnswer:
         try:
             await stack.aclose()
         except InvalidEntry as fault:
+            self._told = True
             warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
 
 
@@ -128,6 +137,10 @@ class Events(_Passing):
                 event = next(self._events)
                 if self._answer.takes(event):
                     return event
+        except StopIteration:
+            self.close()
+            self._answer.over()
+            raise
         except BaseException:
             self.close()
             raise
@@ -185,6 +198,10 @@ class AsyncEvents(_Passing):
                 event = await anext(self._events)
                 if self._answer.takes(event):
                     return event
+        except StopAsyncIteration:
+            await self.close()
+            self._answer.over()
+            raise
         except BaseException:
             await self.close()
             raise

@@ -104,7 +104,10 @@ class Turns:
         turn, options = self._turn, self._scope.options
         buffer, turn.buffer = turn.buffer, None
         if buffer is not None and buffer.slots:
-            await self._appender.commit(buffer.slots, given_ids=buffer.given_ids)
+            before = turn.added
+            stored = await self._appender.commit(buffer.slots, given_ids=buffer.given_ids)
+            if turn.added > before:  # else all of it was there already
+                await buffer.report(stored)
         self._scope.let_go()
         await turn.release()
         auto, flushes = self._auto(), options.persistence == "flush" and not options.archive

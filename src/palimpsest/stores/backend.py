@@ -249,9 +249,9 @@ class Backend(ABC):
     ) -> list[Refusal | None]:
         """Do each of these batches whose heads are all as expected, one after the other; return what came of each.
 
-        That is None for one that was done, or the heads that are there for one that was not. A store may make one
-        transaction of all that it does, or one of each. `at` is the time, in microseconds. What is not `lasting` may
-        be lost when the machine is, and is given up rather than waited for.
+        That is None for one that was done, and for one that was not the heads that are there, in the places of what
+        was tried last. A store may make one transaction of all that it does, or one of each. `at` is the time, in
+        microseconds. What is not `lasting` may be lost when the machine is, and is given up rather than waited for.
 
         A store whose writers wait for each other may ask `again`, while nobody else can write, what to do in the place
         of a batch that it would refuse: else its writer comes back, and may find another in his way again. `again` does

@@ -227,6 +227,23 @@ class StepConformance(BackendContract):
         assert await head(backend, ONE) == PlaceHead(b"next", b"cold")
 
     @rule
+    async def test_what_is_tried_instead_is_refused_by_its_own_heads(self, backend: Backend) -> None:
+        """Who is asked again may say more steps: where these are refused, too, the heads are of their places."""
+        there, beside = PlaceHead(b"there", b"cold"), PlaceHead(b"beside")
+        await written(backend, Step(ONE, None, there.hot, there.cold), Step(BESIDE, None, beside.hot))
+        asked: list[object] = []
+
+        def again(*given: object) -> Batch:
+            asked.append(given)
+            return [Step(BESIDE, b"other", b"never"), Step(ONE, there.hot, b"next")]
+
+        (refusal,) = await backend.write([[Step(ONE, b"other", b"never")]], NOW, again=again)
+
+        assert refusal == ((beside, there) if asked else (there,))
+        assert await head(backend, ONE) == there
+        assert await head(backend, BESIDE) == beside
+
+    @rule
     async def test_what_is_gone_can_come_again(self, backend: Backend) -> None:
         """A place that lost head and rows is as new when it is written to again."""
         for number in range(3):

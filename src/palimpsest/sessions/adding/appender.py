@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,11 +24,20 @@ OPEN = "open"
 
 
 class TurnBuffer:
-    """What an atomic turn has gathered: entries with their ids, and whether a caller's key gave any of those."""
+    """What an atomic turn has gathered: entries with their ids, whether a caller's key gave any of those, and reports
+    of what answers cost, each with where its entries are among them."""
 
     def __init__(self) -> None:
         self.slots: list[Admitted] = []
         self.given_ids = False
+        self.reports: list[tuple[int, int, Callable[[], Awaitable[None]]]] = []
+
+    async def report(self, stored: Sequence[Entry]) -> None:
+        """Have what answers cost noted, where any entry of theirs is new: of the newest revision."""
+        newest = max((entry.revision for entry in stored), default=0)
+        for first, end, told in self.reports:
+            if any(entry.revision == newest for entry in stored[first:end]):
+                await told()
 
 
 class Block:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -156,18 +157,18 @@ class Adding:
             entries, usages = self._decoded(messages, format, statuses, metadata)
         if unless_last and (there := await self._last(entries)):
             return there
-        turn = self._appender.turn
-        before = turn.added
-        key = None if key is None else checked_key(key)
+        turn, key = self._appender.turn, None if key is None else checked_key(key)
+        before, gathered = turn.added, len(turn.buffer.slots) if turn.buffer is not None else 0
         added = await self._appender.append(entries, "messages", key, checked=True)
-        if usages and (key is None or turn.added > before or turn.buffer is not None):  # else it was there already
+        if usages and turn.buffer is not None:
+            turn.buffer.reports.append((gathered, len(turn.buffer.slots), partial(self.usage.of_answers, usages)))
+        elif usages and (key is None or turn.added > before):  # else it was there already
             await self.usage.of_answers(usages)
         return added
 
     async def _last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The newest entries of the log, where they say what these would say, and contexts show them."""
-        scope = self._scope
-        there = await newest_active(scope.store, scope.key, await scope.head(), scope.clock(), len(entries))
+        there = await newest_active(self._scope, len(entries))
         if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
             return ()
         slots = await self._appender.admitted(entries)

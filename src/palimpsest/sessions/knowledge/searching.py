@@ -56,6 +56,7 @@ class Searcher:
         self._by_words = how != "similarity"
         self._by_meaning = how != "keyword" and base.embedder is not None
         self._varies = how == "mmr"
+        self._embedder: str | None = None
 
     async def hits(self, query: str, places: Sequence[Place]) -> list[KnowledgeHit]:
         """Return the chunks that answer, best first."""
@@ -70,7 +71,9 @@ class Searcher:
     def _best(self, found: Sequence[Candidate], vector: list[int] | None, fetch: int) -> list[KnowledgeHit]:
         base, least = self._base, self._base.score_threshold
         for one in found if vector is not None else ():
-            one.meaning = likeness(vector or (), vector_of(one.entry.metadata) or ())
+            one.meaning = (
+                likeness(vector or (), vector_of(one.entry.metadata) or ()) if self._is_ours(one.record) else 0
+            )
         scored = sorted(((self._score(one, vector), one) for one in found), key=lambda pair: -pair[0])
         scored = [(score, one) for score, one in scored if score > 0 and (least is None or score >= least)]
         if self._varies:
@@ -83,12 +86,17 @@ class Searcher:
             return None
         try:
             embedder = self._keeper.embedder(self._base.embedder)
+            self._embedder = embedder.name if embedder is not None else None
             return await embedded_query(embedder, self._scope.gate.redact(query)) if embedder is not None else None
         except EmbedderFailed as fault:
             if not self._by_words:
                 raise
             warn("only words are compared: %s", self._scope.gate.redact(str(fault)))
             return None
+
+    def _is_ours(self, record: Record) -> bool:
+        """Whether a document has vectors of the embedder that was given the question: those of others tell nothing."""
+        return record.embedder == self._embedder
 
     def _score(self, one: Candidate, vector: list[int] | None) -> float:
         if vector is None:
@@ -141,7 +149,7 @@ class Searcher:
             both = [*found, *(Candidate(shelf.place, record, one) for one in shown)]
             return nlargest(fetch, both, key=lambda one: likeness(vector, vector_of(one.entry.metadata) or ()))
 
-        for record in await shelf.records():
+        for record in filter(self._is_ours, await shelf.records()):
             entries = await scope.store.read(SessionKey(scope.tenant, record.session))
             found = await scope.store.apart(nearest, record, entries)
         return found

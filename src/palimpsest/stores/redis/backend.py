@@ -20,7 +20,7 @@ from palimpsest.stores.redis.listing import Listings
 from palimpsest.stores.redis.scripts import LOOK, Script
 from palimpsest.stores.redis.scrubbing import scrubbed, told_durability
 from palimpsest.stores.redis.writing import DESTROY, WRITE
-from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of, heads_at
+from palimpsest.stores.rules import READ_ONLY, asked_again, expect_of
 from palimpsest.stores.servers import ServerBackend
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class RedisBackend(ServerBackend[Link]):
         if again is not None:
             for number, refusal in enumerate(done):
                 if refusal is not None:
-                    done[number] = await self._anew(again, number, batches[number], refusal)
+                    done[number] = await self._anew(again, number, refusal)
         return done
 
     async def _written(self, batches: Sequence[Batch]) -> list[Refusal | None]:
@@ -165,7 +165,7 @@ class RedisBackend(ServerBackend[Link]):
         answers: list[Any] = await self._with(lambda link: link.run(script, keys, call.arguments), writes=True)
         return answers
 
-    async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
+    async def _anew(self, again: Again, number: int, refusal: Refusal) -> Refusal | None:
         """What came of what is to be done in the place of a batch: tried once, for others may be quicker again.
 
         They may also write after somebody has looked. So with it goes that what he saw is as it was.
@@ -184,13 +184,7 @@ class RedisBackend(ServerBackend[Link]):
         hot = {place: expect_of(head) for place, head in looked.items() if place not in own}
         whole = [*instead, *(Step(place, there, there) for place, there in hot.items())]
         (refused,) = await self._written([whole])
-        if refused is None:
-            return None
-        there = {step.place: head for step, head in zip(whole, refused, strict=True) if not step.rows_only}
-        missing = [step.place for step in batch if not step.rows_only and step.place not in there]
-        if missing:
-            there |= zip(missing, await heads_at(self, missing), strict=True)
-        return tuple(None if step.rows_only else there[step.place] for step in batch)
+        return None if refused is None else tuple(refused[: len(instead)])  # of what was tried last, as elsewhere
 
     async def places(self, *which: Any, **page: Any) -> list[Listed]:
         return await self._read(self._listings.places(*which, **page))
