@@ -618,6 +618,30 @@ def test_system_text_is_of_the_call(session: Session) -> None:
     assert all(one.role != "system" for one in session.entries())
 
 
+def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) -> None:
+    """With their own marks, and none beside them; too many marks in all, or a system message of the log, and it is one
+    text as ever."""
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    system = [{"type": "text", "text": "Be brief.", **mark}, {"type": "text", "text": "It is noon."}]
+    tools = [{"name": f"t{i}", "input_schema": {"type": "object"}, **mark} for i in range(4)]
+    played = [answers(STREAMED["anthropic"].whole)] * 3
+    with StreamServer(*played) as server, _anthropic(server) as client:
+        messages = anthropic.remember(client, session).messages
+
+        messages.create(model="claude-sonnet-4-6", max_tokens=9, system=system, messages=_said("Hi"))
+        messages.create(model="claude-sonnet-4-6", max_tokens=9, system=system, tools=tools, messages=_said("And now?"))
+        session.clear()
+        session.add({"role": "system", "content": "Be kind."})
+        messages.create(model="claude-sonnet-4-6", max_tokens=9, system=system, messages=_said("And then?"))
+
+        first, second, third = [asked.body for asked in server.asked]
+    assert first["system"] == system
+    assert json.dumps(first).count("cache_control") == 1
+    assert "It is noon." in json.dumps(second["system"])
+    assert json.dumps(second).count("cache_control") == 4
+    assert "Be kind." in json.dumps(third["system"])
+
+
 def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:
     """Without any option of the session: the window of the model that is asked, less what the answer may take."""
     for number in range(60):

@@ -12,6 +12,9 @@ from palimpsest.types import CutOff
 
 C = TypeVar("C")
 
+MARKS = 4
+"""Marks for the prompt cache that the API takes in one request."""
+
 
 class _Messages:
     """Messages."""
@@ -23,16 +26,36 @@ class _Messages:
         messages = _results_in_messages(listed(given.get("messages"), "messages"))
         only_new(messages, ("user", "system"), "messages")
         system = system_of(texts_of(given.get("system"), "system"))
-        tools, marks = tools_of(given.get("tools"), "tools"), given.get("cache_control") is None
+        tools, marks = tools_of(given.get("tools"), "tools"), given.get("cache_control") is None and not _marked(given)
         return Asked(messages, system, tools, given.get("model"), tokens_of(given, "max_tokens"), marks)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
-        """The arguments."""
+        """The arguments. System blocks that the caller has marked go out as they are, where nothing comes before the
+        log but them, and the marks are no more than the API takes."""
+        own = _marked(given)
+        if own and own + _marks_in(request.get("messages"), request.get("tools")) <= MARKS:
+            said, sent = (system_of(texts_of(one.get("system"), "system")) for one in (given, request))
+            request = {**request, "system": given["system"]} if said == sent else request
         return {**given, **request}
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
         """Nothing."""
         return False
+
+
+def _marked(given: Mapping[str, Any]) -> int:
+    """How many of its system blocks the caller has marked as the end of what is cached."""
+    return _marks_in(given.get("system"))
+
+
+def _marks_in(*lists: object) -> int:
+    """How many blocks of these, and in their contents, have such a mark."""
+    found = 0
+    for blocks in lists:
+        for block in blocks if isinstance(blocks, list | tuple) else ():
+            found += part_of(block, "cache_control") is not None
+            found += _marks_in(part_of(block, "content"))
+    return found
 
 
 def _results_in_messages(messages: list[Any]) -> list[Any]:
