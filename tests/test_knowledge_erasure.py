@@ -155,6 +155,26 @@ def test_what_comes_after_an_erasure_is_found_by_the_next(memory: Memory) -> Non
     assert found(memory, "Denali") == []
 
 
+@pytest.mark.parametrize("collection", ["notes", "notes {user_id}"])
+def test_summaries_of_a_session_that_is_handed_over_are_its_new_owner_s(memory: Memory, collection: str) -> None:
+    """The user whose it was finds none of them any more, nor new ones; and who has it from then on does."""
+
+    def seen(user: str, query: str) -> list[str]:
+        base = memory.knowledge(collection.replace("{user_id}", user), user=user, counter=quarters)
+        return [hit.text for hit in base.search(query)]
+
+    session = summarised(memory, "first", "Kilimanjaro", collection_id=collection)
+    assert seen("ann", "Kilimanjaro")
+    session.describe(user="bob")
+    assert seen("ann", "Kilimanjaro") == []
+
+    session = opened(memory, "first", user="bob", collection_id=collection)
+    talk(session, "Elbrus")
+    assert session.compact().done
+    assert seen("bob", "Elbrus")
+    assert seen("ann", "Elbrus") == seen("ann", "Kilimanjaro") == []
+
+
 def test_documents_that_say_the_same_are_each_found(memory: Memory) -> None:
     """By words as by meaning; and while another version of one is being added, the one that holds."""
     base = memory.knowledge("notes", counter=quarters)

@@ -44,9 +44,13 @@ class Describing:
             head = await scope.head()
             if scope.about is not None and head.about is None and head.next_seq == 1:
                 given = {**msgspec.structs.asdict(scope.about), **given}
+        before = await scope.head() if "user" in given else None
         if given:
             change = Change(kind="about", reason="about", about=About(**given), said=tuple(given))
             head = await scope.store.commit(scope.key, change)
+        if before is not None and before.compaction and before.user != head.user:
+            await (await scope.memory.keeper(joins=False)).handed_over(scope.key.session)
+            scope.brought.clear()
         if scope.about is not None:  # from now on it is taken for this one
             scope.about = msgspec.structs.replace(scope.about, user=head.user if scope.about.user else None)
         if not head.revision:

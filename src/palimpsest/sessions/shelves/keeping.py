@@ -84,6 +84,13 @@ class Keeper:
                 owner = tenant_of(self._home.tenant)
                 await self._home.store.delete_item(owner, LINKS + session, other.place.key)
 
+    async def handed_over(self, session: str) -> None:
+        """Take the summaries of a session off all shelves: it is another's by now, who puts them on his own."""
+        for link in await self.links(session):
+            await self.shelf(link.place).remove("summary", session)
+            self._touched.add(link.place)
+        await self._home.store.clear_items(tenant_of(self._home.tenant), LINKS + session)
+
     # --- bringing up to date
 
     def embedder(self, given: Any) -> Embedder | None:
