@@ -131,6 +131,7 @@ def test_a_shortened_result_goes_with_its_call(memory: Memory, format: str) -> N
     assert (3, 3, 1, "its call was erased") in ctx.report.left_out
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_shortened_picture_goes_with_its_call(memory: Memory, format: str) -> None:
     """The same of a result that is a picture, of which shortening leaves no text."""

@@ -267,6 +267,7 @@ def said(memory: Memory, count: int) -> Session:
     return session
 
 
+@pytest.mark.wide
 def test_what_is_added_and_shown_is_allocated_few_times(tmp_path: Path) -> None:
     """An append and a context that remembers nothing hold a few copies of what they store or show, and no more where
     the log is long."""

@@ -83,6 +83,7 @@ def test_what_was_sent_stays_when_the_turn_goes_on(session: Session, format: str
         before = now
 
 
+@pytest.mark.wide
 def test_the_end_of_a_pause_is_sent_as_it_is(session: Session) -> None:
     """A turn that is to go on is sent back as it came: the API then goes on with it."""
     session.add([QUESTION, PAUSED])

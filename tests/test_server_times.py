@@ -93,7 +93,9 @@ def test_many_sessions_and_fifty_tasks_share_ten_connections(store: OnServer, ma
 # --- killed
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(10, marks=pytest.mark.wide), pytest.param(100, marks=pytest.mark.slow)]
+)
 def test_nothing_acknowledged_is_lost_with_a_killed_writer(store: OnServer, kills: int, dice: random.Random) -> None:
     """Whatever moment the signal comes at, each turn is there whole or not at all."""
     address, said = store.address_of("killed"), list[str]()
