@@ -32,7 +32,7 @@ from processes import can_be_anybody
 from suspending import awaited
 from writer import quarters
 
-EMBEDDED = ("memory", "sqlite", pytest.param("file", marks=pytest.mark.wide))
+EMBEDDED = (pytest.param("memory", marks=pytest.mark.wide), "sqlite", pytest.param("file", marks=pytest.mark.wide))
 
 SAMPLES = 2
 """How many parameters of a test that is long for each of them `.ci/run` has, beside the first."""

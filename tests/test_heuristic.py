@@ -451,6 +451,7 @@ def test_the_same_source_gives_the_same_text():
     assert told(entries, target=60) == told(entries, target=60)
 
 
+@pytest.mark.wide
 def test_the_work_grows_with_the_text():
     """Ten times the entries take about ten times the calls, and ask the counter as few dozen times."""
 

@@ -121,6 +121,7 @@ WHOLE: dict[str, tuple[str, Callable[[], bytes], dict[str, int]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_file_beyond_a_limit_is_refused(memory: Memory, case: str) -> None:
     """Where nothing of a file can be read within a limit it is refused, naming that; nothing is stored."""

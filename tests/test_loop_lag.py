@@ -148,6 +148,7 @@ async def works(slices: Slices, folder: Path, turns: int) -> None:
         await slices.note("worker.once with nothing to do", worker.once)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("options", [{}, {"privacy": "default"}], ids=["plain", "policy"])
 def test_no_search_holds_the_loop(tmp_path: Path, options: dict[str, Any]) -> None:
     """Nor does a search, however much is found, nor what makes the index, a first search above all."""
