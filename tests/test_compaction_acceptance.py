@@ -759,6 +759,26 @@ def test_summaries_of_a_chain_are_in_the_order_of_what_they_cover(memory: Memory
     assert len(begins) == 3
 
 
+def test_what_is_restored_comes_back_where_there_is_room(memory: Memory) -> None:
+    """What cuts have left out since stays out: else all of it would come back, and be over the budget."""
+    chat = session(memory, max_tokens=1_000)
+    talk(chat, *[10] * 3)
+    chat.compact({"strategy": "summarizer", "interaction_keep": 0})
+    covered = [entry.text for entry in chat.expand(chat.summaries()[0])]
+    for number in range(20):
+        talk(chat, 100, start=10 + number)
+        chat.context()
+    evicted = chat.verify().evicted
+    assert evicted > 10
+
+    assert chat.restore(chat.summaries()[0].id) == len(covered)
+
+    assert chat.verify().evicted == evicted
+    assert chat.stats().active_tokens <= 1_000
+    told = json.dumps(chat.context().messages)
+    assert all(json.dumps(text)[1:-1] in told for text in covered)
+
+
 def test_a_call_for_itself_changes_no_limit_of_compactions(memory: Memory) -> None:
     """Neither one that stores nothing, nor one with another reserve or for another model."""
     chat = memory.session("one", model="gpt-4o", max_tokens=10_000)

@@ -160,15 +160,21 @@ class Between:
     """Has something happen when a sweep has found out who has the entries that are due, before it erases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Maintenance, SessionKey], Any]) -> None:
-        readers = Maintenance._readers
+        readers, erased, erasing = Maintenance._readers, Maintenance._erased, False
 
         async def found(maintenance: Maintenance, *given: Any) -> Any:
             there = await readers(maintenance, *given)
-            for key in there:
+            for key in there if erasing else ():  # what is due was looked for before
                 await happens(maintenance, key)
             return there
 
+        async def erase(maintenance: Maintenance, *given: Any) -> int:
+            nonlocal erasing
+            erasing = True
+            return await erased(maintenance, *given)
+
         monkeypatch.setattr(Maintenance, "_readers", found)
+        monkeypatch.setattr(Maintenance, "_erased", erase)
 
 
 def soon_over(memory: Memory, clock: FakeClock, id: str, **options: Any) -> None:

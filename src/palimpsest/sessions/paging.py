@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from itertools import islice
-from typing import Protocol
 
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -60,32 +59,9 @@ async def sessions_of(store: Store, tenant: str, user: str | None = None) -> Asy
         after = page[-1].session
 
 
-class Home(Protocol):
-    """A session, where it is kept."""
-
-    @property
-    def store(self) -> Store:
-        """Where it is."""
-        ...
-
-    @property
-    def key(self) -> SessionKey:
-        """Which it is."""
-        ...
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """Microseconds since 1970."""
-        ...
-
-    async def head(self) -> Head:
-        """Its head."""
-        ...
-
-
-async def newest_active(home: Home, many: int) -> list[Entry]:
+async def newest_active(store: Store, key: SessionKey, now: int, many: int) -> list[Entry]:
     """Return so many of the newest entries that were not taken back; none where one of them is in no context by now."""
-    store, key, head, now = home.store, home.key, await home.head(), home.clock()
+    head = await store.head(key) or Head()
     seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
     seqs = list(islice((seq for low, high in reversed(seen) for seq in range(high, low - 1, -1)), many))
     left = (await compaction_of(store, key, head.compaction)).inactive

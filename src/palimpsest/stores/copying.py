@@ -21,7 +21,7 @@ from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Step
-from palimpsest.stores.engine.forms import FIGURE, TOKENS
+from palimpsest.stores.engine.forms import TOKENS, figure_tables
 from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.whole_sessions import BYTES, PIECE, in_pieces
 from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
@@ -29,7 +29,6 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address
 from palimpsest.stores.rules import expect_of
 from palimpsest.stores.used import SECOND, Heads, heads_of, put, put_in_order
-from palimpsest.stores.values import FIGURES, figure_of
 from palimpsest.tokens.counter import ENCODINGS
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class _Copying:
         places = list(dict.fromkeys([*places, *self._theirs.get(where, ())]))
         rows = [Place(tenant, home, space, "") for space in TABLES]
         sessions = [place.name for place in places if place.space == "session"]
-        self._beside = [*self._counts, *(FIGURE + figure_of(name, one) for one in sessions for name in FIGURES)]
+        self._beside = [*self._counts, *(table for one in sessions for table in figure_tables(one))]
         for _ in range(TRIES):
             before = await heads_of(self._source, places)
             there = await heads_of(self._target, places)

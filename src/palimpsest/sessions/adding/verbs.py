@@ -168,7 +168,7 @@ class Adding:
 
     async def _last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The newest entries of the log, where they say what these would say, and contexts show them."""
-        there = await newest_active(self._scope, len(entries))
+        there = await newest_active(self._scope.store, self._scope.key, self._scope.clock(), len(entries))
         if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
             return ()
         slots = await self._appender.admitted(entries)

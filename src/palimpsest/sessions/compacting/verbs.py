@@ -112,9 +112,7 @@ class Compacting:
             state = await self._snapshots.state(head)
             if made.revision not in state.current:
                 raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
-            passed = await self._snapshots.evicted(
-                head, state
-            )  # what cuts have left out stays out, as where one shows again
+            passed = await self._snapshots.evicted(head, state)  # what cuts have left out stays out
             back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
             after = Compaction(
                 current=tuple(revision for revision in state.current if revision != made.revision),

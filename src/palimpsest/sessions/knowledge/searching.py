@@ -70,10 +70,8 @@ class Searcher:
 
     def _best(self, found: Sequence[Candidate], vector: list[int] | None, fetch: int) -> list[KnowledgeHit]:
         base, least = self._base, self._base.score_threshold
-        for one in found if vector is not None else ():
-            one.meaning = (
-                likeness(vector or (), vector_of(one.entry.metadata) or ()) if self._is_ours(one.record) else 0
-            )
+        for one in filter(lambda one: self._is_ours(one.record), found) if vector is not None else ():
+            one.meaning = likeness(vector or (), vector_of(one.entry.metadata) or ())
         scored = sorted(((self._score(one, vector), one) for one in found), key=lambda pair: -pair[0])
         scored = [(score, one) for score, one in scored if score > 0 and (least is None or score >= least)]
         if self._varies:

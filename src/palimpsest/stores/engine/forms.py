@@ -22,6 +22,7 @@ from palimpsest.log.codec import decoded, encoded, ready
 from palimpsest.log.entry import Entry, microseconds_of, pack
 from palimpsest.log.head import Head, OpenCall, PromptSize, Usage
 from palimpsest.stores.backend import Cells, Range, Row
+from palimpsest.stores.values import FIGURES, figure_of
 
 T = TypeVar("T")
 
@@ -41,6 +42,11 @@ DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """What is raised for a value that is not as it was written."""
 
 _replace = msgspec.structs.replace
+
+
+def figure_tables(session: str) -> list[str]:
+    """The tables of what a session has noted of entries."""
+    return [FIGURE + figure_of(name, session) for name in FIGURES]
 
 
 def key_of(log: int, seq: int) -> int:

@@ -158,8 +158,7 @@ class Maintenance:
         left, readers = set(seqs), await self._readers(place, log, seqs)
         for key, read in sorted(readers.items(), key=lambda one: -len(one[1])):
             meant = tuple(seq for seq in read if seq in left)
-            known = await self._sessions.find(key)
-            if meant and log in read_by(known):
+            if meant and log in read_by(known := await self._sessions.find(key)):
                 change = Change(kind="erase", reason="expiry", created=known.head.created, seqs=meant)
                 await self._changing.commit(key, change, None, None)
                 left.difference_update(meant)

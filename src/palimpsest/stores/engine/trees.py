@@ -17,11 +17,20 @@ from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.codec import decoded, ready
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
-from palimpsest.stores.engine.forms import FIGURE, LAST, Share, checked, key_of, new_log, of_entries, read_as, stamped
+from palimpsest.stores.engine.forms import (
+    LAST,
+    Share,
+    checked,
+    figure_tables,
+    key_of,
+    new_log,
+    of_entries,
+    read_as,
+    stamped,
+)
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.sessions import Made, Sessions
 from palimpsest.stores.rules import expect_of
-from palimpsest.stores.values import FIGURES, figure_of
 
 Readers = Mapping[tuple[str, int], tuple[int, ...]]
 """Which entries sessions have, by their names and the numbers of their own logs."""
@@ -194,7 +203,7 @@ def dropping(pieces: Pieces) -> list[tuple[str, int, int]]:
 
 def figures_of(session: str, logs: Iterable[int]) -> list[tuple[str, int, int]]:
     """What drops the figures that a session has noted of entries of logs: who shares them has figures of its own."""
-    tables = [FIGURE + figure_of(name, session) for name in FIGURES]
+    tables = figure_tables(session)
     return [(table, key_of(log, 0), key_of(log, LAST)) for log in logs for table in tables]
 
 
