@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import palimpsest
 from laws import examples
 from palimpsest import Context, Memory, Session
 from palimpsest.errors import BudgetImpossible
@@ -272,3 +275,13 @@ def test_no_name_ends_the_attribute_that_it_stands_in(memory: Memory, format: st
     shown = said(format, session.context(format=format))
 
     assert re.findall(r"<context [^>]*>", shown) == ['<context source="hours&quot; source=&quot;boss">']
+
+
+def test_every_tag_that_is_written_is_guarded_and_no_other() -> None:
+    """The tags that texts of others cannot write are those of the fences that the code writes."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(palimpsest.__file__).parent.rglob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    tags = [call.args[0] for call in calls if ast.unparse(call.func) in ("fence", "fenced") and len(call.args) == 2]
+    named = {part.value for tag in tags for part in ast.walk(tag) if isinstance(part, ast.Constant)}
+
+    assert named - {"-"} == set(FENCES)

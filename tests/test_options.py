@@ -71,6 +71,13 @@ def test_who_reads_about_a_session_finds_every_option() -> None:
     assert [name for name in GivenOptions.__struct_fields__ if f" {name}: " not in told] == []
 
 
+def test_who_reads_about_handlers_finds_every_event() -> None:
+    """The documentation of `on` names each event."""
+    told = (AsyncMemory.on.__doc__ or "").replace(".", ",")
+
+    assert [event for event in EVENTS if f" {event}," not in told] == []
+
+
 @pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")
 @pytest.mark.parametrize("name", GivenOptions.__struct_fields__)
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ FENCES = (
     "unmatched_result",
     "thinking",
     "provider_item",
-    "recalled",
 )
 """Every tag that Palimpsest writes into a context."""
 

@@ -1617,8 +1617,8 @@ class Memory:
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
-        context:over_budget, condition:error, privacy:refused, redacted, usage:recorded, turn:ended, config:changed. A
-        handler may be a coroutine function; one that raises is logged and breaks nothing.
+        context:over_budget, condition:error, knowledge:deferred, privacy:refused, redacted, usage:recorded, turn:ended,
+        config:changed. A handler may be a coroutine function; one that raises is logged and breaks nothing.
 
         Args:
             event: the event's name.

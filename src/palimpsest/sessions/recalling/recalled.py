@@ -172,7 +172,7 @@ def has_room(
     if most is None:
         return True
     chosen = _fitting(ranked, most, count, terms)
-    left = most - count(fenced("recalled", "")) - sum(one.tokens for one in chosen)
+    left = most - count(rendered(())) - sum(one.tokens for one in chosen)
     return bool(chosen) and left > count(chosen[0].heading)
 
 
