@@ -18,6 +18,7 @@ from palimpsest.errors import ConfigError, Conflict
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import copying
 from palimpsest.stores.copying import copy_store
+from palimpsest.stores.engine.whole_sessions import WholeSessions
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import FakeClock
@@ -309,6 +310,78 @@ def test_counts_that_are_stored_meanwhile_are_no_damage(
         with Memory.open(here, clock=clock) as copy:
             assert copy.session("s").export()["entries"] == session.export()["entries"]
         assert counted == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_and_goes_in_a_home_meanwhile_is_copied_whole(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """Owners, branches, lifetimes and sessions that are made or deleted while others are copied are found later."""
+    there, here = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
+    with Memory.open(there, clock=clock) as memory:
+        for name in ("a", "b", "c", "d", "gone"):
+            memory.session(name).add_user_message(f"of {name}")
+        facts = memory.working("zoo")
+        facts.set("k", 1)
+        facts.set("later", 1, ttl="1h")
+        told = list[tuple[int, int]]()
+
+        def meanwhile(done: int, total: int) -> None:
+            told.append((done, total))
+            if done == 1:
+                memory.session("a").describe(user="ann")
+                memory.session("b").describe(lifetime="1m")
+                memory.session("d").fork("branch").add_user_message("a secret")
+                memory.delete_session("gone")
+                facts.set("k", 2, ttl="1m")
+                facts.set("later", 2, ttl="1m")
+
+        copy_store(there, here, progress=meanwhile)
+        wanted = memory.sessions()
+
+    assert told[-1][0] == told[-1][1] > 6
+    with Memory.open(here, clock=clock) as copy:
+        assert copy.sessions() == wanted
+        assert [one.session for one in copy.sessions(user="ann")] == ["a"]
+        assert copy.session("branch").entries()[-1].text == "a secret"
+        copy.session("a").describe(user="bob")
+        clock.advance(120)
+        assert copy.sweep() == 3  # facts, and a session
+        copy.delete_session("d")
+        copy.delete_session("branch")
+        copy.vacuum()
+        assert [one.session for one in copy.sessions()] == ["a", "c"]
+    assert b"a secret" not in (tmp_path / "b.db").read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
+    kind: str, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a log that is being laid are nobody's in the copy, either: they go with a sweep, once they are old."""
+    there, here = address(kind, tmp_path, "a"), address("sqlite", tmp_path, "b")
+    with Memory.open(there, clock=clock) as memory:
+        session = memory.session("s")
+        session.add([{"role": "user", "content": f"a secret {number}"} for number in range(1500)])
+        dump = session.export()
+        session.clear()
+        monkeypatch.setattr(WholeSessions, "_made", None)  # dies behind its first piece
+        monkeypatch.setattr(WholeSessions, "taken_away", suspended)
+        with pytest.raises(TypeError):
+            memory.import_session(dump, on_conflict="replace")
+    monkeypatch.undo()
+
+    copy_store(there, here)
+
+    with Memory.open(here, clock=clock) as copy:
+        assert b"a secret" in (tmp_path / "b.db").read_bytes()
+        clock.advance(2 * (datetime.now(UTC).timestamp() - clock() / 1e6) + 7200)
+        copy.sweep()
+        copy.vacuum()
+        assert copy.session("s").entries() == []
+    assert b"a secret" not in (tmp_path / "b.db").read_bytes()
+
+
+async def suspended(*given: Any) -> None:
+    """What a process that has died does."""
 
 
 def test_what_cannot_be_copied_is_refused(tmp_path: Path, clock: FakeClock) -> None:

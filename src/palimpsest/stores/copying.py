@@ -23,11 +23,12 @@ from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Range, Step
 from palimpsest.stores.engine.forms import TOKENS, figure_tables
 from palimpsest.stores.engine.items import ITEMS
+from palimpsest.stores.engine.known import LAID, PATIENCE
 from palimpsest.stores.engine.whole_sessions import BYTES, PIECE, in_pieces
-from palimpsest.stores.homes import Home, homes_of, is_list, is_users, owner_of, tenants_of
+from palimpsest.stores.homes import Home, Listing, homes_of, is_list, is_users, listed_of, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address
-from palimpsest.stores.rules import expect_of
+from palimpsest.stores.rules import all_places, expect_of
 from palimpsest.stores.used import SECOND, Heads, heads_of, put, put_in_order
 from palimpsest.tokens.counter import ENCODINGS
 
@@ -88,7 +89,7 @@ def copy_store(
             Conflict is raised, which names it.
         counters: names of counters of your own, whose counts are copied, too.
         progress: called with the number of homes (sessions with their branches, namespaces of items) that are done, and
-            of all.
+            of all: of more, where others write meanwhile.
     """
     check_progress(progress)
     if str(source) == str(target):
@@ -115,17 +116,12 @@ async def _copied(
             if name not in there:
                 raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, there))
         other = _opened(opened, target)  # which makes it, where it is not there
-        copying = _Copying(one, other, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
-        homes = await homes_of(one, names)
-        copying.at -= SECOND * (1 + sum(place.space == "session" for places in homes.values() for place in places))
-        await copying.begin(names)
-        for number, (home, places) in enumerate(homes.items(), 1):
-            await (copying.joined if is_list(home) else copying.home)(home, places)
-            if progress is not None:
-                progress(number, len(homes))
+        copying = _Copying(one, other, names, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
+        await copying.begin()
+        await copying.all(progress)
         for name in names:
             await put_in_order(one, other, name, copying.at)
-        return msgspec.structs.replace(copying.done, tenants=len({owner_of(home) for home in homes}))
+        return copying.done()
 
 
 def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backend:
@@ -146,18 +142,20 @@ ALL: Drop = [("*", 0, LAST_KEY)]
 class _Copying:
     """A copy that is under way."""
 
-    def __init__(self, source: Backend, target: Backend, replace: bool, counts: list[str]) -> None:
-        self._source, self._target, self._replace, self._counts = source, target, replace, counts
-        self._beside = counts
-        self._ends: dict[str, dict[Place, int]] = {}
+    def __init__(
+        self, source: Backend, target: Backend, names: Sequence[str], replace: bool, counts: list[str]
+    ) -> None:
+        self._source, self._target, self._names = source, target, names
+        self._replace, self._counts, self._beside = replace, counts, counts
         self._theirs: dict[Home, list[Place]] = {}
-        self.done, self.at = Copied(), now_us()
+        self._copied: dict[Home, tuple[Heads, bool]] = {}
+        self._rows_put, self.at = (0, 0), now_us()
 
-    async def begin(self, tenants: Sequence[str]) -> None:
+    async def begin(self) -> None:
         """See that both stores are encrypted alike; a new one becomes so. Look at what is there of these tenants."""
         there = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
         ours, theirs = (heads[_mark()] for heads in there)
-        self._theirs = await homes_of(self._target, tenants)
+        self._theirs = await homes_of(self._target, self._names)
         if ours == theirs:
             return
         if theirs is not None or await tenants_of(self._target):
@@ -166,48 +164,96 @@ class _Copying:
         assert ours is not None, "one of the two has a mark"
         await self._put([Step(_mark(), None, ours.hot, ours.cold)], MARK[0])
 
-    async def joined(self, home: Home, places: Sequence[Place]) -> None:
+    async def all(self, progress: Progress | None) -> None:
+        """Copy every home, and again those in which a place came, went or got another time to expire meanwhile.
+
+        A listing is not of one moment. So a home has been copied as it was when the listing after that is as before.
+        """
+        listed = await listed_of(self._source, self._names)
+        self.at -= SECOND * (1 + sum(place.space == "session" for places in listed.values() for place in places))
+        seen, todo, number = dict[Home, Listing](), [*listed], 0
+        for _ in range(TRIES):
+            total = number + len(todo)
+            for home in todo:
+                seen[home] = listed.get(home, {})
+                await (self._joined if is_list(home) else self._home)(home, seen[home])
+                number += 1
+                if progress is not None:
+                    progress(number, total)
+            listed = await listed_of(self._source, self._names)
+            named = [(home[0], place.name) for home in seen for place in seen[home] if place.space == "session"]
+            todo = [home for home in dict.fromkeys([*seen, *named]) if listed.get(home, {}) != seen.get(home, {})]
+            if not todo:
+                return
+        raise _busy(todo[0])
+
+    def done(self) -> Copied:
+        """What has come of it."""
+        sessions, items, already = 0, 0, 0
+        for home, (heads, was_there) in self._copied.items():
+            there = [place.space for place, head in heads.items() if head is not None]
+            some, others = there.count("session") * is_users(home[0]), sum(one.startswith(ITEMS) for one in there)
+            sessions, items, already = sessions + some, items + others, already + was_there * (some + others)
+        tenants = len({owner_of(home) for home in self._copied})
+        put = self._rows_put
+        return Copied(tenants=tenants, sessions=sessions, items=items, already=already, rows=put[0], bytes=put[1])
+
+    async def _joined(self, home: Home, places: Listing) -> None:
         """Have the target list what the source does, too. What it has there itself stays."""
-        ours, theirs = await heads_of(self._source, places), await heads_of(self._target, places)
+        ours, theirs = await heads_of(self._source, [*places]), await heads_of(self._target, [*places])
         new = [(place, head) for place, head in ours.items() if head is not None and theirs[place] is None]
         if new:
             await self._put([Step(place, None, head.hot, head.cold) for place, head in new], home[1])
+        self._copied[home] = {}, False
 
-    async def home(self, where: Home, places: Sequence[Place]) -> None:
+    async def _home(self, where: Home, listed: Listing) -> None:
         """Copy a home, unless it is there as it is.
 
         What it replaces goes in the step that puts it there. If it is too large for one step, what it replaces goes
         before: so there is never a head in the target with the rows of another.
         """
         tenant, home = where
-        places = list(dict.fromkeys([*places, *self._theirs.get(where, ())]))
+        mine, again = self._copied.get(where, ({}, False))[0], where in self._copied
+        places = list(dict.fromkeys([*listed, *self._theirs.get(where, ()), *mine]))
         rows = [Place(tenant, home, space, "") for space in TABLES]
         sessions = [place.name for place in places if place.space == "session"]
         self._beside = [*self._counts, *(table for one in sessions for table in figure_tables(one))]
         for _ in range(TRIES):
-            before = await heads_of(self._source, places)
-            there = await heads_of(self._target, places)
-            if before == there and await self._same(rows):
-                self._note(before, already=True)
+            laid = await self._laid(where)
+            before = await heads_of(self._source, [*dict.fromkeys([*places, *laid])])
+            there = await heads_of(self._target, [*before])
+            if not again and before == there and await self._same(rows):
+                self._copied[where] = before, True
                 return
-            self._refuse(before, there)
-            whole, drop = await self._whole(rows), dict.fromkeys(rows, ALL)
+            self._refuse(before, there, mine)
+            whole, drop = await self._whole(rows) if any(before.values()) else {}, dict.fromkeys(rows, ALL)
             if whole is None:
                 await self._put(_steps(there, dict.fromkeys(there), {}, drop, {}), home)
                 there, whole, drop = dict.fromkeys(there), {}, {}
                 for place in rows:
                     await self._rows(place)
-            if await heads_of(self._source, places) != before:
+            if not await self._is_as(before, where):
                 continue  # somebody has written to it meanwhile
-            await self._put(_steps(there, before, await self._ends_of(tenant), drop, whole), home)
+            ends = {**listed, **dict.fromkeys(laid, now_us() + PATIENCE)}
+            await self._put(_steps(there, before, ends, drop, whole), home)
+            self._copied[where] = before, False
             same = await self._same(rows, beside=False)  # what is kept beside entries moves no head
-            if not same and await heads_of(self._source, places) == before:
+            if not same and await self._is_as(before, where, laid=True):
                 raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
             for pieces in whole.values():
                 self._count([row for _, piece in pieces for row in piece])
-            self._note(before)
             return
-        raise Conflict(f"{home!r}", f"was written to {TRIES} times while it was copied: copy when there is less to do")
+        raise _busy(where)
+
+    async def _laid(self, where: Home) -> list[Place]:
+        """Where it says that a log of the home is being laid: its rows go along, and are nobody's there, too."""
+        return [one.place async for one in all_places(self._source, where[0], LAID) if one.place.home == where[1]]
+
+    async def _is_as(self, before: Heads, where: Home, *, laid: bool = False) -> bool:
+        """Whether the source's heads are those; of logs that are being laid those, with `laid` no further either."""
+        now = await heads_of(self._source, [*dict.fromkeys([*before, *await self._laid(where)])])
+        moved = [place for place, head in now.items() if head != before.get(place)]
+        return all(place.space == LAID and not laid and now[place] and before.get(place) for place in moved)
 
     async def _whole(self, rows: Sequence[Place]) -> Puts | None:
         """The rows of these places, if one step can put them all."""
@@ -220,8 +266,10 @@ class _Copying:
                     return None
         return found
 
-    def _refuse(self, ours: Heads, theirs: Heads) -> None:
-        other = next((place for place, head in theirs.items() if head is not None and head != ours[place]), None)
+    def _refuse(self, ours: Heads, theirs: Heads, mine: Heads) -> None:
+        """Raise Conflict if what is there is neither the source's nor what was put there, and is not to be replaced."""
+        others = (place for place, head in theirs.items() if head not in (None, ours[place], mine.get(place)))
+        other = next((place for place in others if place.space != LAID), None)
         if other is None or self._replace:
             return
         told = f"the item {other.name!r} of {other.home!r}" if other.space.startswith(ITEMS) else f"{other.home!r}"
@@ -238,8 +286,8 @@ class _Copying:
 
     def _count(self, rows: Sequence[Cells]) -> None:
         """Count rows that were put."""
-        done, size = self.done, sum(len(row[1]) for row in rows)
-        self.done = msgspec.structs.replace(done, rows=done.rows + len(rows), bytes=done.bytes + size)
+        number, size = self._rows_put
+        self._rows_put = number + len(rows), size + sum(len(row[1]) for row in rows)
 
     async def _pieces(
         self, backend: Backend, place: Place, *, beside: bool = True
@@ -271,34 +319,17 @@ class _Copying:
     async def _put(self, steps: Sequence[Step], home: str) -> None:
         await put(self._target, steps, home, self.at)
 
-    def _note(self, heads: Heads, *, already: bool = False) -> None:
-        there = [place for place, head in heads.items() if head is not None]
-        sessions = sum(place.space == "session" and is_users(place.tenant) for place in there)
-        items = sum(place.space.startswith(ITEMS) for place in there)
-        done = self.done
-        self.done = msgspec.structs.replace(
-            done,
-            sessions=done.sessions + sessions,
-            items=done.items + items,
-            already=done.already + already * (sessions + items),
-        )
 
-    async def _ends_of(self, tenant: str) -> dict[Place, int]:
-        """When the heads of a tenant expire that do."""
-        if tenant not in self._ends:
-            found, last = dict[Place, int](), None
-            while page := await self._source.expired(tenant, LAST_KEY, after=last):
-                found |= {due.place: due.at for due in page if not due.table}
-                last = page[-1]
-            self._ends = {tenant: found}
-        return self._ends[tenant]
+def _busy(home: Home) -> Conflict:
+    told = f"was written to {TRIES} times while it was copied: copy when there is less to do"
+    return Conflict(f"{home[1]!r} of tenant {owner_of(home)!r}", told)
 
 
 def _mark() -> Place:
     return Place(MARK[0], MARK[1], ITEMS + MARK[1], MARK[2])
 
 
-def _steps(there: Heads, wanted: Heads, ends: Mapping[Place, int], drop: Mapping[Place, Drop], put: Puts) -> list[Step]:
+def _steps(there: Heads, wanted: Heads, ends: Listing, drop: Mapping[Place, Drop], put: Puts) -> list[Step]:
     """What makes heads of those that are there, and takes and puts rows, in one step."""
     steps = []
     for place in dict.fromkeys([*there, *drop, *put]):

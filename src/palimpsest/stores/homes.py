@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from palimpsest.stores import MARK
-from palimpsest.stores.backend import Backend, Place
+from palimpsest.stores.backend import LAST_KEY, Backend, Place
 from palimpsest.stores.derivers import INDEX
 from palimpsest.stores.derivers import OWNER as DERIVERS
 from palimpsest.stores.engine.items import LEASES
@@ -20,8 +20,8 @@ from palimpsest.stores.rules import all_places, all_tenants
 BESIDE = "\x01"
 """What our own tenants begin with, and what stands between the parts of such names."""
 
-PASSING = (LEASES, LAID, BARRED)
-"""Spaces of what is under way."""
+PASSING = (LEASES, BARRED)
+"""Spaces of what is under way, and says nothing about rows."""
 
 WORKERS = "\x01worker"
 """The tenant of ours whose items say how far workers have come with sessions, and which they have in hand."""
@@ -31,6 +31,9 @@ OURS = (MARK[0], WORKERS)
 
 Home = tuple[str, str]
 """A tenant, and the name of one of its homes."""
+
+Listing = dict[Place, int | None]
+"""The places of a home, each with when it expires, if it does."""
 
 
 def is_users(tenant: str) -> bool:
@@ -59,8 +62,8 @@ async def tenants_of(backend: Backend) -> list[str]:
 async def homes_of(backend: Backend, owners: Collection[str]) -> dict[Home, list[Place]]:
     """Return the homes that are these tenants', each with its places that have a head.
 
-    What is under way is left out, and so is what is of this store alone: how far workers have come, and its search
-    index, which is made anew of whatever logs are there.
+    What is under way is left out, but for what says that rows of a log are nobody's yet; and so is what is of this
+    store alone: how far workers have come, and its search index, which is made anew of whatever logs are there.
     """
     found: dict[Home, list[Place]] = {}
     async for tenant in all_tenants(backend):
@@ -69,7 +72,18 @@ async def homes_of(backend: Backend, owners: Collection[str]) -> dict[Home, list
                 home = tenant, one.place.home
                 if one.place.space not in PASSING and owner_of(home) in owners and not _is_of_an_index(one.place):
                     found.setdefault(home, []).append(one.place)
-    return found
+    return {home: places for home, places in found.items() if any(place.space != LAID for place in places)}
+
+
+async def listed_of(backend: Backend, owners: Collection[str]) -> dict[Home, Listing]:
+    """Return the same with when places expire, but for those of logs that are being laid, which is put off again."""
+    homes, ends = await homes_of(backend, owners), dict[Place, int]()
+    for tenant in dict.fromkeys(tenant for tenant, _ in homes):
+        last = None
+        while page := await backend.expired(tenant, LAST_KEY, after=last):
+            ends |= {due.place: due.at for due in page if not due.table and due.place.space != LAID}
+            last = page[-1]
+    return {home: {place: ends.get(place) for place in places} for home, places in homes.items()}
 
 
 def _is_of_an_index(place: Place) -> bool:
