@@ -12,10 +12,10 @@ from filestore import lines_of, log_of
 from on_servers import KINDS, SERVERS
 from palimpsest import Keys, Memory
 from palimpsest.errors import StoreCorrupt
-from palimpsest.log.entry import now_us
+from palimpsest.log.entry import moment, now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import drive
-from palimpsest.stores.backend import Ask, Place, PlaceHead, Step
+from palimpsest.stores.backend import Ask, Backend, Place, PlaceHead, Step
 from palimpsest.stores.engine.forms import checked
 from sealed import FIRST, below, bytes_of
 from vaults import Slot, Vault
@@ -50,6 +50,29 @@ class World:
         assert isinstance(head, PlaceHead)
         hot, cold = (_changed(head.hot), head.cold) if part == "hot" else (head.hot, _changed(head.cold))
         self.vault.put({slot: PlaceHead(hot, cold)})
+
+    def damage_places(self, space: str) -> None:
+        """Change the heads of all places of a space where they are stored. They expired long ago."""
+
+        def change(backend: Backend) -> None:
+            listed = drive(backend.places("default", space))
+            for place, head in ((one.place, one.head) for one in listed):
+                step = Step(place, head.hot, _changed(head.hot), head.cold, expires=1)
+                assert drive(backend.write([[step]], 0)) == [None]
+            assert listed
+
+        self.vault.below(change)
+
+    def drop_places(self, space: str) -> None:
+        """Take away all places whose space begins so."""
+
+        def drop(backend: Backend) -> None:
+            listed = drive(backend.places("default", space, beneath=True))
+            steps = [[Step(one.place, one.head.hot)] for one in listed]
+            assert drive(backend.write(steps, 0)) == [None] * len(steps)
+            assert steps
+
+        self.vault.below(drop)
 
     def slots_of(self, home: str) -> list[Slot]:
         """Whatever is stored in a home, without the places that have a head in no session."""
@@ -106,6 +129,71 @@ def test_others_are_found_and_swept(world: World) -> None:
         assert memory.sweep(untouched_for=1, dry_run=True) == 2
         assert memory.sweep(untouched_for=1) == 2
         assert [one.session for one in memory.sessions()] == ["bad"]
+
+
+def test_damaged_facts_keep_nobody_from_anything_else(world: World) -> None:
+    """Whoever reads them is told, and so is a sweep, when it has swept all else. No other verb meets them."""
+    with world.opened() as memory:
+        for name in ("bad", "good"):
+            memory.working(name).set("k", name, ttl=10)
+            memory.working(name).set("stays", name)
+        memory.session("also").add_user_message("soon gone", expires_at=moment(now_us() + 10_000_000))
+        memory.session("good").describe(user="ann")
+    world.damage_places("item/working/bad")
+
+    with world.opened(clock=later) as memory:
+        with pytest.raises(StoreCorrupt):
+            memory.working("bad").get("k")
+        assert [one.session for one in memory.sessions(order="latest", user="ann")] == ["good", "bad"]
+        assert set(memory.scopes()) == {"bad", "good"}
+        with pytest.raises(StoreCorrupt):
+            memory.sweep()
+        assert memory.session("also").entries()[-1].erased
+        assert memory.working("good").to_dict() == {"stays": "good"}
+        assert memory.session("good").fork("branch").entries()
+        assert memory.recall("heron").passages
+        assert memory.forget(user="ann").sessions == ("bad", "branch", "good")
+        assert memory.delete_session("also")
+
+
+def test_a_damaged_lease_begins_anew(world: World) -> None:
+    """Who was at work is no more than that: the next turn begins, and who still holds the one before is refused."""
+    with world.opened() as memory:
+        fence = drive(memory.store.lease("default", "turn:good", "me", 60))
+    assert fence
+    world.damage_places("lease")
+
+    with world.opened() as memory:
+        later_fence = drive(memory.store.lease("default", "turn:good", "other", 60))
+        assert later_fence
+        assert later_fence > fence
+        assert drive(memory.store.lease("default", "turn:good", "me", 60, fence=fence)) is None
+        assert memory.sweep() == 0
+
+
+@pytest.mark.parametrize("verb", ["describe", "delete", "forget", "lifetime"])
+def test_a_note_that_is_lost_keeps_nobody_from_its_session(world: World, verb: str) -> None:
+    """Whose a session is, and when it ends, its head says; a note that is gone, or of another, is made right."""
+    with world.opened() as memory:
+        memory.session("bad").describe(lifetime="1d")
+    for space in ("user/", "ends"):
+        world.drop_places(space)
+
+    with world.opened() as memory:
+        session = memory.session("bad")
+        assert memory.sessions(user="ann") == []
+        if verb == "describe":
+            session.describe(user="bob")
+            assert [one.session for one in memory.sessions(user="bob")] == ["bad"]
+        elif verb == "lifetime":
+            session.describe(lifetime="2d")
+            with world.opened(clock=lambda: now_us() + 3 * 86_400_000_000) as late:
+                assert late.sweep() == 1
+        elif verb == "delete":
+            assert memory.delete_session("bad")
+        else:
+            assert memory.forget(session="bad").sessions == ("bad",)
+        assert [one.session for one in memory.sessions()][:1] == ["also"]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

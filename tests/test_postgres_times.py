@@ -13,6 +13,7 @@ from palimpsest import LockTimeout, Memory, StoreUnavailable
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
 from palimpsest.stores.postgres import open_postgres
+from palimpsest.stores.postgres.pool import Pool
 from postgresstore import address_of, asked, schema_of
 from processes import Process, together
 
@@ -20,6 +21,41 @@ asyncpg = pytest.importorskip("asyncpg", reason="the extra `postgres` is not ins
 
 TRIPPING = Path(__file__).with_name("postgres_writer.py")
 WRITERS, EACH = 8, 25
+
+
+# --- who waits for a connection
+
+
+class Idle:
+    """A connection that nobody asks anything."""
+
+    def is_closed(self) -> bool:
+        return False
+
+    def terminate(self) -> None:
+        """There is nothing to end."""
+
+
+def test_who_is_cancelled_as_a_connection_comes_back_is_cancelled_and_no_more() -> None:
+    """In one turn of the loop a wait is given up, and what it waited for is there: the next one has it."""
+
+    async def connected() -> Any:
+        return Idle()
+
+    async def cancelled() -> None:
+        pool = Pool(connected, 1)
+        taken = await pool.take()
+        waiting = [asyncio.create_task(pool.take()) for _ in range(2)]
+        await asyncio.sleep(0)
+
+        waiting[0].cancel()
+        pool.give(taken)
+
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        assert await waiting[1] is taken
+
+    asyncio.run(cancelled())
 
 
 # --- many writers

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, quick, texts
-from palimpsest import Entry
+from palimpsest import Entry, Memory
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.change import Change
 from palimpsest.log.entry import moment
@@ -283,22 +283,83 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(
 
 
 def test_damaged_side_data_is_named(store: Store, folder: Path) -> None:
-    """Items or leases that are not as they were written raise StoreCorrupt with their file; nothing is overwritten."""
+    """Items that are not as they were written raise StoreCorrupt with their file; nothing is overwritten."""
     drive(store.put_item("tenant", "facts", "k", b"v"))
-    drive(store.lease("tenant", "l", "me", 10))
-    for pattern, attempts in (
-        ("facts-*", [lambda: drive(quick(folder).get_item("tenant", "facts", "k")),
-                     lambda: drive(quick(folder).put_item("tenant", "facts", "k", b"w"))]),
-        ("l-*", [lambda: drive(quick(folder).lease("tenant", "l", "me", 10))]),
-    ):  # fmt: skip
-        (file,) = folder.rglob(pattern)
-        file.write_bytes(file.read_bytes().replace(b'"values":[', b'"values":[ ')[:-1] + b"\n")
-        before = file.read_bytes()
-        for attempt in attempts:
-            with pytest.raises(StoreCorrupt) as caught:
-                attempt()
-            assert f"{file}, line 2" in str(caught.value)
-        assert file.read_bytes() == before
+    (file,) = folder.rglob("facts-*")
+    file.write_bytes(file.read_bytes().replace(b'"values":[', b'"values":[ ')[:-1] + b"\n")
+    before = file.read_bytes()
+    for attempt in (
+        lambda: drive(quick(folder).get_item("tenant", "facts", "k")),
+        lambda: drive(quick(folder).put_item("tenant", "facts", "k", b"w")),
+    ):
+        with pytest.raises(StoreCorrupt) as caught:
+            attempt()
+        assert f"{file}, line 2" in str(caught.value)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: int) -> None:
+    """What lists sessions, or the facts of others, does not meet it, and what names a user or a session goes on."""
+    with Memory.open(f"file://{folder}") as memory:
+        memory.session("also", user="ann").add_user_message("the heron stands")
+        for scope in ("bad", "good"):
+            memory.working(scope).set("a", 1)
+            memory.working(scope).set("b", 2)
+    (file,) = folder.rglob("working-bad-*")
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line].replace(b'"steps"', b'"stepS"').replace(b'"home"', b'"hOme"')
+    file.write_bytes(b"".join(lines))
+
+    with Memory.open(f"file://{folder}") as memory:
+        with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
+            memory.working("bad").get("a")
+        assert [one.session for one in memory.sessions(order="latest", user="ann")] == ["also"]
+        assert memory.recall("heron").passages
+        assert memory.working("good").to_dict() == {"a": 1, "b": 2}
+        if line:  # else it is not said whose they are
+            assert memory.scopes() == ["bad", "good"]
+            assert memory.session("also").fork("branch").entries()
+            assert memory.delete_session("also")
+            assert memory.forget(user="ann").sessions == ("branch",)
+        with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
+            memory.sweep()
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_a_damaged_log_of_a_lease_begins_anew(folder: Path, line: int) -> None:
+    """Who was at work is no more than that: nobody is kept from anything, and the next holder has a greater fence."""
+    store = quick(folder)
+    fence = drive(store.lease("tenant", "l", "me", 60))
+    assert drive(store.lease("tenant", "l", "me", 60, fence=fence)) == fence
+    add(store, "a")
+    (file,) = folder.rglob("l-*")
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[line] = lines[line].replace(b"fleeting", b"fleetinG").replace(b'"home"', b'"hOme"')
+    file.write_bytes(b"".join(lines))
+    store = quick(folder)
+
+    assert [one.session for one in drive(store.sessions("tenant"))] == ["one"]
+    assert drive(store.sweep("tenant", 0)) == 0
+    anew = drive(store.lease("tenant", "l", "you", 60))
+    assert fence is not None
+    assert anew is not None
+    assert anew > fence
+    assert drive(store.lease("tenant", "l", "me", 60, fence=fence)) is None
+    assert drive(quick(folder).lease("tenant", "l", "you", 60, fence=anew)) == anew
+    assert file.read_bytes().count(b"\n") == 3
+
+
+def test_a_damaged_line_that_may_be_lost_is_passed_over(store: Store, folder: Path) -> None:
+    """Counts are made again: a line of them that cannot be read takes nothing along that was acknowledged."""
+    add(store, "a")
+    drive(store.count(KEY, "words", {1: 7}))
+    add(store, "b")
+    change(folder, b'{"tokens/words"', b'{tokens/words"')
+
+    found = drive(quick(folder).read(KEY, counter="words"))
+
+    assert [(entry.text, entry.tokens) for entry in found] == [("a", None), ("b", None)]
 
 
 def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:

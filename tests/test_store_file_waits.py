@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from filestore import KEY, OTHER, add, erase, everything, fork, held, log_of, quick, texts
-from palimpsest import StoreUnavailable
+from palimpsest import Memory, StoreUnavailable
 from palimpsest.log.change import Change
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
+from palimpsest.testing import FakeClock
 from processes import at_once
 
 
@@ -160,3 +161,18 @@ def test_a_folder_that_is_back_is_the_same_store(tmp_path: Path, how: str) -> No
 
     assert texts(store) == ["a", "b"]
     drive(store.close())
+
+
+def test_what_is_written_to_a_folder_that_was_put_back_is_found(tmp_path: Path, clock: FakeClock) -> None:
+    """A memory that was open meanwhile lists and finds what came afterwards, by the files that are there now."""
+    folder = tmp_path / "logs"
+    with Memory.open(f"file://{folder}", clock=clock) as memory:
+        memory.session("old").add_user_message("the old apple")
+        assert [one.session for one in memory.sessions(order="latest")] == ["old"]
+        folder.rename(tmp_path / "backup")
+        shutil.copytree(tmp_path / "backup", folder)
+        clock.advance(2)
+        memory.session("new").add_user_message("the new banana")
+
+        assert [one.session for one in memory.sessions(order="latest")] == ["new", "old"]
+        assert memory.recall("banana").passages

@@ -6,10 +6,8 @@ import contextlib
 import itertools
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from palimpsest.log.change import Change
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Dump, Store
-from palimpsest.stores.file.folder import Folder, Marks
 from palimpsest.testing import FakeClock
 from processes import at_once, lines_integrity
 
@@ -198,28 +195,3 @@ def test_a_clock_that_goes_backwards_changes_no_order(store: Store, folder: Path
     assert texts(store, after=1) == ["b", "c"]
     assert [record.reason for record in drive(store.records(KEY, after=2))] == ["b", "c"]
     assert fences == sorted(set(fences))
-
-
-def test_threads_that_ask_for_the_last_mark_at_once_leave_no_file_open(folder: Path, store: Store) -> None:
-    """Each may open the file of marks before another has it: what is not kept is closed."""
-    add(store, "one")
-    (where,) = folder.glob("tenant-*")
-    start, marks = (
-        threading.Barrier(8),
-        Marks(Folder(store.url, str(folder), writable=True, synced=False, busy_seconds=1)),
-    )
-
-    def ask(_: int) -> int:
-        start.wait()
-        return marks.last(str(where))
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            for _ in range(50):
-                marks.close()
-                assert len(set(pool.map(ask, range(8)))) == 1
-    finally:
-        sys.setswitchinterval(before)
-        marks.close()

@@ -81,12 +81,12 @@ class Vault:
 
     def contents(self) -> dict[Slot, Content]:
         """All that is stored and sealed: heads and rows."""
-        found: dict[Slot, Content] = self._with(_contents)
+        found: dict[Slot, Content] = self.below(_contents)
         return found
 
     def put(self, changes: dict[Slot, Content | None]) -> None:
         """Let this stand where it says, None for nothing."""
-        self._with(lambda backend: _put(backend, changes))
+        self.below(lambda backend: _put(backend, changes))
 
     def restore(self, contents: dict[Slot, Content]) -> None:
         """Let all be as it was."""
@@ -94,7 +94,8 @@ class Vault:
         changed = {slot: one for slot, one in contents.items() if now.get(slot) != one}
         self.put({**dict.fromkeys(now.keys() - contents.keys()), **changed})
 
-    def _with(self, what: Callable[[Backend], Any]) -> Any:
+    def below(self, what: Callable[[Backend], Any]) -> Any:
+        """What is made of the backend."""
         backend = self._opened()
         try:
             return what(backend)

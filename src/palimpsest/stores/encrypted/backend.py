@@ -69,6 +69,7 @@ class SealedBackend(Wrapper):
         self.rows = Rows(below.url, values, markings)
         self._heads = Heads(below.url, self.rows)
         self.resealer = Resealer(below, self.rows, self._heads, markings)
+        self._unopened: dict[str, StoreCorrupt] = {}
 
     # --- reading
 
@@ -289,16 +290,35 @@ class SealedBackend(Wrapper):
         return Listed(_named(one.place, known), known.plain, one.mark)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        behind = after._replace(place=self.rows.at(after.place)) if after is not None else None
-        page = await self.below.expired(tenant, now, after=behind, limit=limit)
+        if after is None:
+            self._unopened.pop(tenant, None)
+        behind, found = after and after._replace(place=self.rows.at(after.place)), list[Due]()
+        while len(found) < limit:
+            wanted = limit - len(found)
+            page = await self.below.expired(tenant, now, after=behind, limit=wanted)
+            found += await self._due(page)
+            if len(page) < wanted:
+                break
+            behind = page[-1]
+        if not found and (damaged := self._unopened.pop(tenant, None)) is not None:
+            raise damaged
+        return found
+
+    async def _due(self, page: Sequence[Due]) -> list[Due]:
+        """What of a page can be named. Of the rest the first is remembered, to be told when there is nothing else."""
         heads = [due.place for due in page if not due.table]
         floors = [self._heads.all.get(place) for place in heads]
         seen = await heads_at(self.below, heads) if heads else []
-        names: dict[Place, Place] = {}
+        names: dict[Place, Place | None] = {}
         for place, stored, floor in zip(heads, seen, floors, strict=True):
-            known = self._heads.opened(place, stored, floor)
-            names[place] = _named(place, known) if known is not None else place
-        return [due._replace(place=names.get(due.place, due.place)) for due in page]
+            try:
+                known = self._heads.opened(place, stored, floor)
+                names[place] = _named(place, known) if known is not None else place
+            except StoreCorrupt as fault:
+                names[place] = None
+                self._unopened.setdefault(place.tenant, fault)
+        places = [names.get(due.place, due.place) for due in page]
+        return [due._replace(place=place) for due, place in zip(page, places, strict=True) if place is not None]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         page = await self.below.tenants(after=after, limit=limit + 1)  # one of them may be the mark's

@@ -18,8 +18,9 @@ from time import monotonic
 
 import msgspec
 
-from palimpsest.errors import Conflict
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded, encoded, ready
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import checked, due, read_as, stamped
@@ -157,12 +158,20 @@ class Items:
         async for one in all_places(self._backend, tenant, ORDER, after=before):
             namespace = one.place.home
             if namespace.startswith(prefix):
-                async for _ in self._all(tenant, namespace):
+                if await self._has_any(tenant, namespace):
                     found.append(namespace)
-                    break
             elif namespace > prefix:  # and so are all that come now
                 break
         return found
+
+    async def _has_any(self, tenant: str, namespace: str) -> bool:
+        """Whether a namespace has an item, be it one that cannot be read, of which whoever asks for it is told."""
+        try:
+            async for _ in self._all(tenant, namespace):
+                return True
+        except StoreCorrupt:
+            return True
+        return False
 
     # --- taking away
 
@@ -315,9 +324,14 @@ class Leases:
             await self.ended(one.place, one.head)
 
     def _held(self, place: Place, head: PlaceHead | None) -> Held | None:
+        """Who has a lease, or had it. One that cannot be read is over: who has it is refused when he renews it."""
         if head is None:
             return None
-        return read_as(self._backend.url, f"the lease {place.name!r}", lambda: decoded(checked(head.hot), Held))
+        try:
+            return read_as(self._backend.url, f"the lease {place.name!r}", lambda: decoded(checked(head.hot), Held))
+        except StoreCorrupt as fault:
+            warn("%s", f"{fault}: it begins anew")
+            return Held("", 0, 0, 0)
 
     async def ended(self, place: Place, head: PlaceHead) -> None:
         """End a lease, which goes when nobody needs its fence to give out a greater one."""

@@ -23,8 +23,8 @@ from palimpsest.stores.engine.forms import (
     read_cold,
     read_hot,
 )
-from palimpsest.stores.engine.known import KNOWN, Known, Over, bar_of, barred, root, where_of
-from palimpsest.stores.rules import heads_at
+from palimpsest.stores.engine.known import ENDS, KNOWN, OWNED, Known, Over, bar_of, barred, root, where_of
+from palimpsest.stores.rules import expect_of, heads_at
 
 _replace = msgspec.structs.replace
 
@@ -236,18 +236,30 @@ class Sessions:
         batch, after = made
 
         def again(_: int, heads: Refusal, look: Look) -> Batch | None:
-            nonlocal after
+            nonlocal batch, after
             other = anew(heads, look)
             if other is None:
                 return None
-            instead, after = other
-            return instead
+            batch, after = other
+            return batch
 
         refusal = await self.crowds.write(batch, at, again=again)
+        if refusal is not None and (over := _over_notes(batch, refusal)):
+            refusal = await self.crowds.write(over, at)
         if refusal is None:
             for known in after:
                 self.remember(known)
         return refusal, after
+
+
+def _over_notes(batch: Batch, heads: Refusal) -> Batch | None:
+    """The batch over the notes that are there, where nothing else refuses it: what a session's head says is so, and a
+    note that is lost or left over, as by another program's copy, keeps nobody from changing it."""
+    pairs = [(step, expect_of(head)) for step, head in zip(batch, heads, strict=True)]
+    other = [step.place for step, there in pairs if not step.rows_only and step.expect != there]
+    if not other or not all(place.space == ENDS or place.space.startswith(OWNED) for place in other):
+        return None
+    return [step if step.rows_only else msgspec.structs.replace(step, expect=there) for step, there in pairs]
 
 
 def _newest(known: Known) -> Ask:

@@ -127,7 +127,6 @@ class FileBackend(BlockingBackend):
 
     async def close(self) -> None:
         self._homes, self._files.closed = {}, True
-        self._marks.close()
 
     def _do(self, verb: Callable[..., T], *arguments: object) -> T:
         """What a verb returns, unless the folder is another; what the system objects to is an error of ours."""
@@ -232,9 +231,9 @@ class FileBackend(BlockingBackend):
                 found += self._of(path, lambda home: home.listed(meant), locked) or ()
             except StoreCorrupt:
                 refused = self._home(path).refused
-                if refused is None or not (lost := refused.places(tenant)):
+                if refused is None or (lost := refused.listed(tenant, meant)) is None:
                     raise
-                found += [Listed(place, refused.head(place)) for place in lost if meant(place.space)]
+                found += lost
         return found
 
     def _due(self, tenant: str, now: int) -> tuple[list[Due], StoreCorrupt | None]:
@@ -304,6 +303,8 @@ class FileBackend(BlockingBackend):
         with home.lock:
             try:
                 home.refresh(fd, status, sure=True)
+                if home.refused is not None:  # a lease, which begins anew
+                    home.forget()
             except StoreCorrupt:
                 if home.refused is None or not home.refused.goes([batch for _, batch in batches]):
                     raise

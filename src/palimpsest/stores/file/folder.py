@@ -9,7 +9,6 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 from io import FileIO
-from weakref import finalize
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.stores.file.disk import NEW, Files, names, remove, sync, write
@@ -20,9 +19,6 @@ MARK, KIND, VERSION = "palimpsest.json", "palimpsest/files", 3
 
 MARKED = 1_000_000
 """Microseconds that one mark lasts."""
-
-OPEN = 64
-"""Tenants whose file stays open."""
 
 
 # --- where logs are, whatever characters names hold
@@ -160,12 +156,7 @@ class Marks:
     """
 
     def __init__(self, files: Folder) -> None:
-        self._files, self._open = files, dict[str, FileIO]()
-        finalize(self, _close, self._open)
-
-    def close(self) -> None:
-        """Close the files."""
-        _close(self._open)
+        self._files = files
 
     def next(self, folder: str, at: int) -> int:
         """The mark of what is written at this time: none that anybody was told is greater."""
@@ -183,26 +174,12 @@ class Marks:
         return mark
 
     def last(self, folder: str) -> int:
-        """The last mark."""
-        file = self._open.get(folder)
-        if file is None:
-            try:
-                file = FileIO(f"{folder}/marks")
-            except FileNotFoundError:
-                return 0
-            if len(self._open) >= OPEN:
-                with file:
-                    return _number(file.read(20))
-            kept = self._open.setdefault(folder, file)
-            if kept is not file:  # another thread has opened it meanwhile
-                file.close()
-                file = kept
-        return _number(os.pread(file.fileno(), 20, 0))
-
-
-def _close(files: dict[str, FileIO]) -> None:
-    while files:
-        files.popitem()[1].close()
+        """The last mark. The file is opened each time: another may have been put in its place, such as a backup."""
+        try:
+            with FileIO(f"{folder}/marks") as file:
+                return _number(file.read(20))
+        except FileNotFoundError:
+            return 0
 
 
 def _number(text: bytes) -> int:

@@ -26,6 +26,7 @@ from palimpsest.stores.file.lines import (
     RowLine,
     StepLine,
     Writing,
+    is_fleeting,
     is_sound,
     is_torn,
     read_batch,
@@ -99,7 +100,9 @@ class Home:
                 self._take(offset, raw, sure)
             self.file = file
         if self.refused is not None:
-            raise StoreCorrupt(self.url, self.refused.why)
+            self.heads = {}
+            if not self.refused.is_lease:
+                raise StoreCorrupt(self.url, self.refused.why)
 
     def wrote(self, raws: Sequence[bytes], end: int) -> None:
         """Note the lines that were written at its end, unless another thread has read them there."""
@@ -136,9 +139,8 @@ class Home:
     def _refuse(self, offset: int, sure: bool, why: str = "") -> None:
         if not sure:
             raise Unsure("a line of it is not as it was written")
-        told = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
-        sessions = [name for space, name in self.heads if space == "session"]
-        self.refused = Refused(self.root, self.path, self.home, told, sessions)
+        why = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
+        self.refused = Refused(self.root, self.path, self.home, why, self.heads)
 
     def _line(self, offset: int) -> str:
         return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"
@@ -146,7 +148,8 @@ class Home:
     def _note(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
         said = read_batch(raw, sound) if sound or sure else None
         if said is None:
-            self._refuse(offset, sure)
+            if not (sure and is_fleeting(raw)):
+                self._refuse(offset, sure)
             return
         if not sound:
             warn("%s", f"{self._line(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
@@ -173,8 +176,7 @@ class Home:
         table.fleeting &= fleeting
         live = 0
         for row in rows:
-            size = row[1]
-            length = size if size > 0 else -size
+            size, length = row[1], abs(row[1])
             gone = table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
             live += length
             if gone:

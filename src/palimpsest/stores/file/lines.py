@@ -231,6 +231,11 @@ def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
     return batch, begin
 
 
+def is_fleeting(raw: bytes) -> bool:
+    """Whether a line that cannot be read is of a batch that may be lost. No text says so: its quotes are escaped."""
+    return b'],"fleeting":true' in raw.partition(_FRAME)[0]
+
+
 def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
     """Give the row that became longer or shorter the bytes that it has now, so that those behind it are found."""
     several = [rows for step in batch.steps for rows in step.put.values()]

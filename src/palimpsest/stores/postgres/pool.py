@@ -112,7 +112,7 @@ class Pool:
             except BaseException:
                 if turn.done() and not turn.cancelled():
                     self._wake()  # it was given a turn that it does not take
-                else:
+                elif turn in self._waiting:  # who gave one back at this moment has passed it by
                     self._waiting.remove(turn)
                 raise
 
