@@ -358,6 +358,7 @@ def test_many_rounds(memory: Memory, rounds: int) -> None:
     assert (proof.covered, proof.active, proof.versions) == (2 * rounds - 2, 2, rounds - 1)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("memory", ["memory"], indirect=True)
 def test_calls_are_few_beside_summarising_whenever_full(memory: Memory, record_property: Callable[..., None]) -> None:
     """Per 1,000 entries the summarizer is called far less than by a design that summarises on each call once full."""

@@ -324,6 +324,7 @@ def test_a_change_that_was_killed_goes_on(where: str, tmp_path: Path, after: int
 # --- while others go on
 
 
+@pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", [*KINDS, *SERVERS])
 def test_writers_go_on_while_keys_change(kind: str, tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_an_import_of_an_object_with_messages_holds_a_piece_of_it(shape: str, tm
     assert most < 12 * MEBIBYTE, f"{most} bytes"
 
 
+@pytest.mark.wide
 def test_an_import_of_one_value_holds_its_bytes_and_the_value(tmp_path: Path) -> None:
     """A conversation that is needed whole is read whole, yet its text is not there once more beside its bytes."""
     with opened("memory", tmp_path) as memory:

@@ -114,6 +114,7 @@ def test_each_command_of_a_session_is_for_the_shard_of_its_home(monkeypatch: pyt
     assert all(len(each) == 1 for each in homes), homes
 
 
+@pytest.mark.wide
 def test_many_small_appends_are_few_transactions() -> None:
     """Rows that were appended are moved on to others when there are some of them, and can be read all the while."""
     with mongostore.watched() as sent, Memory.open(mongostore.address_of()) as memory:

@@ -146,6 +146,7 @@ def check(text: str) -> None:
         assert [quick(text, kind, glance) for glance in GLANCES] == [expected, expected], (kind, text)
 
 
+@pytest.mark.wide
 @settings(max_examples=examples(900), deadline=None)
 @given(st.integers(0, 10**9))
 def test_numbers_are_found_as_the_plain_definition_finds_them(seed: int) -> None:

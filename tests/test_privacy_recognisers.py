@@ -324,6 +324,7 @@ def test_the_first_look_never_hides_what_a_recogniser_would_find(data: st.DataOb
             assert list(recogniser.find(Scan(text))) == [], (kind, text)
 
 
+@pytest.mark.wide
 def test_one_look_in_re2_and_a_look_by_each_recogniser_come_to_the_same() -> None:
     """Over the whole corpus, and over texts of several of its samples, both leave the same."""
     one, each = Redactor({"recognisers": "default"}), Redactor({"recognisers": "default"}, linear=False)

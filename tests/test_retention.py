@@ -63,6 +63,7 @@ def _ago(clock: FakeClock, days: int) -> datetime:
     return datetime.fromtimestamp(clock() / 1_000_000, UTC) - timedelta(days=days)
 
 
+@pytest.mark.wide
 def test_more_than_a_page_of_them(clock: FakeClock) -> None:
     """All of them go, and none that is newer."""
     with Memory.open("memory://", clock=clock) as memory:

@@ -42,7 +42,8 @@ READS = ("entries", "context", "add by key")
 """What reads, or reads first: then nothing was written."""
 
 
-@pytest.mark.parametrize("how", ["stalls", pytest.param("is deaf", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("how", ["stalls", "is deaf"])
 def test_every_call_ends_in_its_time(behind: tuple[str, Network], how: Any) -> None:
     """Whatever the network holds back; a read has written nothing, and of a write nobody says that it was not sent."""
     address, between = behind

@@ -46,6 +46,7 @@ def hasty(server: Server) -> str:
 # --- many writers
 
 
+@pytest.mark.wide
 def test_two_processes_of_four_threads_lose_and_mix_nothing(store: OnServer) -> None:
     """Each turn is there once, in one piece, with its calls and results linked."""
     address = store.address_of("threads")
@@ -93,9 +94,8 @@ def test_many_sessions_and_fifty_tasks_share_ten_connections(store: OnServer, ma
 # --- killed
 
 
-@pytest.mark.parametrize(
-    "kills", [3, pytest.param(10, marks=pytest.mark.wide), pytest.param(100, marks=pytest.mark.slow)]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_nothing_acknowledged_is_lost_with_a_killed_writer(store: OnServer, kills: int, dice: random.Random) -> None:
     """Whatever moment the signal comes at, each turn is there whole or not at all."""
     address, said = store.address_of("killed"), list[str]()
@@ -242,6 +242,7 @@ def test_one_loop_is_told_from_another(store: OnServer) -> None:
 # --- large and odd
 
 
+@pytest.mark.wide
 def test_ten_megabytes_and_odd_texts_come_back(store: OnServer) -> None:
     """NUL, lone surrogates, what looks like a statement, a long text; two tenants with the same ids see their own."""
     odd = ["\x00", "a\x00b", "\ud800", "\U0010ffff", "'; DROP TABLE x; --", "$set", "\r\n$5\r\nhello", "x" * 10_000_000]

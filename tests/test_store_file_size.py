@@ -254,6 +254,7 @@ def test_no_verb_reads_more_of_a_long_log(tmp_path: Path, monkeypatch: pytest.Mo
         assert many[name] <= few[name] * 1.5, name
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("number", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_log(folder: Path, number: int) -> None:
     """A long log is opened, read, appended to, forked, erased in, cleared and deleted a few lines at a time.

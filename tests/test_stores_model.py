@@ -320,6 +320,7 @@ def answer(ask: Callable[[Store], Any], store: Store) -> Any:
         return type(error)
 
 
+@pytest.mark.wide
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("examples", "steps"), [(15, 30), pytest.param(400, 80, marks=pytest.mark.slow)], ids=["short", "long"]

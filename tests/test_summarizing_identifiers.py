@@ -198,6 +198,7 @@ PIECES = [
 GAPS = [" ", " ", " ", "", ", ", ". ", "\n", ": ", "'", "\u2019", "/"]
 
 
+@pytest.mark.wide
 @settings(max_examples=examples(1_500))
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(GAPS)), max_size=14))
 @example([("The Ann of the Lee de la New York A B C D E F G H", " ")])

@@ -36,6 +36,7 @@ def test_the_synchronous_classes_are_what_the_tool_writes() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run `python tools/make_sync.py`"
 
 
+@pytest.mark.wide
 def test_a_file_that_was_edited_is_told_and_written_anew(tmp_path: Path) -> None:
     """A default that was changed by hand ends the check with 1 and is in the difference; writing takes it back."""
     for name in ("sync.py", "working_sync.py"):
