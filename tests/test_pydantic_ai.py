@@ -6,12 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -389,6 +391,36 @@ async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() ->
 
     assert cancelled == [("message", "Go."), ("tool_call", "{}")]
     assert left == [("message", "Hello."), ("message", "Hel")]
+
+
+async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tmp_path: Path) -> None:
+    """So does a scope of anyio, at every `await`, and the store may be at something else just then."""
+    heard = asyncio.Event()
+
+    async def streamed(history: list[Any], _: Any) -> AsyncIterator[Any]:
+        yield "Hel"
+        yield "lo"
+        heard.set()
+        await asyncio.Event().wait()
+
+    made = pai.Agent(functions.FunctionModel(stream_function=streamed))
+
+    async with AsyncMemory.open(tmp_path / "log.db") as memory:
+        for number in range(5):
+            chat = memory.session(f"s{number}", max_tokens=4_000)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run, made, "run_stream", "Go.", chat)
+                await heard.wait()
+                busy = asyncio.create_task(memory.runner.run(time.sleep, 0.05))
+                await asyncio.sleep(0)
+                tasks.cancel_scope.cancel()
+            await busy
+            heard.clear()
+
+            assert [(entry.text, entry.role) for entry in await listed(chat)] == [
+                ("Go.", "user"),
+                ("Hello", "assistant"),
+            ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

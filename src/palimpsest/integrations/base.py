@@ -10,14 +10,23 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
 from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of
-from palimpsest.integrations.streams import AsyncEvents, AsyncHelper, Events, Helper, OpenAnswer, entered, ready
+from palimpsest.integrations.streams import (
+    AsyncEvents,
+    AsyncHelper,
+    Events,
+    Helper,
+    OpenAnswer,
+    entered,
+    ready,
+    surely_of,
+)
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.task_lock import TaskLock
@@ -202,11 +211,17 @@ class _Call:
         """Ask, and keep the answer."""
         async with AsyncExitStack() as stack:
             response = await ready(self._send(**await self._begun(stack)))
-            try:
-                await ready(self._session.add(response))
-            except InvalidEntry as fault:  # the caller is to have what was paid for
-                await self._unkept(response, fault)
+            keep = partial(self._keep, response)
+            await surely_of(self._session, keep, partial(keep, unless_last=True))
             return response
+
+    async def _keep(self, response: object, *, unless_last: bool = False) -> None:
+        """Add an answer, which was paid for: so it is kept for a caller that is cancelled, and where it cannot be, the
+        caller has it all the same."""
+        try:
+            await ready(self._session.add(response, unless_last=unless_last))
+        except InvalidEntry as fault:
+            await self._unkept(response, fault)
 
     async def opened(self) -> Any:
         """Ask, and return the answer as it comes. The turn lasts until that is over."""

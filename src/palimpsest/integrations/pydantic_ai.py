@@ -9,7 +9,7 @@ from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
-from palimpsest.integrations.streams import ready
+from palimpsest.integrations.streams import ready, surely_of
 
 try:
     from pydantic_ai import AgentRunResult, RunContext
@@ -84,7 +84,7 @@ class SessionHistory(AbstractCapability[Any]):
         try:
             return await handler()
         finally:
-            await self._keep(self._messages, ctx.run_id)
+            await surely_of(self.session, lambda: self._keep(self._messages, ctx.run_id))
 
     async def _history(self, *, waiting: bool) -> list[ModelMessage]:
         """The context, and behind it, if that is wanted, the calls that wait for their results."""

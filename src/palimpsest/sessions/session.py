@@ -72,7 +72,7 @@ class AsyncSession:
         self._auto = LazyAutoCompaction(scope)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
-        self._streaming = Streaming(self.add, self._adding.usage, self.redact)
+        self._streaming = Streaming(scope.runner, self.add, self._adding.usage, self.redact)
         self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
