@@ -447,6 +447,51 @@ async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: s
     assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", [("ask", "ask"), ("ask", "tell"), ("tell", "ask")])
+async def test_calls_of_one_response_wait_together(kind: str, names: tuple[str, str]) -> None:
+    """A run without a prompt is given them as the one response that they came in, and the results that are there."""
+    calls = [messages.ToolCallPart(name, {}, f"c{number}") for number, name in enumerate(names)]
+    made, given = agent(
+        lambda history: (
+            messages.ModelResponse([messages.TextPart("I do it."), *calls])
+            if prompts(history)
+            else looks_and_tells(history)
+        ),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+    made.tool_plain(lambda: "told", name="tell")
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        waiting = await run(made, "run", "May I?", chat)
+        approved = waiting.output.build_results(approve_all=True)
+        done = await run(made, "run", None, chat, deferred_tool_results=approved)
+        entries = await listed(chat)
+
+    assert done.output == "Clear."
+    assert sorted(one.call_id for one in entries if one.kind == "tool_result") == ["c0", "c1"]
+    assert kinds(given[1]) == [["user-prompt"], ["text", "tool-call", "tool-call"], ["tool-return", "tool-return"]]
+
+
+async def test_a_call_that_was_erased_waits_for_nothing() -> None:
+    """It is in no response of a run that goes on with the others of its group."""
+    calls = [messages.ToolCallPart("ask", {}, f"c{number}") for number in range(2)]
+    made, given = agent(
+        lambda history: messages.ModelResponse(calls) if prompts(history) else looks_and_tells(history),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        await run(made, "run", "May I?", chat)
+        await chat.erase([(await listed(chat))[-1].id])
+        approved = pai.DeferredToolResults(approvals={"c0": True})
+        await run(made, "run", None, chat, deferred_tool_results=approved)
+
+    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+
+
 def ask() -> str:
     """Ask somebody."""
     return "granted"

@@ -10,6 +10,7 @@ from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
 from palimpsest.integrations.streams import ready, surely_of
+from palimpsest.integrations.waiting import open_group
 
 try:
     from pydantic_ai import AgentRunResult, RunContext
@@ -91,9 +92,7 @@ class SessionHistory(AbstractCapability[Any]):
         context = await ready(self.session.context(format=FORMAT))
         dumps = context.messages
         if waiting and context.pending:
-            entries = await ready(self.session.entries(last=1))
-            group = await ready(self.session.entries(after=entries[-1].group - 1)) if entries else []
-            dumps = [*dumps, *find_format(FORMAT).encode(group)]
+            dumps = [*dumps, *find_format(FORMAT).encode(await open_group(self.session))]
         return ModelMessagesTypeAdapter.validate_python(dumps)
 
     async def _keep(self, messages: list[ModelMessage], run_id: str | None) -> None:
