@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from streams import StreamServer, answers
 pai = load("pydantic_ai")
 messages = load("pydantic_ai.messages")
 functions = load("pydantic_ai.models.function")
+capabilities = load("pydantic_ai.capabilities")
 adapter = load("palimpsest.integrations.pydantic_ai")
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.anyio
 KINDS = ["Session", "AsyncSession"]
 WAYS = ["run", "run_stream", "iter"]
 LONG = "the wind blows over the sea and the land " * 12
+DONE = [messages.TextPart("Clear.")]
 PICTURE = messages.BinaryContent(data=b"\x89PNG\r\n\x1a\n\xfb\xff", media_type="image/png")
 
 
@@ -263,6 +267,56 @@ async def test_what_was_redacted_later_has_no_signature() -> None:
     altered = replace(said, metadata={"pydantic-ai": {**said.metadata["pydantic-ai"], "parts": parts}})
     assert given[1][1].parts[0].signature == "c2lnbmVk"
     assert "c2lnbmVk" not in str(PydanticAI().render([Shown(altered)]))
+
+
+def _louder(history: list[Any]) -> list[Any]:
+    """The prompts written anew, and what tools returned told without its time."""
+    loud = {"user-prompt": lambda part: dataclasses.replace(part, content=part.content.upper())}
+    loud["tool-return"] = lambda part: messages.ToolReturnPart(part.tool_name, "short", part.tool_call_id)
+    same = lambda part: part  # noqa: E731
+    return [
+        dataclasses.replace(one, parts=[loud.get(part.part_kind, same)(part) for part in one.parts]) for one in history
+    ]
+
+
+PROCESSORS = {
+    "none": list,
+    "copies": copy.deepcopy,
+    "newest": lambda history: history[-2:],
+    "louder": _louder,
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", PROCESSORS)
+async def test_a_processor_of_histories_doubles_nothing(name: str, first: bool) -> None:
+    """Whether it copies messages, changes them, or leaves some out: what is said is in the log once, and whole.
+
+    The ids of calls may be used again.
+    """
+    made, _ = agent(
+        lambda history: looks("Oslo") if prompts(history) or len(told(history)) < 2 else messages.ModelResponse(DONE)
+    )
+
+    def told(history: list[Any]) -> list[Any]:
+        since = next(i for i in reversed(range(len(seen))) if seen[i] == "user-prompt")
+        return [kind for kind in seen[since:] if kind == "tool-return"]
+
+    seen = list[str]()
+
+    def noted(history: list[Any]) -> list[Any]:
+        seen.append(history[-1].parts[0].part_kind)
+        return PROCESSORS[name](history)
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        for question in ("How is Oslo?", "And now?"):
+            both = [capabilities.ProcessHistory(noted), adapter.SessionHistory(chat)]
+            await made.run(question, capabilities=both if first else both[::-1])
+        entries = await listed(chat)
+
+    once = ["message", "tool_call", "tool_result", "tool_call", "tool_result", "message"]
+    assert [entry.kind for entry in entries] == once * 2
+    assert [entry.text.lower() for entry in entries if entry.role == "user"] == ["how is oslo?", "and now?"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
