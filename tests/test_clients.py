@@ -538,6 +538,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a conversation there": ("responses", {"conversation": "conv_1"}, "conversation"),
     "an answer elsewhere": ("responses", {"background": True}, "background.*the answer is added"),
     "a function as a tool": ("gemini", {"config": {"tools": [print]}}, r"config.tools\[0\].*run it yourself"),
+    "no tools": ("chat", {"tools": "find"}, r"tools: .*allowed: a list of tools"),
+    "one tool": ("anthropic", {"tools": {"name": "find"}}, r"tools: .*allowed: a list of tools"),
+    "a number of tools": ("gemini", {"config": {"tools": 3}}, r"config.tools: .*allowed: a list of tools"),
     "several candidates": ("gemini", {"config": {"candidate_count": 2}}, "config.candidate_count"),
 }
 
@@ -640,6 +643,36 @@ def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) ->
     assert "It is noon." in json.dumps(second["system"])
     assert json.dumps(second).count("cache_control") == 4
     assert "Be kind." in json.dumps(third["system"])
+
+
+DECLARED: dict[str, Any] = {
+    "openai": lambda name: {"type": "function", "function": {"name": name, "description": "long " * 300}},
+    "openai-responses": lambda name: {"type": "function", "name": name, "description": "long " * 300},
+    "anthropic": lambda name: {"name": name, "description": "long " * 300, "input_schema": {"type": "object"}},
+    "gemini": lambda name: {"function_declarations": [{"name": name, "description": "long " * 300}]},
+}
+"""A large tool as each vendor has it."""
+
+
+@pytest.mark.parametrize(
+    "holds", [list, lambda tools: dict(enumerate(tools)).values(), iter], ids=["list", "values", "iterator"]
+)
+def test_tools_are_counted_and_sent_in_whatever_they_come(
+    way: Way, streamed: Streamed, session: Session, holds: Any
+) -> None:
+    """In a list, in the values of a mapping, or one after the other: the request holds them, and the budget knows."""
+    tools = [DECLARED[way.format](name) for name in ("find", "look")]
+
+    def given() -> dict[str, Any]:
+        held = holds([*tools])
+        return {"config": {"tools": held}} if way.format == "gemini" else {"tools": held}
+
+    with StreamServer(answers(streamed.whole)) as server, way.opened(server, False) as client:
+        way.ask(way.remember(client, session), way.says("Hi"), **given())
+
+        sent = json.dumps(server.asked[0].body)
+    assert all(sent.count(f'"{name}"') == 1 for name in ("find", "look"))
+    assert session.stats().usage.counted > 600
 
 
 def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:

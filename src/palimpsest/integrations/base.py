@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
-from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of
+from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
 from palimpsest.integrations.streams import (
     AsyncEvents,
     AsyncHelper,
@@ -242,6 +242,7 @@ class _Call:
         """Begin a turn, add what is new, and return the arguments to send. The turn ends with the stack."""
         session = self._session
         with quietly(session.redact):
+            self._given = with_tools_listed(self._given)
             asked = self._dialect.read(self._given)
         earlier = self._line.open
         if earlier is not None and earlier.is_own:
