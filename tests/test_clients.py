@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -590,6 +592,19 @@ def test_the_rest_of_a_client_is_the_client_s(session: Session) -> None:
     assert spoken(session) == ONCE
 
 
+def test_what_remembers_can_be_referred_to_and_copied(way: Way, streamed: Streamed, session: Session) -> None:
+    """Weakly, as caches and pools do; a copy is in front of a copy of the client, and remembers in the same session."""
+    with StreamServer(answers(streamed.whole)) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        again = copy.copy(remembering)
+        way.ask(again, way.says("Which gate?"))
+
+        assert weakref.ref(remembering)() is remembering
+        assert isinstance(again, type(client))
+    assert spoken(session) == ONCE
+
+
 def test_what_does_not_fit_together_is_refused(session: Session) -> None:
     """No client, another vendor's, no session, an asynchronous client beside a synchronous session."""
     with StreamServer() as server:
@@ -816,3 +831,55 @@ def test_a_stream_without_an_answer_is_told_too(session: Session) -> None:
     assert len(told) == len(events) == 1
     assert log(session) == [("message", "user")]
     assert session.stats().usage.input_tokens == 4
+
+
+def _broken(status: str, *texts: str) -> dict[str, Any]:
+    """A response that its provider broke off after these texts."""
+    said = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "incomplete", "content": said}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"wh'}
+    error = {"code": "server_error", "message": "It broke."}
+    return {
+        **STREAMED["openai-responses"].whole,
+        "status": status,
+        "error": error,
+        "output": [message, call] if texts else [],
+    }
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_response_that_its_provider_broke_off_is_cut_off(status: str, session: Session) -> None:
+    """Its text alone is kept, and marked, as it is where it comes in pieces; its cost is noted."""
+    played = answers(_broken(status, "I look", " it")), answers(_broken(status))
+    with StreamServer(*played) as server, _openai(server) as client:
+        responses = openai.remember(client, session).responses
+
+        responses.create(model="gpt-5", input="Which gate?")
+        with pytest.warns(UserWarning, match=rf"not in the log: .*holds no answer \({status}: server_error\)"):
+            responses.create(model="gpt-5", input="Which seat?")
+
+    kept = [(one.text, one.metadata) for one in session.entries()]
+    assert kept == [("Which gate?", None), ("I look it", {"cut_off": True}), ("Which seat?", None)]
+    assert session.stats().usage.input_tokens == 40
+
+
+def test_a_response_that_was_broken_off_may_be_dropped(session: Session) -> None:
+    """`cut_off="drop"` keeps nothing of it, and says so; its cost is noted."""
+    with StreamServer(answers(_broken("failed", "I look"))) as server, _openai(server) as client:
+        responses = openai.remember(client, session, cut_off="drop").responses
+
+        with pytest.warns(UserWarning, match="not in the log: .*broke it off"):
+            responses.create(model="gpt-5", input="Which gate?")
+
+    assert log(session) == [("message", "user")]
+    assert session.stats().usage.input_tokens == 40
+
+
+def test_a_response_that_was_broken_off_is_marked_beside_others(session: Session) -> None:
+    """In a list, and with metadata of the caller's: it alone is marked."""
+    said = {"type": "message", "role": "user", "content": "And then?"}
+
+    session.add([_broken("failed", "I look"), said], metadata={"run": 7})
+
+    marked = [(one.text, one.metadata) for one in session.entries()]
+    assert marked == [("I look", {"run": 7, "cut_off": True}), ("And then?", {"run": 7})]

@@ -10,12 +10,15 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from copy import copy
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
+from palimpsest.formats.received.broken import is_broken_off
+from palimpsest.formats.received.plain import plain
 from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
 from palimpsest.integrations.streams import (
     AsyncEvents,
@@ -83,7 +86,7 @@ class Remembered:
     """An object in front of a vendor's client, or of a part of it. What has nothing to do with asking a model is the
     client's own."""
 
-    __slots__ = ("_own_memory", "_own_path", "_own_target")
+    __slots__ = ("__weakref__", "_own_memory", "_own_path", "_own_target")
 
     def __init__(self, target: object, memory: _Memory, path: str) -> None:
         for name, value in (("_own_target", target), ("_own_memory", memory), ("_own_path", path)):
@@ -95,6 +98,9 @@ class Remembered:
     @property  # type: ignore[misc]  # so that it passes for what it stands before
     def __class__(self) -> type:
         return type(self._own_target)
+
+    def __copy__(self) -> Remembered:
+        return Remembered(copy(self._own_target), self._own_memory, self._own_path)
 
     def __dir__(self) -> list[str]:
         return dir(self._own_target)
@@ -218,6 +224,9 @@ class _Call:
     async def _keep(self, response: object, *, unless_last: bool = False) -> None:
         """Add an answer, which was paid for: so it is kept for a caller that is cancelled, and where it cannot be, the
         caller has it all the same."""
+        if self._cut_off == "drop" and is_broken_off(plain(response, "response")):
+            await self._unkept(response, InvalidEntry("response", 'its provider broke it off, and cut_off is "drop"'))
+            return
         try:
             await ready(self._session.add(response, unless_last=unless_last))
         except InvalidEntry as fault:

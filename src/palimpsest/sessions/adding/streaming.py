@@ -13,6 +13,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.logs import Redact
 from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.adding.marking import MARK
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.adding.verbs import checked_key
 
@@ -24,9 +25,6 @@ CutOff: TypeAlias = Literal["keep", "drop"]
 
 Add: TypeAlias = Callable[..., Awaitable[tuple[Entry, ...]]]
 """The session's verb that adds, which lets no error out that quotes what is private."""
-
-MARK = "cut_off"
-"""The key of an entry's metadata, true where the answer was cut off."""
 
 
 class Answer:
