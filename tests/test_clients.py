@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -252,7 +254,7 @@ def test_a_call_that_makes_no_sense_is_refused_by_name_and_changes_nothing(way: 
             with pytest.raises(PalimpsestError, match=way.sent):
                 way.ask(remembering, odd)
         for more in odd_calls:
-            with pytest.raises(ConfigError, match=r"max_\w*tokens|tools\[0\]|stream"):
+            with pytest.raises(ConfigError, match=r"max_\w*tokens|tools|stream"):
                 way.ask(remembering, way.says("Which gate?"), **more)
 
         assert not server.asked
@@ -538,6 +540,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a conversation there": ("responses", {"conversation": "conv_1"}, "conversation"),
     "an answer elsewhere": ("responses", {"background": True}, "background.*the answer is added"),
     "a function as a tool": ("gemini", {"config": {"tools": [print]}}, r"config.tools\[0\].*run it yourself"),
+    "no tools": ("chat", {"tools": "find"}, r"tools: .*allowed: a list of tools"),
+    "one tool": ("anthropic", {"tools": {"name": "find"}}, r"tools: .*allowed: a list of tools"),
+    "a number of tools": ("gemini", {"config": {"tools": 3}}, r"config.tools: .*allowed: a list of tools"),
     "several candidates": ("gemini", {"config": {"candidate_count": 2}}, "config.candidate_count"),
 }
 
@@ -584,6 +589,19 @@ def test_the_rest_of_a_client_is_the_client_s(session: Session) -> None:
 
         client.with_options(timeout=3).chat.completions.create(model="gpt-4o", messages=_said("Hi"))
 
+    assert spoken(session) == ONCE
+
+
+def test_what_remembers_can_be_referred_to_and_copied(way: Way, streamed: Streamed, session: Session) -> None:
+    """Weakly, as caches and pools do; a copy is in front of a copy of the client, and remembers in the same session."""
+    with StreamServer(answers(streamed.whole)) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        again = copy.copy(remembering)
+        way.ask(again, way.says("Which gate?"))
+
+        assert weakref.ref(remembering)() is remembering
+        assert isinstance(again, type(client))
     assert spoken(session) == ONCE
 
 
@@ -640,6 +658,36 @@ def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) ->
     assert "It is noon." in json.dumps(second["system"])
     assert json.dumps(second).count("cache_control") == 4
     assert "Be kind." in json.dumps(third["system"])
+
+
+DECLARED: dict[str, Any] = {
+    "openai": lambda name: {"type": "function", "function": {"name": name, "description": "long " * 300}},
+    "openai-responses": lambda name: {"type": "function", "name": name, "description": "long " * 300},
+    "anthropic": lambda name: {"name": name, "description": "long " * 300, "input_schema": {"type": "object"}},
+    "gemini": lambda name: {"function_declarations": [{"name": name, "description": "long " * 300}]},
+}
+"""A large tool as each vendor has it."""
+
+
+@pytest.mark.parametrize(
+    "holds", [list, lambda tools: dict(enumerate(tools)).values(), iter], ids=["list", "values", "iterator"]
+)
+def test_tools_are_counted_and_sent_in_whatever_they_come(
+    way: Way, streamed: Streamed, session: Session, holds: Any
+) -> None:
+    """In a list, in the values of a mapping, or one after the other: the request holds them, and the budget knows."""
+    tools = [DECLARED[way.format](name) for name in ("find", "look")]
+
+    def given() -> dict[str, Any]:
+        held = holds([*tools])
+        return {"config": {"tools": held}} if way.format == "gemini" else {"tools": held}
+
+    with StreamServer(answers(streamed.whole)) as server, way.opened(server, False) as client:
+        way.ask(way.remember(client, session), way.says("Hi"), **given())
+
+        sent = json.dumps(server.asked[0].body)
+    assert all(sent.count(f'"{name}"') == 1 for name in ("find", "look"))
+    assert session.stats().usage.counted > 600
 
 
 def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:
@@ -783,3 +831,55 @@ def test_a_stream_without_an_answer_is_told_too(session: Session) -> None:
     assert len(told) == len(events) == 1
     assert log(session) == [("message", "user")]
     assert session.stats().usage.input_tokens == 4
+
+
+def _broken(status: str, *texts: str) -> dict[str, Any]:
+    """A response that its provider broke off after these texts."""
+    said = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "incomplete", "content": said}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "find", "arguments": '{"wh'}
+    error = {"code": "server_error", "message": "It broke."}
+    return {
+        **STREAMED["openai-responses"].whole,
+        "status": status,
+        "error": error,
+        "output": [message, call] if texts else [],
+    }
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_response_that_its_provider_broke_off_is_cut_off(status: str, session: Session) -> None:
+    """Its text alone is kept, and marked, as it is where it comes in pieces; its cost is noted."""
+    played = answers(_broken(status, "I look", " it")), answers(_broken(status))
+    with StreamServer(*played) as server, _openai(server) as client:
+        responses = openai.remember(client, session).responses
+
+        responses.create(model="gpt-5", input="Which gate?")
+        with pytest.warns(UserWarning, match=rf"not in the log: .*holds no answer \({status}: server_error\)"):
+            responses.create(model="gpt-5", input="Which seat?")
+
+    kept = [(one.text, one.metadata) for one in session.entries()]
+    assert kept == [("Which gate?", None), ("I look it", {"cut_off": True}), ("Which seat?", None)]
+    assert session.stats().usage.input_tokens == 40
+
+
+def test_a_response_that_was_broken_off_may_be_dropped(session: Session) -> None:
+    """`cut_off="drop"` keeps nothing of it, and says so; its cost is noted."""
+    with StreamServer(answers(_broken("failed", "I look"))) as server, _openai(server) as client:
+        responses = openai.remember(client, session, cut_off="drop").responses
+
+        with pytest.warns(UserWarning, match="not in the log: .*broke it off"):
+            responses.create(model="gpt-5", input="Which gate?")
+
+    assert log(session) == [("message", "user")]
+    assert session.stats().usage.input_tokens == 40
+
+
+def test_a_response_that_was_broken_off_is_marked_beside_others(session: Session) -> None:
+    """In a list, and with metadata of the caller's: it alone is marked."""
+    said = {"type": "message", "role": "user", "content": "And then?"}
+
+    session.add([_broken("failed", "I look"), said], metadata={"run": 7})
+
+    marked = [(one.text, one.metadata) for one in session.entries()]
+    assert marked == [("I look", {"run": 7, "cut_off": True}), ("And then?", {"run": 7})]

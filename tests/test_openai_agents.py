@@ -16,6 +16,7 @@ import pytest
 from openai_server import Play
 from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, InvalidEntry, Memory, StoreUnavailable
 from palimpsest.formats import find_format
+from palimpsest.integrations.streams import ready
 from sdks import load
 from streams import StreamServer, answers
 
@@ -225,6 +226,18 @@ async def test_a_call_without_its_result_is_held_back_until_it_comes(kind: str) 
     assert done.final_output == "Clear."
     assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", *["message"] * 3]
     assert not find_format("openai-responses").validate(model.calls[-1].input)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_call_that_was_erased_is_none_of_the_newest_items(kind: str) -> None:
+    """The others of its group are, however few items are wanted."""
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
+        await session.add_items([QUESTION, CALL, {**CALL, "id": "fc_2", "call_id": "erased"}])
+        await ready(chat.erase([(await listed(chat))[-1].id]))
+
+        newest = [await session.get_items(limit) for limit in (1, 2, 3)]
+
+    assert [[item.get("call_id") for item in items] for items in newest] == [["c1"], *[[None, "c1"]] * 2]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -26,6 +30,7 @@ from streams import StreamServer, answers
 pai = load("pydantic_ai")
 messages = load("pydantic_ai.messages")
 functions = load("pydantic_ai.models.function")
+capabilities = load("pydantic_ai.capabilities")
 adapter = load("palimpsest.integrations.pydantic_ai")
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +38,7 @@ pytestmark = pytest.mark.anyio
 KINDS = ["Session", "AsyncSession"]
 WAYS = ["run", "run_stream", "iter"]
 LONG = "the wind blows over the sea and the land " * 12
+DONE = [messages.TextPart("Clear.")]
 PICTURE = messages.BinaryContent(data=b"\x89PNG\r\n\x1a\n\xfb\xff", media_type="image/png")
 
 
@@ -263,6 +269,56 @@ async def test_what_was_redacted_later_has_no_signature() -> None:
     assert "c2lnbmVk" not in str(PydanticAI().render([Shown(altered)]))
 
 
+def _louder(history: list[Any]) -> list[Any]:
+    """The prompts written anew, and what tools returned told without its time."""
+    loud = {"user-prompt": lambda part: dataclasses.replace(part, content=part.content.upper())}
+    loud["tool-return"] = lambda part: messages.ToolReturnPart(part.tool_name, "short", part.tool_call_id)
+    same = lambda part: part  # noqa: E731
+    return [
+        dataclasses.replace(one, parts=[loud.get(part.part_kind, same)(part) for part in one.parts]) for one in history
+    ]
+
+
+PROCESSORS = {
+    "none": list,
+    "copies": copy.deepcopy,
+    "newest": lambda history: history[-2:],
+    "louder": _louder,
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", PROCESSORS)
+async def test_a_processor_of_histories_doubles_nothing(name: str, first: bool) -> None:
+    """Whether it copies messages, changes them, or leaves some out: what is said is in the log once, and whole.
+
+    The ids of calls may be used again.
+    """
+    made, _ = agent(
+        lambda history: looks("Oslo") if prompts(history) or len(told(history)) < 2 else messages.ModelResponse(DONE)
+    )
+
+    def told(history: list[Any]) -> list[Any]:
+        since = next(i for i in reversed(range(len(seen))) if seen[i] == "user-prompt")
+        return [kind for kind in seen[since:] if kind == "tool-return"]
+
+    seen = list[str]()
+
+    def noted(history: list[Any]) -> list[Any]:
+        seen.append(history[-1].parts[0].part_kind)
+        return PROCESSORS[name](history)
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        for question in ("How is Oslo?", "And now?"):
+            both = [capabilities.ProcessHistory(noted), adapter.SessionHistory(chat)]
+            await made.run(question, capabilities=both if first else both[::-1])
+        entries = await listed(chat)
+
+    once = ["message", "tool_call", "tool_result", "tool_call", "tool_result", "message"]
+    assert [entry.kind for entry in entries] == once * 2
+    assert [entry.text.lower() for entry in entries if entry.role == "user"] == ["how is oslo?", "and now?"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_budget_cuts_whole_interactions(kind: str) -> None:
     """However long the conversation is, what a run begins with fits, is whole, and moves seldom."""
@@ -391,6 +447,36 @@ async def test_a_run_that_is_cancelled_keeps_its_calls_and_what_it_has_said() ->
     assert left == [("message", "Hello."), ("message", "Hel")]
 
 
+async def test_a_run_that_is_cancelled_again_and_again_keeps_what_it_has_said(tmp_path: Path) -> None:
+    """So does a scope of anyio, at every `await`, and the store may be at something else just then."""
+    heard = asyncio.Event()
+
+    async def streamed(history: list[Any], _: Any) -> AsyncIterator[Any]:
+        yield "Hel"
+        yield "lo"
+        heard.set()
+        await asyncio.Event().wait()
+
+    made = pai.Agent(functions.FunctionModel(stream_function=streamed))
+
+    async with AsyncMemory.open(tmp_path / "log.db") as memory:
+        for number in range(5):
+            chat = memory.session(f"s{number}", max_tokens=4_000)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run, made, "run_stream", "Go.", chat)
+                await heard.wait()
+                busy = asyncio.create_task(memory.runner.run(time.sleep, 0.05))
+                await asyncio.sleep(0)
+                tasks.cancel_scope.cancel()
+            await busy
+            heard.clear()
+
+            assert [(entry.text, entry.role) for entry in await listed(chat)] == [
+                ("Go.", "user"),
+                ("Hello", "assistant"),
+            ]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: str) -> None:
     """A run without a prompt, with the results that were deferred, goes on where the calls were left."""
@@ -412,6 +498,51 @@ async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: s
 
     assert done.output == "Clear."
     assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"]
+    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", [("ask", "ask"), ("ask", "tell"), ("tell", "ask")])
+async def test_calls_of_one_response_wait_together(kind: str, names: tuple[str, str]) -> None:
+    """A run without a prompt is given them as the one response that they came in, and the results that are there."""
+    calls = [messages.ToolCallPart(name, {}, f"c{number}") for number, name in enumerate(names)]
+    made, given = agent(
+        lambda history: (
+            messages.ModelResponse([messages.TextPart("I do it."), *calls])
+            if prompts(history)
+            else looks_and_tells(history)
+        ),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+    made.tool_plain(lambda: "told", name="tell")
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        waiting = await run(made, "run", "May I?", chat)
+        approved = waiting.output.build_results(approve_all=True)
+        done = await run(made, "run", None, chat, deferred_tool_results=approved)
+        entries = await listed(chat)
+
+    assert done.output == "Clear."
+    assert sorted(one.call_id for one in entries if one.kind == "tool_result") == ["c0", "c1"]
+    assert kinds(given[1]) == [["user-prompt"], ["text", "tool-call", "tool-call"], ["tool-return", "tool-return"]]
+
+
+async def test_a_call_that_was_erased_waits_for_nothing() -> None:
+    """It is in no response of a run that goes on with the others of its group."""
+    calls = [messages.ToolCallPart("ask", {}, f"c{number}") for number in range(2)]
+    made, given = agent(
+        lambda history: messages.ModelResponse(calls) if prompts(history) else looks_and_tells(history),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+
+    async with opened("AsyncSession", max_tokens=4_000) as chat:
+        await run(made, "run", "May I?", chat)
+        await chat.erase([(await listed(chat))[-1].id])
+        approved = pai.DeferredToolResults(approvals={"c0": True})
+        await run(made, "run", None, chat, deferred_tool_results=approved)
+
     assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
 
 

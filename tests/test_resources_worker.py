@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from backend_reads import watched
@@ -375,10 +376,11 @@ async def test_a_stop_lets_the_session_under_way_be_done_and_gives_the_rest_back
     assert (report.compacted, other.compacted) == (1, 2)
 
 
-@pytest.mark.parametrize("how", ["grace", "cancel"])
+@pytest.mark.parametrize("how", ["grace", "cancel", "scope", "once"])
 async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: str) -> None:
-    """After the grace of a stop, and where the task is cancelled: nothing half done, and no lease in anybody's way."""
-    begun = asyncio.Event()
+    """After the grace of a stop, and where the task or its scope is cancelled: nothing half done, and no lease in
+    anybody's way."""
+    begun, scope = asyncio.Event(), anyio.CancelScope()
 
     async def hanging(prompt: str) -> str:
         begun.set()
@@ -388,11 +390,19 @@ async def test_what_takes_too_long_is_given_up_and_given_back(file: str, how: st
     async with opened(file) as resources:
         await fill(resources, "a", "b")
         worker = resources.worker(summarizer=hanging, counter=quarters)
-        running = asyncio.create_task(worker.run(grace=0.01))
+
+        async def run() -> Any:
+            with scope:
+                return await (worker.once() if how == "once" else worker.run(grace=0.01))
+
+        running = asyncio.create_task(run())
         await begun.wait()
         if how == "grace":
             worker.stop()
             assert (await running).compacted == 0
+        elif how in ("scope", "once"):
+            scope.cancel()
+            await running
         else:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):

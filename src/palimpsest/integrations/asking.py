@@ -64,12 +64,12 @@ NO_LISTS = (str, bytes, bytearray, memoryview, range)
 """Sequences that hold no messages, and no parts: one may have a billion numbers."""
 
 
-def listed(value: object, where: str) -> list[Any]:
-    """A list of messages. Raises ConfigError for what is none."""
+def listed(value: object, where: str, allowed: str = "a list of the messages that are new") -> list[Any]:
+    """A list of messages, or of what else is allowed. Raises ConfigError for what is none."""
     if value is None:
         return []
     if isinstance(value, (*NO_LISTS, Mapping)) or not hasattr(value, "__iter__"):
-        raise ConfigError(where, value, "a list of the messages that are new")
+        raise ConfigError(where, value, allowed)
     return list(value)
 
 
@@ -120,10 +120,26 @@ def system_of(texts: Sequence[str]) -> str | None:
     return "\n\n".join(texts) or None
 
 
+_TOOLS = "a list of tools' declarations"
+
+
+def with_tools_listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call's arguments with its tools in a list, for they are read twice: counted here, and sent by the client.
+
+    Raises ConfigError for what holds none.
+    """
+    config = given.get("config")
+    if given.get("tools") is not None:
+        given = {**given, "tools": listed(given["tools"], "tools", _TOOLS)}
+    if isinstance(config, Mapping) and config.get("tools") is not None:
+        given = {**given, "config": {**config, "tools": listed(config["tools"], "config.tools", _TOOLS)}}
+    return given
+
+
 def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
     """Tools as mappings, to be counted. Raises ConfigError for functions and the like, which a client might run."""
     found = list[Mapping[str, Any]]()
-    for i, tool in enumerate(value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()):
+    for i, tool in enumerate(listed(value, where, _TOOLS)):
         plain = tool if isinstance(tool, Mapping) else _dumped(tool)
         if plain is None:
             raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")

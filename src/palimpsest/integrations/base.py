@@ -10,14 +10,26 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import update_wrapper
+from copy import copy
+from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
-from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of
-from palimpsest.integrations.streams import AsyncEvents, AsyncHelper, Events, Helper, OpenAnswer, entered, ready
+from palimpsest.formats.received.broken import is_broken_off
+from palimpsest.formats.received.plain import plain
+from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
+from palimpsest.integrations.streams import (
+    AsyncEvents,
+    AsyncHelper,
+    Events,
+    Helper,
+    OpenAnswer,
+    entered,
+    ready,
+    surely_of,
+)
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.task_lock import TaskLock
@@ -74,7 +86,7 @@ class Remembered:
     """An object in front of a vendor's client, or of a part of it. What has nothing to do with asking a model is the
     client's own."""
 
-    __slots__ = ("_own_memory", "_own_path", "_own_target")
+    __slots__ = ("__weakref__", "_own_memory", "_own_path", "_own_target")
 
     def __init__(self, target: object, memory: _Memory, path: str) -> None:
         for name, value in (("_own_target", target), ("_own_memory", memory), ("_own_path", path)):
@@ -86,6 +98,9 @@ class Remembered:
     @property  # type: ignore[misc]  # so that it passes for what it stands before
     def __class__(self) -> type:
         return type(self._own_target)
+
+    def __copy__(self) -> Remembered:
+        return Remembered(copy(self._own_target), self._own_memory, self._own_path)
 
     def __dir__(self) -> list[str]:
         return dir(self._own_target)
@@ -202,11 +217,20 @@ class _Call:
         """Ask, and keep the answer."""
         async with AsyncExitStack() as stack:
             response = await ready(self._send(**await self._begun(stack)))
-            try:
-                await ready(self._session.add(response))
-            except InvalidEntry as fault:  # the caller is to have what was paid for
-                await self._unkept(response, fault)
+            keep = partial(self._keep, response)
+            await surely_of(self._session, keep, partial(keep, unless_last=True))
             return response
+
+    async def _keep(self, response: object, *, unless_last: bool = False) -> None:
+        """Add an answer, which was paid for: so it is kept for a caller that is cancelled, and where it cannot be, the
+        caller has it all the same."""
+        if self._cut_off == "drop" and is_broken_off(plain(response, "response")):
+            await self._unkept(response, InvalidEntry("response", 'its provider broke it off, and cut_off is "drop"'))
+            return
+        try:
+            await ready(self._session.add(response, unless_last=unless_last))
+        except InvalidEntry as fault:
+            await self._unkept(response, fault)
 
     async def opened(self) -> Any:
         """Ask, and return the answer as it comes. The turn lasts until that is over."""
@@ -227,6 +251,7 @@ class _Call:
         """Begin a turn, add what is new, and return the arguments to send. The turn ends with the stack."""
         session = self._session
         with quietly(session.redact):
+            self._given = with_tools_listed(self._given)
             asked = self._dialect.read(self._given)
         earlier = self._line.open
         if earlier is not None and earlier.is_own:

@@ -10,6 +10,7 @@ from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import answers, asks, is_assistant_side, pair_key
 from palimpsest.integrations.streams import ready
+from palimpsest.integrations.waiting import open_group
 
 try:
     from agents import SessionSettings, TResponseInputItem
@@ -65,13 +66,8 @@ class PalimpsestSession:
         items: list[TResponseInputItem] = context.messages
         if most is None:
             return items
-        waiting = await self._waiting(most) if context.pending and most > 0 else []
-        return _newest([*items, *waiting], max(most, 0))
-
-    async def _waiting(self, most: int) -> list[Any]:
-        """The newest items of the group at the end of the log that no context shows yet."""
-        entries = await ready(self._session.entries(last=most))
-        return find_format(_FORMAT).encode([entry for entry in entries if entry.group == entries[-1].group])
+        waiting = await open_group(self._session) if context.pending and most > 0 else []
+        return _newest([*items, *find_format(_FORMAT).encode(waiting)], max(most, 0))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items to the log, all or none. Where it ends with these very items, as when a run that failed is tried

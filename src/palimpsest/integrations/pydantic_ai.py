@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
@@ -9,7 +11,8 @@ from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
-from palimpsest.integrations.streams import ready
+from palimpsest.integrations.streams import ready, surely_of
+from palimpsest.integrations.waiting import open_group
 
 try:
     from pydantic_ai import AgentRunResult, RunContext
@@ -22,6 +25,39 @@ except ImportError as missing:
 FORMATS.register(PydanticAI.name, PydanticAI)
 
 FORMAT = cast("FormatName", PydanticAI.name)
+
+
+class _Known:
+    """What of a run's messages is in the log, or was before it.
+
+    A processor of histories may give copies of messages, or leave some out. So parts are told by their kind and time,
+    and by the call that they are about; and what a tool returned is kept as long as its call waits for it, once.
+    """
+
+    def __init__(self) -> None:
+        self._parts = Counter[tuple[object, ...]]()
+        self._waiting = set[str]()
+
+    def beside(self, messages: Sequence[ModelMessage]) -> Iterator[tuple[ModelMessage, list[Any]]]:
+        """Each message with the parts of it that are not known, as of when it is asked for."""
+        seen = Counter[tuple[object, ...]]()
+        for message in messages:
+            unknown = list[Any]()
+            for part in message.parts:
+                told, call = _told_by(message, part), _answered(part)
+                seen[told] += 1
+                if seen[told] > self._parts[told] and (call is None or call in self._waiting):
+                    unknown.append(part)
+            yield message, unknown
+
+    def add(self, message: ModelMessage, parts: Sequence[Any]) -> None:
+        """Know these parts of a message from now on."""
+        for part in parts:
+            self._parts[_told_by(message, part)] += 1
+            if part.part_kind == "tool-call":
+                self._waiting.add(part.tool_call_id)
+            elif (call := _answered(part)) is not None:
+                self._waiting.discard(call)
 
 
 @dataclass
@@ -44,7 +80,7 @@ class SessionHistory(AbstractCapability[Any]):
 
     session: Session | AsyncSession
     _messages: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False, repr=False)
-    _kept: dict[int, object] = field(default_factory=dict[int, object], init=False, repr=False)
+    _known: _Known = field(default_factory=_Known, init=False, repr=False)
     _batches: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +101,8 @@ class SessionHistory(AbstractCapability[Any]):
         """Begin with the context, unless a history was given."""
         if not ctx.messages:
             ctx.messages[:] = await self._history(waiting=ctx.prompt is None)
-        self._kept = {id(part): part for message in ctx.messages for part in message.parts}
+        for message in ctx.messages:
+            self._known.add(message, message.parts)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -84,16 +121,14 @@ class SessionHistory(AbstractCapability[Any]):
         try:
             return await handler()
         finally:
-            await self._keep(self._messages, ctx.run_id)
+            await surely_of(self.session, lambda: self._keep(self._messages, ctx.run_id))
 
     async def _history(self, *, waiting: bool) -> list[ModelMessage]:
         """The context, and behind it, if that is wanted, the calls that wait for their results."""
         context = await ready(self.session.context(format=FORMAT))
         dumps = context.messages
         if waiting and context.pending:
-            entries = await ready(self.session.entries(last=1))
-            group = await ready(self.session.entries(after=entries[-1].group - 1)) if entries else []
-            dumps = [*dumps, *find_format(FORMAT).encode(group)]
+            dumps = [*dumps, *find_format(FORMAT).encode(await open_group(self.session))]
         return ModelMessagesTypeAdapter.validate_python(dumps)
 
     async def _keep(self, messages: list[ModelMessage], run_id: str | None) -> None:
@@ -103,17 +138,31 @@ class SessionHistory(AbstractCapability[Any]):
         if not any(map(_is_to_be_kept, own)):
             return
         redact = self.session.redact
-        for message in own:
+        for message, unknown in self._known.beside(messages):
+            if message.run_id != run_id:
+                continue
             if isinstance(message, ModelResponse) and message.state == "suspended":
                 return
-            parts = [part for part in message.parts if id(part) not in self._kept and _is_said(message, part)]
+            parts = [part for part in unknown if _is_said(message, part)]
             if parts:
                 fresh = replace(cast("Any", message), parts=[_as_sent(part) for part in parts])
                 (dump,) = ModelMessagesTypeAdapter.dump_python([fresh], mode="json")
                 entries = find_format(FORMAT).decode([_prepared(dump, redact)], "messages")
                 await ready(self.session.add_entries(entries, key=f"{run_id} {self._batches}"))
                 self._batches += 1
-                self._kept |= {id(part): part for part in parts}
+                self._known.add(message, parts)
+
+
+def _told_by(message: ModelMessage, part: Any) -> tuple[object, ...]:
+    """What a part has in common with its copies, and with none that is said at another time."""
+    time = getattr(part, "timestamp", None) or message.timestamp
+    return part.part_kind, getattr(part, "tool_call_id", None), time
+
+
+def _answered(part: Any) -> str | None:
+    """The id of the call that a part of a request answers; None: it is none that does."""
+    answers = part.part_kind in ("tool-return", "retry-prompt") and part.tool_name is not None
+    return part.tool_call_id if answers else None
 
 
 def _is_to_be_kept(message: ModelMessage) -> bool:

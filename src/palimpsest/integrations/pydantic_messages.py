@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
@@ -37,9 +38,10 @@ class PydanticAI(OpenAIChat):
         return [entry for message in messages for entry in read_message(message)[0]]
 
     def encode(self, entries: Sequence[Entry]) -> list[Message]:
-        """Return entries as dumps of messages; nothing is repaired."""
-        data = ("context", "summary")
-        return [one for entry in entries for one in self.render([Shown(entry, data=entry.kind in data)])]
+        """Return entries as dumps of messages, those of one group together; nothing is repaired."""
+        groups = groupby(entries, lambda entry: entry.group or id(entry))
+        shown = [[Shown(entry, data=entry.kind in ("context", "summary")) for entry in group] for _, group in groups]
+        return [message for group in shown for message in self.render(group)]
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
         """Return one group: the model's responses with their calls, then results and what is only data in a request."""

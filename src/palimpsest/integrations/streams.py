@@ -9,11 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeVar
 
-from palimpsest import Answer
+from palimpsest import Answer, AsyncSession
 from palimpsest.errors import Closed, InvalidEntry, PalimpsestWarning
+from palimpsest.runtime.lasting import Start, surely
 from palimpsest.runtime.runner import drive
+
+T = TypeVar("T")
 
 
 async def ready(value: Any) -> Any:
@@ -26,6 +29,11 @@ async def entered(stack: AsyncExitStack, block: Any) -> Any:
     if hasattr(block, "__aenter__"):
         return await stack.enter_async_context(block)
     return stack.enter_context(block)
+
+
+async def surely_of(session: Any, start: Start[T], again: Start[T] | None = None) -> T:
+    """What a coroutine comes to that adds to a session, and is run to its end where its task is cancelled."""
+    return await (surely(start, again, session.redact) if isinstance(session, AsyncSession) else start())
 
 
 class OpenAnswer:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from palimpsest.resources.definition import Resource
 from palimpsest.resources.duties import DUTIES
 from palimpsest.resources.worked import Told, Worked, WorkReport
 from palimpsest.resources.workplace import Workplace
+from palimpsest.runtime.lasting import surely
 from palimpsest.runtime.logs import log_failure
 from palimpsest.sessions.memory import AsyncMemory
 
@@ -131,7 +133,7 @@ class Worker:
             stopped.cancel()
             if not working.done():
                 working.cancel()
-                await asyncio.wait({working})
+                await surely(partial(asyncio.wait, {working}))
         return None if working.cancelled() else working.result()
 
     async def _round(self, *, once: bool = False) -> PalimpsestError | None:

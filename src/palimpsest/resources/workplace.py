@@ -209,13 +209,15 @@ class Workplace:
                         return
                     held[0] = kept
 
+        async def give_back() -> None:
+            await _ended(renewing, over)
+            await _given_back(claims, held[0], msgspec.structs.replace(mine.claim, due=0))
+
         renewing = asyncio.create_task(renew())
         try:
             yield held
         except BaseException:
-            await _ended(renewing, over)
-            back = msgspec.structs.replace(mine.claim, due=0)
-            await self.memory.runner.surely(lambda: _given_back(claims, held[0], back))
+            await self.memory.runner.surely(give_back)
             raise
         finally:
             await _ended(renewing, over)

@@ -62,10 +62,12 @@ class Runner(Protocol):
         """Run a coroutine that waits for nothing but this runner, in one place: where `read` would, if it `reads`."""
         ...
 
-    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def surely(
+        self, start: Callable[[], Coroutine[Any, Any, T]], again: Callable[[], Coroutine[Any, Any, T]] | None = None
+    ) -> T:
         """Run a coroutine to its end, however often the caller is cancelled, who learns of that afterwards.
 
-        It may be started twice, so it does what does no harm when it is repeated.
+        It may be started twice, so it does what does no harm when it is repeated, or `again` is what is done then.
         """
         ...
 
@@ -154,7 +156,9 @@ class Inline:
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
         return await start()
 
-    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def surely(
+        self, start: Callable[[], Coroutine[Any, Any, T]], again: Callable[[], Coroutine[Any, Any, T]] | None = None
+    ) -> T:
         return await start()
 
     def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:

@@ -12,6 +12,7 @@ from threading import local
 from typing import Any, TypeVar
 
 from palimpsest.errors import Closed
+from palimpsest.runtime.lasting import Start, settled, surely
 from palimpsest.runtime.logs import Redact, log_failure, warn
 from palimpsest.runtime.runner import GIVEN_UP, GRACE, PATIENCE, STILL_USED, Job, Last, drive
 from palimpsest.runtime.task_lock import TaskLock, calls
@@ -69,7 +70,7 @@ class Threaded:
             result: T = await job.future
         except asyncio.CancelledError:
             if not job.withdraw():  # it has begun: cancelled or not, it is waited for
-                await _settled(job.over())
+                await settled(job.over())
             raise
         return result
 
@@ -86,19 +87,12 @@ class Threaded:
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         job = Call(function, arguments)
         self._writer.put(job)
-        await _settled(job.future)
+        await settled(job.future)
         result: T = job.future.result()
         return result
 
-    async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        task = asyncio.ensure_future(start())
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await _settled(task)
-            if task.cancelled():  # by a loop that is ending, which cancels every task that it knows
-                await _settled(asyncio.ensure_future(start()))
-            raise
+    async def surely(self, start: Start[T], again: Start[T] | None = None) -> T:
+        return await surely(start, again, self.redact)
 
     def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:
         if caller is not None:
@@ -182,17 +176,6 @@ class Threaded:
             return
         warn(STILL_USED, patience)
         doing.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-async def _settled(future: asyncio.Future[Any]) -> None:
-    """Return when the future is done, however often the caller is cancelled meanwhile."""
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
-    if not future.cancelled():
-        future.exception()  # seen: whoever was cancelled is told of that alone
 
 
 def _end_of(task: asyncio.Task[None], here: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:

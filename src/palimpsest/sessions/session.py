@@ -72,7 +72,7 @@ class AsyncSession:
         self._auto = LazyAutoCompaction(scope)
         self._appender = Appender(scope, OpenTurn(scope), self._auto)
         self._adding = Adding(scope, self._appender)
-        self._streaming = Streaming(self.add, self._adding.usage, self.redact)
+        self._streaming = Streaming(scope.runner, self.add, self._adding.usage, self.redact)
         self._turns = Turns(scope, self._appender, self._auto)
 
     def __repr__(self) -> str:
@@ -325,7 +325,8 @@ class AsyncSession:
         as mappings. Each is recognised by its shape. What may be anybody's, such as a role with text, is taken as
         `format` (default: the session's); with `format` all mappings are but whole responses. What a response says is
         kept, and no more of it is sent back than a request may hold. What it says of its cost is recorded, once, as
-        `record_usage` does; figures that cannot be lead to a warning.
+        `record_usage` does; figures that cannot be lead to a warning. Of a response that its provider broke off, as a
+        `status` of "failed" or "cancelled" says, the text is kept, and the metadata of its entry says `cut_off`.
 
         Raises InvalidEntry, and stores nothing, naming the place of what is malformed or nobody knows, and of a message
         of the user, the system or the developer that says nothing. With `key` the batch is idempotent, since its ids

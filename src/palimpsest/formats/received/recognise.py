@@ -11,6 +11,7 @@ from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
 from palimpsest.formats import Message
+from palimpsest.formats.received.broken import is_broken_off, what_came
 from palimpsest.formats.received.frameworks import framework_of
 from palimpsest.formats.received.plain import is_model, plain
 from palimpsest.formats.received.shapes import (
@@ -69,8 +70,9 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
         if pieces and is_piece and last is not None and last.format == own and joined(last.messages[-1], messages[0]):
             continue
         pieces = is_piece
-        if last is None or last.format != own:
-            found.runs.append(last := Run(own, [], []))
+        cut_off = is_broken_off(item)
+        if last is None or (last.format, last.cut_off) != (own, cut_off):
+            found.runs.append(last := Run(own, [], [], cut_off))
         last.messages.extend(messages)
         last.places.extend([i] * len(messages))
     for run in found.runs:
@@ -145,7 +147,7 @@ def _named(value: object) -> str:
 
 def _unpacked(item: Message, format: str, shape: str, place: str) -> list[Message]:
     if format == RESPONSES:
-        return _items(item, place)
+        return [what_came(item, place)] if is_broken_off(item) else _items(item, place)
     choices = {CHAT: "choices", GEMINI: "candidates"}[format]
     choice = item if shape == "choice" else _only(item, choices, place)
     around = _kept(item if shape == "response" else {}, _BESIDE)

@@ -17,11 +17,13 @@ class Reported(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Messages in a row of one format, and for each which of those that were given it came from."""
+    """Messages in a row of one format, and for each which of those that were given it came from. `cut_off` says that
+    they are the text of an answer that its provider broke off."""
 
     format: str
     messages: list[dict[str, Any]]
     places: list[int]
+    cut_off: bool = False
 
 
 class Received(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from palimpsest.errors import ConfigError
@@ -11,6 +12,8 @@ from palimpsest.formats.received import answer_stream
 from palimpsest.log.entry import Entry
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.logs import Redact
+from palimpsest.runtime.runner import Runner
+from palimpsest.sessions.adding.marking import MARK
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.adding.verbs import checked_key
 
@@ -22,9 +25,6 @@ CutOff: TypeAlias = Literal["keep", "drop"]
 
 Add: TypeAlias = Callable[..., Awaitable[tuple[Entry, ...]]]
 """The session's verb that adds, which lets no error out that quotes what is private."""
-
-MARK = "cut_off"
-"""The key of an entry's metadata, true where the answer was cut off."""
 
 
 class Answer:
@@ -57,8 +57,8 @@ class Answer:
 class Streaming:
     """The streamed answers of one session."""
 
-    def __init__(self, add: Add, usage: UsageRecorder, redact: Redact | None) -> None:
-        self._add, self._usage, self._redact = add, usage, redact
+    def __init__(self, runner: Runner, add: Add, usage: UsageRecorder, redact: Redact | None) -> None:
+        self._runner, self._add, self._usage, self._redact = runner, add, usage, redact
 
     def stream(
         self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
@@ -75,30 +75,41 @@ class Streaming:
         try:
             yield answer
         except BaseException:
-            answer.entries = await self._quietly_stored(stream, cut_off, key, metadata)
+            await self._kept(answer, stream, cut_off, key, metadata)
             raise
-        answer.entries = await self._quietly_stored(stream, cut_off, key, metadata)
+        await self._kept(answer, stream, cut_off, key, metadata)
 
-    async def _quietly_stored(
-        self, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
-    ) -> tuple[Entry, ...]:
+    async def _kept(
+        self, answer: Answer, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
+    ) -> None:
+        """Store what has arrived even for a task that is cancelled: nobody can have it come once more."""
+
+        async def store(*, again: bool = False) -> None:
+            answer.entries = await self._stored(stream, cut_off, key, metadata, unless_last=again and key is None)
+
         with quietly(self._redact):
-            return await self._stored(stream, cut_off, key, metadata)
+            await self._runner.surely(store, partial(store, again=True))
 
     async def _stored(
-        self, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
+        self,
+        stream: AnswerStream,
+        cut_off: CutOff,
+        key: str | None,
+        metadata: dict[str, Any] | None,
+        *,
+        unless_last: bool,
     ) -> tuple[Entry, ...]:
         """Store what has arrived, and note what it cost."""
         whole = stream.whole()
         if whole is None:
             return ()
         if stream.is_complete:
-            return await self._add(whole, key=key, metadata=metadata)
+            return await self._add(whole, key=key, metadata=metadata, unless_last=unless_last)
         part = stream.part() if cut_off == "keep" else None
         entries: tuple[Entry, ...] = ()
         if part is not None:
             marked = {**(metadata or {}), MARK: True}
-            entries = await self._add(part, format=stream.format, key=key, metadata=marked)
+            entries = await self._add(part, format=stream.format, key=key, metadata=marked, unless_last=unless_last)
         usage = stream.usage()
         if usage is not None:
             await self._usage.of_answers([usage])

@@ -9,8 +9,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-import msgspec
-
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Format, find_format
 from palimpsest.formats.common import canonical
@@ -20,6 +18,7 @@ from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, digest, new_ids
 from palimpsest.log.late import dumps
 from palimpsest.sessions.adding.appender import Appender
+from palimpsest.sessions.adding.marking import annotated, as_cut_off
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.paging import newest_active
 from palimpsest.sessions.scope import SessionScope
@@ -218,7 +217,7 @@ class Adding:
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
-            entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
+            entries = [annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
         return entries, usages
@@ -301,7 +300,8 @@ def _is_blank(content: object) -> bool:
 def _of_run(run: Run, blank: bool) -> list[Entry]:
     """The entries of messages of one format. Raises InvalidEntry naming which of those that were given is malformed."""
     try:
-        return _of_messages(find_format(run.format), run.messages, blank)
+        entries = _of_messages(find_format(run.format), run.messages, blank)
+        return list(map(as_cut_off, entries)) if run.cut_off else entries
     except InvalidEntry as fault:
         place, found, rest = fault.where.removeprefix("messages[").partition("]")
         if not found or not place.isdecimal():
@@ -323,11 +323,6 @@ def checked_key(key: str | None) -> str | None:
     if key is not None and (reason := unfit(key)) is not None:
         raise InvalidEntry("key", reason)
     return key
-
-
-def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
-    status = statuses.get(entry.call_id or "", entry.status) if entry.kind == "tool_result" else None
-    return msgspec.structs.replace(entry, status=status, metadata=metadata)
 
 
 def takes_long(value: object) -> bool:
