@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commands import CHAT
+from exports_chatgpt import archive, simple
 from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.formats import find_format
 from sdks import load
@@ -247,6 +248,23 @@ def test_a_file_is_decoded_as_its_first_bytes_say(memory: Memory, encoding: str,
 
     assert report.refused == ()
     assert [entry.text for entry in memory.session("talk").entries()] == [one["content"] for one in said]
+
+
+def test_no_line_is_of_another_encoding_than_the_file(memory: Memory) -> None:
+    """A shell that appends UTF-16 to UTF-8 makes lines that are nothing: none of them is guessed at."""
+    first, second = (json.dumps(one) for one in CHAT[:2])
+
+    report = memory.import_file(io.BytesIO(f"{first}\n".encode() + second.encode("utf-16-be")), session_id="talk")
+
+    assert [entry.text for entry in memory.session("talk").entries()] == [CHAT[0]["content"]]
+    assert [one.place for one in report.refused] == ["2"]
+
+
+def test_an_archive_may_hold_another_encoding(memory: Memory) -> None:
+    """What is in it is decoded as a file beside it would be."""
+    body = json.dumps([simple("a").done()]).encode("utf-16")
+
+    assert memory.import_file(io.BytesIO(archive(body))).sessions["a"].added == 4
 
 
 def test_a_file_that_is_not_as_its_first_bytes_say_is_told_by_name(memory: Memory) -> None:

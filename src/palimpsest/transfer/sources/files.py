@@ -228,7 +228,7 @@ class SourceFile:
             raise ImportFailed(
                 self.name or "the file", f"is compressed with {packed}: unpack it, and import what was in it"
             )
-        if (encoding := encoding_of(head[:LOOKED_AT])) is not None:
+        if (encoding := encoding_of(self.stream.ahead(LOOKED_AT))) is not None:
             self.size = None  # what is read is not as long as the file
             self.stream = Ahead(Recoded(self.stream, encoding, self.name or "the file"))
 
