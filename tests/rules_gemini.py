@@ -27,6 +27,11 @@ def held(part: Content) -> dict[str, Any]:
     return {camel(key): value for key, value in part.items() if camel(key) in KINDS and value is not None}
 
 
+def signature(part: Content) -> str | None:
+    """The signature that came with the part: a stream ends with one on an empty text (guide "Thought signatures")."""
+    return next((value for key, value in part.items() if camel(key) == "thoughtSignature"), None)
+
+
 def faults(contents: Sequence[Content]) -> list[str]:
     """Return every rule of Gemini's contents that these break."""
     found: list[str] = []
@@ -39,13 +44,16 @@ def faults(contents: Sequence[Content]) -> list[str]:
         if i and content["role"] == contents[i - 1]["role"]:
             found.append(f"{i}: two contents of one role in a row")
         parts = [held(part) for part in content["parts"]]
-        if not parts or any(len(part) != 1 or part.get("text") == "" for part in parts):
+        unsigned = [held(part) for part in content["parts"] if not signature(part)]
+        if not parts or any(len(part) != 1 for part in parts) or {"text": ""} in unsigned:
             found.append(f"{i}: no parts, an empty part, or a part of two kinds")
         calls = [part["functionCall"] for part in parts if "functionCall" in part]
         results = [part["functionResponse"] for part in parts[: len(waiting)] if "functionResponse" in part]
         late = sum("functionResponse" in part for part in parts[len(waiting) :])
         if [(call["name"], call.get("id")) for call in waiting] != [(one["name"], one.get("id")) for one in results]:
             found.append(f"{i}: does not begin with the results of the calls before it, in their order")
+        if calls and not any(map(signature, [part for part in content["parts"] if "functionCall" in held(part)][:1])):
+            found.append(f"{i}: the first call without a signature, which Gemini 3 refuses")
         if late:
             found.append(f"{i}: results that nobody asked for")
         if (calls and content["role"] != "model") or (results and content["role"] != "user"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from palimpsest import Context, Memory, Session
-from palimpsest.formats import find_format
+from palimpsest.formats import Shown, find_format
 from providers import FORMATS, PROVIDERS, SPOKEN
 
 Messages = list[dict[str, Any]]
@@ -200,6 +201,27 @@ def test_a_name_stays_what_it_was_when_others_come(session: Session, format: str
 
         assert now[: len(before)] == before
         before = now
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_id_costs_no_more_however_often_it_comes(memory: Memory, format: str) -> None:
+    """Some servers number the calls of each answer from the beginning: each is told apart in the same few steps."""
+    fmt, taken = find_format(format), list[int]()
+    for ids in (["call_0"] * 200, [f"call_{number}" for number in range(200)]):
+        session = memory.session(ids[-1])
+        session.add([message for id in ids for message in answered("look", id)], format="anthropic")
+        shown = [Shown(entry=entry) for entry in session.entries()]
+        groups = [list(group) for _, group in itertools.groupby(shown, key=lambda one: one.entry.group)]
+        messages = [message for group in groups for message in fmt.render(group)]
+        steps = list[str]()
+        sys.setprofile(lambda _, what, __, note=steps.append: note(what))
+        try:
+            fmt.join(None, messages)
+        finally:
+            sys.setprofile(None)
+        taken.append(len(steps))
+
+    assert taken[0] <= 2 * taken[1]
 
 
 def test_speakers_names_fit_and_stay_apart(session: Session) -> None:

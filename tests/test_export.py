@@ -153,7 +153,45 @@ def test_a_pin_that_has_expired_behind_the_window_is_no_damage(memory: Memory, c
     assert copy.context().messages == session.context().messages
 
 
-STEPS = ["add", "add", "context", "hide", "show", "pin", "rewind", "erase", "summarise", "evict", "restore", "replace"]
+def test_an_entry_that_was_hidden_before_the_window_is_no_damage(memory: Memory) -> None:
+    """What a cut knows of what is hidden moves on with its start, so that its export is taken back."""
+    session = memory.session("s", counter=quarters, max_tokens=200)
+    for number in range(3):
+        session.add_user_message(f"question {number}")
+        session.add_assistant_message("answer")
+    session.hide(3)
+    assert session.context().report.left_out
+    for number in range(20):
+        session.add_user_message(f"later question {number}")
+        session.add_assistant_message("answer " * 10)
+        session.context()
+    cut = session.export()["head"]["views"]["main"]
+    assert cut["start"] > 3
+    assert "skipped" not in cut
+
+    memory.import_session(session.export(), session_id="copy")
+
+    assert memory.session("copy", counter=quarters, max_tokens=200).context().messages == session.context().messages
+
+
+def test_what_a_cut_of_an_earlier_version_says_of_hidden_entries_is_no_damage(memory: Memory) -> None:
+    """Its start had moved on, and what is hidden before that was in it still: such an export is taken back."""
+    session = cut_session(memory)
+    data = json.loads(json.dumps(session.export()))
+    assert data["head"]["views"]["main"]["start"] > 4
+    data["head"]["views"]["main"]["skipped"] = [[3, 4]]
+
+    memory.import_session(data, session_id="copy")
+
+    copy = memory.session("copy", max_tokens=200, counter=quarters)
+    assert copy.verify().ok
+    assert copy.context().messages == session.context().messages
+
+
+STEPS = [
+    *("add", "add", "talk", "context", "hide", "show", "pin"),
+    *("rewind", "erase", "summarise", "evict", "restore", "replace"),
+]
 
 
 def step(session: Session, how: str, dice: random.Random) -> None:
@@ -163,6 +201,11 @@ def step(session: Session, how: str, dice: random.Random) -> None:
         match how:
             case "add":
                 session.add(turn(str(len(there))))
+            case "talk":
+                for _ in range(4):
+                    session.add_user_message("question " * dice.randint(1, 20))
+                    session.add_assistant_message("answer " * dice.randint(1, 20))
+                    session.context()
             case "context":
                 session.context()
             case "hide" | "pin" if active:
@@ -183,10 +226,11 @@ def step(session: Session, how: str, dice: random.Random) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, clock: FakeClock) -> None:
-    """At any moment of its life, of a branch, too; and what is taken back exports the same."""
+    """At any moment of its life, of a branch, too; what is taken back exports the same, and gives the same context."""
     dice = random.Random(seed)
+    limits: dict[str, Any] = {"max_tokens": dice.choice([200, 4_000]), "counter": quarters}
     with Memory.open("memory://", clock=clock) as memory:
-        session = memory.session("s", max_tokens=dice.choice([200, 4_000]), counter=quarters)
+        session = memory.session("s", **limits)
         session.add(turn("first"))
         for number in range(40):
             step(session, dice.choice(STEPS), dice)
@@ -196,9 +240,12 @@ def test_whatever_was_done_to_a_session_its_export_is_taken_back(seed: int, cloc
             memory.import_session(data, session_id="copy", on_conflict="replace")
             memory.delete_session("copy")
             memory.import_session(data, session_id="copy")
-            again = json.loads(json.dumps(memory.session("copy").export()))
+            copy = memory.session("copy", **limits)
+            again = json.loads(json.dumps(copy.export()))
             assert without_time(again) | {"session_id": ""} == without_time(data) | {"session_id": ""}
-            assert memory.session("copy").verify().ok
+            assert copy.verify().ok
+            if number % 5 == 0:  # a context may cut
+                assert copy.context().messages == session.context().messages
 
 
 def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp_path: Path) -> None:

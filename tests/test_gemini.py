@@ -228,7 +228,9 @@ def test_results_answer_in_the_order_of_their_calls() -> None:
     """Parallel calls are answered by as many results in their order, with their names and ids, before other parts."""
     contents = [
         user("go"),
-        model("wait", call("a", id="1"), call("b", id="2"), call("a", id="3"), call("c")),
+        model(
+            "wait", {**call("a", id="1"), "thought_signature": "QQ=="}, call("b", id="2"), call("a", id="3"), call("c")
+        ),
         user(
             "meanwhile",
             *(result("c", "C"), result("b", "B", id="2"), result("a", "A2", id="3"), result("a", "A1", id="1")),
@@ -260,11 +262,46 @@ def test_signatures_stay_with_their_parts() -> None:
     assert ctx.report.adapted == ()
 
 
-def test_a_call_of_gemini_without_signature_is_sent_without() -> None:
-    """Where Gemini itself gave none, none is made up."""
-    contents = [user("go"), model(call()), user(result())]
+@pytest.mark.parametrize("thought", [{}, {"thought": True}])
+def test_a_signature_on_an_empty_text_is_sent(thought: dict[str, bool]) -> None:
+    """A stream ends with such a part: it goes back as it came, beside what was said or called."""
+    signed = {"text": "", **thought, "thoughtSignature": "QQ=="}
+    asked = model({**call(), "thought_signature": "Qg=="}, signed)
+    contents = [user("hi"), model("hello", signed), user("again"), asked, user(result())]
 
-    assert shown(contents).messages == contents
+    ctx = shown(contents)
+
+    assert ctx.messages == contents
+    assert judged(ctx) == []
+
+
+def test_an_unsigned_first_call_is_marked_whoever_made_it() -> None:
+    """An older Gemini signs none, and a signed one may be erased: Gemini 3 refuses the first of a step without."""
+    signed = {**call("b"), "thought_signature": "QQ=="}
+    contents = [
+        *(user("go"), model(call("a"), call("b")), user(result("a"), result("b"))),
+        *(user("on"), model(signed, call("c"), call("d")), user(result("b"), result("c"), result("d"))),
+    ]
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add(contents)
+        session.erase([entry.id for entry in session.entries() if entry.native and entry.native.call])
+
+        ctx = session.context()
+
+    assert ctx.messages == [
+        *(user("go"), model({**call("a"), "thought_signature": UNSIGNED}, call("b"))),
+        *(user(result("a"), result("b"), "on"), model({**call("c"), "thought_signature": UNSIGNED}, call("d"))),
+        user(result("c"), result("d")),
+    ]
+    assert judged(ctx) == []
+
+
+def test_what_marks_an_unsigned_call_is_counted() -> None:
+    """It is a text as long as some calls are; what Gemini signed costs nothing of that."""
+    unsigned, signed = FORMAT.decode([model(call("a"), {**call("a"), "thought_signature": "QQ=="})])
+
+    assert FORMAT.overhead(unsigned) == FORMAT.overhead(signed) + UNSIGNED_TOKENS
 
 
 def test_the_first_call_of_another_model_is_marked_as_unsigned() -> None:

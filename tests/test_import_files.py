@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import signal
@@ -210,3 +211,31 @@ def test_a_packed_file_is_named_as_such(memory: Memory, tmp_path: Path, what: st
     path.write_bytes(PACKS[what](b"[]"))
     with open(path, "rb") as file, pytest.raises(ImportFailed, match=rf"conversations.*compressed with {what}: unpack"):
         memory.import_file(file if stream else path)
+
+
+def test_an_import_counts_what_was_rewound_as_added(memory: Memory) -> None:
+    """An export has it, and so has the session then; at the second time all of it is there."""
+    with Memory.open("memory://") as other:
+        session = other.session("talk")
+        for text in ("one", "two", "three", "four"):
+            session.add_user_message(text)
+        session.rewind(2)
+        session.erase([1])
+        body = json.dumps(session.export()).encode()
+
+    counts = [memory.import_file(io.BytesIO(body)).sessions["talk"] for _ in range(2)]
+
+    assert [(one.added, one.already_there) for one in counts] == [(3, 0), (0, 3)]
+
+
+def test_an_export_without_entries_is_a_session_without_entries(memory: Memory) -> None:
+    """Whether it has an empty list of them or none."""
+    with Memory.open("memory://") as other:
+        session = other.session("talk")
+        session.describe(title="Nothing yet")
+        data = session.export()
+
+    report = memory.import_file(io.BytesIO(json.dumps({**data, "entries": None}).encode()))
+
+    assert (report.sessions["talk"].added, report.sessions["talk"].already_there) == (0, 0)
+    assert memory.session("talk").info().title == "Nothing yet"

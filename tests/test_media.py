@@ -8,13 +8,14 @@ import struct
 import wave
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest import Entry, Image, Memory
+from palimpsest import Entry, File, Image, Memory
 from palimpsest.tokens.media import (
     audio_seconds,
     audio_tokens,
@@ -267,3 +268,72 @@ def test_old_pictures_that_tools_gave_become_notes(format: str) -> None:
         assert context.report.masked
         assert str(context.messages).count("base64") == 1
         assert session.entry(context.report.masked[0]).content == (Image(source=shot),)
+
+
+UPLOADED = "https://generativelanguage.googleapis.com/v1beta/files/x"
+
+
+@pytest.mark.parametrize(
+    ("format", "message"),
+    [
+        (
+            "anthropic",
+            {"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "file_1"}}]},
+        ),
+        ("gemini", {"role": "user", "parts": [{"file_data": {"file_uri": UPLOADED, "mime_type": "image/png"}}]}),
+        ("openai-responses", {"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}),
+    ],
+)
+def test_a_picture_that_only_the_provider_has_costs_the_most(format: str, message: dict[str, Any]) -> None:
+    """Known by the id of a file, its size cannot be seen: it is counted as large as one can be, and nothing is said."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_tokens=100_000, format=format, model="gpt-4o")
+        session.add(message)
+        context = session.context()
+
+    assert context.tokens >= image_tokens(find_model("gpt-4o"), None, None)
+    assert context.report.warnings == ()
+
+
+DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("openai", {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}),
+    "responses": (
+        "openai-responses",
+        {"role": "user", "content": [{"type": "input_file", "file_url": "https://a/b.pdf"}]},
+    ),
+    "anthropic, by address": (
+        "anthropic",
+        {"role": "user", "content": [{"type": "document", "source": {"type": "url", "url": "https://a/b.pdf"}}]},
+    ),
+    "anthropic, by id": (
+        "anthropic",
+        {"role": "user", "content": [{"type": "document", "source": {"type": "file", "file_id": "file_1"}}]},
+    ),
+    "gemini": ("gemini", {"role": "user", "parts": [{"file_data": {"file_uri": UPLOADED, "mime_type": "video/mp4"}}]}),
+}
+
+
+@pytest.mark.parametrize(("format", "message"), DOCUMENTS.values(), ids=DOCUMENTS)
+def test_a_document_that_only_the_provider_has_is_named(format: str, message: dict[str, Any]) -> None:
+    """Its length cannot be seen, and one may be as long as any: the report says that it is not counted."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_tokens=100_000, format=format)
+        session.add_user_message("what is in it?")
+        session.add([message, message])
+        elsewhere = "anthropic" if format != "anthropic" else "openai"
+
+        (warning,) = session.context().report.warnings
+
+        assert warning.startswith("entries 2 to 3 hold documents")
+        assert session.context(format=elsewhere).report.warnings == ()  # there it is a line of text
+
+
+def test_a_document_whose_bytes_are_there_is_counted() -> None:
+    """Nothing is said of it."""
+    pdf = "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.4 <</Type/Page>>").decode()
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_tokens=100_000)
+        session.add_user_message([File(data=pdf)])
+
+        assert session.context().tokens >= file_tokens(0, pages=1)
+        assert session.context().report.warnings == ()

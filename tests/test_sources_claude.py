@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -14,6 +15,7 @@ from exports_chatgpt import archive
 from exports_claude import BEGAN, Talk, simple, text, with_tools, written
 from palimpsest import Image, Memory, Opaque, Reasoning, Text
 from palimpsest.formats import find_format
+from palimpsest.testing import FakeClock
 
 
 def stream(body: bytes) -> io.BytesIO:
@@ -38,6 +40,20 @@ def test_conversations_become_sessions_with_their_texts_and_times(memory: Memory
     began = round(BEGAN.timestamp() * 1_000_000)
     assert [entry.at - began for entry in entries] == [0, 1_000_000, 2_000_000, 3_000_000]
     assert entries[0].metadata["claude"]["conversation"] == {"id": "a", "title": "A talk"}
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "1960-05-01T12:00:00Z", "1970-01-01T00:00:00Z"])
+def test_a_message_of_a_time_that_no_entry_has_loses_it(memory: Memory, clock: FakeClock, time: str) -> None:
+    """Some programs write the year 1 where they know of none: the message is taken, and is of when it came in."""
+    talk = simple("a").done()
+    talk["chat_messages"][0]["created_at"] = time
+
+    report = memory.import_file(stream(json.dumps([talk]).encode()))
+
+    entries = memory.session("a").entries()
+    assert report.refused == ()
+    assert entries[0].at == clock()
+    assert entries[1].at == round((BEGAN + timedelta(seconds=1)).timestamp() * 1_000_000)
 
 
 def test_blocks_become_entries_in_their_order(memory: Memory) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commands import CHAT
+from exports_chatgpt import archive, simple
 from palimpsest import ConfigError, ImportFailed, Memory
 from palimpsest.formats import find_format
 from sdks import load
@@ -154,8 +155,18 @@ def test_two_formats_in_one_file_are_refused_with_the_evidence(memory: Memory) -
             "gemini",
             ["Be brief.", "What is there?"],
         ),
+        (
+            {"contents": gemini_contents()[:1], "config": {"system_instruction": "Be brief."}},
+            "gemini",
+            ["Be brief.", "What is there?"],
+        ),
+        (
+            {"contents": gemini_contents()[:1], "config": {"systemInstruction": {"parts": [{"text": "Be brief."}]}}},
+            "gemini",
+            ["Be brief.", "What is there?"],
+        ),
     ],
-    ids=["anthropic", "blocks", "responses text", "responses", "gemini"],
+    ids=["anthropic", "blocks", "responses text", "responses", "gemini", "gemini's client", "gemini, dumped"],
 )
 def test_requests_bring_what_the_system_says(memory: Memory, request_: Any, format: str, texts: list[str]) -> None:
     """A request's system prompt is a system message before its messages, whichever provider's words it uses."""
@@ -167,6 +178,34 @@ def test_requests_bring_what_the_system_says(memory: Memory, request_: Any, form
     assert entries[0].role == "system"
     assert [entry.text for entry in entries] == texts
     assert report.sessions["talk"].added == 0
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "openai-responses"])
+def test_what_is_written_for_a_provider_is_taken_back_with_what_the_system_says(memory: Memory, format: str) -> None:
+    """An export in a provider's format has it where the provider's client wants it, and nothing is left out."""
+    with Memory.open("memory://") as other:
+        session = other.session("talk", format=format)
+        session.add_system_message("Be brief.")
+        session.add_user_message("hi")
+        written = io.BytesIO()
+        session.export_to(written, format=format)
+
+    report = memory.import_file(io.BytesIO(written.getvalue()), session_id="talk")
+
+    assert [(entry.role, entry.text) for entry in memory.session("talk").entries()] == [
+        ("system", "Be brief."),
+        ("user", "hi"),
+    ]
+    assert report.left_out == {}
+
+
+def test_settings_beside_what_the_system_says_are_counted(memory: Memory) -> None:
+    """A request of Gemini's client keeps both in one place: what else stands there is a setting, as in the others."""
+    config = {"system_instruction": "Be brief.", "temperature": 0.5, "tools": []}
+
+    report = taken(memory, {"contents": gemini_contents()[:1], "config": config, "model": "m"})
+
+    assert report.left_out == {"settings beside the messages, such as model and tools": 2}
 
 
 def test_objects_name_their_sessions_and_settings_are_counted(memory: Memory) -> None:
@@ -195,6 +234,47 @@ def test_exports_stand_among_messages(memory: Memory) -> None:
         assert (mixed.source, alone.source) == ("messages", "palimpsest")
         assert (mixed.sessions["mixed"].added, alone.sessions["exported"].added) == (5, 4)
         assert other.session("exported").export()["entries"] == export["entries"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be", "utf-8-sig"])
+@pytest.mark.parametrize("shape", ["lines", "list"])
+def test_a_file_is_decoded_as_its_first_bytes_say(memory: Memory, encoding: str, shape: str) -> None:
+    """All of it, whether it is lines or one list: a shell of Windows writes UTF-16 where it is told nothing."""
+    said = [{"role": "user", "content": f"Grüße {number} \N{GRINNING FACE}"} for number in range(3_000)]
+    texts = [json.dumps(one, ensure_ascii=False) for one in said]
+    body = "".join(f"{text}\n" for text in texts) if shape == "lines" else f"[{', '.join(texts)}]"
+
+    report = memory.import_file(io.BytesIO(body.encode(encoding)), session_id="talk")
+
+    assert report.refused == ()
+    assert [entry.text for entry in memory.session("talk").entries()] == [one["content"] for one in said]
+
+
+def test_no_line_is_of_another_encoding_than_the_file(memory: Memory) -> None:
+    """A shell that appends UTF-16 to UTF-8 makes lines that are nothing: none of them is guessed at."""
+    first, second = (json.dumps(one) for one in CHAT[:2])
+
+    report = memory.import_file(io.BytesIO(f"{first}\n".encode() + second.encode("utf-16-be")), session_id="talk")
+
+    assert [entry.text for entry in memory.session("talk").entries()] == [CHAT[0]["content"]]
+    assert [one.place for one in report.refused] == ["2"]
+
+
+def test_an_archive_may_hold_another_encoding(memory: Memory) -> None:
+    """What is in it is decoded as a file beside it would be."""
+    body = json.dumps([simple("a").done()]).encode("utf-16")
+
+    assert memory.import_file(io.BytesIO(archive(body))).sessions["a"].added == 4
+
+
+def test_a_file_that_is_not_as_its_first_bytes_say_is_told_by_name(memory: Memory) -> None:
+    """What comes before is taken, and the report names the encoding."""
+    body = "".join(json.dumps(one) + "\n" for one in CHAT).encode("utf-16") + b"\x00\xd8\x41"
+
+    report = memory.import_file(io.BytesIO(body), session_id="talk")
+
+    assert len(memory.session("talk").entries()) == 4
+    assert "is no UTF-16" in report.refused[0].reason
 
 
 @pytest.mark.parametrize(

@@ -539,3 +539,30 @@ def test_choices_of_null_are_none() -> None:
             answer.feed({**chunk, "choices": None, "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
         assert chat.entries()[0].text == "Hi"
         assert chat.stats().usage.input_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [("A", "f", '{"a": 1}'), ("B", "g", '{"b": 2}')],
+        [("A", "f", '{"a"'), (None, None, ": 1}"), ("B", "g", ""), ("", None, '{"b"'), (None, None, ": 2}")],
+        [("A", "f", ""), ("A", None, '{"a": 1}'), ("B", "g", '{"b"'), ("B", "g", ": 2}")],
+        [("A", "f", '{"a"'), ("other", None, ": 1}"), ("B", "g", '{"b"'), ("another", "", ": 2}")],
+    ],
+    ids=["whole", "in pieces", "with the id in each", "with an id of each"],
+)
+def test_calls_of_one_index_are_told_by_their_ids(pieces: list[tuple[str | None, str | None, str]]) -> None:
+    """Some services number all calls 0: one that brings another id, and a name, is another, and what follows is its."""
+    calls = [
+        {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for id, name, arguments in pieces
+    ]
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s")
+        with chat.stream() as answer:
+            for delta in (*({"tool_calls": [call]} for call in calls), {}):
+                choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "tool_calls"}
+                answer.feed({"object": "chat.completion.chunk", "choices": [choice]})
+
+        found = [(entry.call_id, entry.name, entry.text) for entry in chat.entries()]
+        assert found == [("A", "f", '{"a": 1}'), ("B", "g", '{"b": 2}')]

@@ -14,9 +14,11 @@ from palimpsest.context.groups import CostedEntry, Group
 from palimpsest.context.rendering import rendered
 from palimpsest.context.window import Window
 from palimpsest.formats import Adapted, Format
+from palimpsest.formats.common import is_own
 from palimpsest.log import spans
 from palimpsest.log.head import Cut, Head
 from palimpsest.log.summary import Summary
+from palimpsest.tokens.media import is_unsized
 
 
 class Parts(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
@@ -117,6 +119,13 @@ def report_of(
     adapted: list[Adapted] = []
     for group in everything:
         rendered(group, fmt, adapted)
+    unsized = [
+        item.entry.seq
+        for item in forms.get("whole", ())
+        if is_unsized(item.entry) and is_own(item.entry, fmt.name)  # elsewhere it is a line of text
+    ]
+    if unsized:
+        known["warnings"] = (*known.get("warnings", ()), _not_counted(spans.of(unsized)))
     return Report(
         entries=sum(len(group.entries) for group in everything),
         interactions=len({group.turn for group in everything if group.turn}),
@@ -132,6 +141,12 @@ def report_of(
         adapted=tuple(adapted),
         **known,
     )
+
+
+def _not_counted(where: Sequence[spans.Span]) -> str:
+    entries = "entry {} holds" if spans.size(where) == 1 else "entries {} hold"
+    what = "documents, sound or films of which only an address or an id is known: what they cost is not counted"
+    return f"{entries.format(spans.told(where))} {what}"
 
 
 def _archived(cut: Cut, head: Head, ahead: Sequence[Group], summaries: Sequence[Summary]) -> list[LeftOut]:

@@ -16,6 +16,7 @@ import msgspec
 from palimpsest.context.clamping import level, may_clamp, shortened
 from palimpsest.context.groups import NEWEST, Group, Meter, by_interaction, fill, opening
 from palimpsest.errors import BudgetImpossible
+from palimpsest.log import spans
 from palimpsest.log.head import RENDERER, Clamp, Cut
 
 Oversize = Literal["clamp", "drop", "error", "keep_newest"]
@@ -31,9 +32,7 @@ class Room(msgspec.Struct, frozen=True):
 
     def holds(self, tokens: int, messages: int) -> bool:
         """Whether so many tokens in so many messages fit; exactly equal fits."""
-        if self.tokens is not None and tokens > self.tokens:
-            return False
-        return self.messages is None or messages <= self.messages
+        return (self.tokens is None or tokens <= self.tokens) and (self.messages is None or messages <= self.messages)
 
     def less(self, messages: int) -> Room:
         """The room for so many messages fewer."""
@@ -288,6 +287,7 @@ class _Ladder:
             anchors=tuple(sorted(seq for seq in self.anchors if seq < self.start)),
             clamps=clamps,
             gone=tuple(sorted(gone)),
+            skipped=spans.since(cut.skipped, self.start),
             renderer=RENDERER,
         )
         return CutPlan(

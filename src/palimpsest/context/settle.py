@@ -288,7 +288,7 @@ class Settler:
             anchors=(),
             gone=tuple(sorted(cut.still_gone(start, head.pinned))),
             compaction=head.compaction,
-            skipped=tuple((max(low, start), high) for low, high in inactive if high >= start),
+            skipped=spans.since(inactive, start),
             hidden=state.hidden,
             summaries=(yield from self.reader.shown_summaries(state.current, None)),
         )

@@ -16,7 +16,7 @@ from palimpsest.formats.anthropic_cache import limited, with_breakpoints
 from palimpsest.formats.anthropic_hosted import FAILED_TOKENS, paired
 from palimpsest.formats.anthropic_render import is_object, render_group
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, TOOL_NAME, broken_rules
-from palimpsest.formats.common import mappings, renamed_tokens, said_beside_overhead, unused
+from palimpsest.formats.common import mappings, numbered, renamed_tokens, said_beside_overhead
 from palimpsest.formats.wording import FENCE_TOKENS, NO_MESSAGE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
 from palimpsest.log.entry import Entry, File, Opaque, Part, Reasoning, Text
 
@@ -188,10 +188,13 @@ def _with_unique_ids(messages: list[Message]) -> list[Message]:
     """Name calls anew whose ids are taken by earlier ones: the API wants them unique in all of a request."""
     taken: set[str] = set()
     names: dict[str, str] = {}
-    return [{**message, "content": _renamed(message["content"], names, taken)} for message in messages]
+    counts: dict[str, int] = {}
+    return [{**message, "content": _renamed(message["content"], names, taken, counts)} for message in messages]
 
 
-def _renamed(content: str | list[Block], names: dict[str, str], taken: set[str]) -> str | list[Block]:
+def _renamed(
+    content: str | list[Block], names: dict[str, str], taken: set[str], counts: dict[str, int]
+) -> str | list[Block]:
     """The blocks of calls and results with ids that only they have: a result's is that of the newest call of its id."""
     if isinstance(content, str):
         return content
@@ -204,7 +207,7 @@ def _renamed(content: str | list[Block], names: dict[str, str], taken: set[str])
             renamed.append(block)
             continue
         if calls:
-            names[id] = unused(id, 2, taken)
+            names[id] = numbered(id, taken, counts) if id in taken else id
             taken.add(names[id])
         name = names.get(id, id)
         renamed.append(block if name == id else {**block, key: name})

@@ -85,6 +85,18 @@ def unused(name: str, number: int, taken: Container[str], most: int = 1000) -> s
     return found
 
 
+def numbered(name: str, taken: Container[str], counts: dict[str, int], most: int = 1000) -> str:
+    """The name with a number behind it that is free; `counts` says, for each name, where the last search stopped.
+
+    So a name that comes again and again is looked for as often as it comes.
+    """
+    while True:
+        count = counts[name] = counts.get(name, 1) + 1
+        other = f"{name[: most - 1 - len(str(count))]}_{count}"
+        if other not in taken:
+            return other
+
+
 ALIASES = {"human": "user", "ai": "assistant"}
 """What other libraries call two roles, by which no provider knows them."""
 

@@ -34,7 +34,7 @@ from palimpsest.formats.gemini_contents import (
     sendable_object,
     to_json,
 )
-from palimpsest.formats.gemini_parts import DATA, NAME, PART_KEYS, encode_part, find, sendable, shown_part
+from palimpsest.formats.gemini_parts import DATA, NAME, PART_KEYS, encode_part, find, is_signed, sendable, shown_part
 from palimpsest.formats.gemini_rules import CALLABLE, NAME_LENGTH, broken_rules
 from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system, shown_text
 from palimpsest.log.entry import Entry, Opaque, Part, Role, Text
@@ -52,11 +52,12 @@ PER_RESULT = 12
 """The same of a result beside its text and the name that it repeats."""
 
 UNSIGNED = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-"""The signature of a call that Gemini did not make: `skip_thought_signature_validator` in base64.
+"""The signature of a first call that has none: `skip_thought_signature_validator` in base64.
 
 Models from Gemini 3 on refuse the first function call of a step without a signature. For history of another
-model Google documents two values that are let through unchecked, of which this is one (Gemini API guide and
-Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as base64, which both services take."""
+model, an older Gemini among them, Google documents two values that are let through unchecked, of which this is one
+(Gemini API guide and Vertex AI guide, "Thought signatures"). The field holds bytes, so it is sent as base64, which
+both services take."""
 
 UNSIGNED_TOKENS = 33
 """What `UNSIGNED` costs as text in o200k_base (a test counts it)."""
@@ -269,11 +270,11 @@ class _Calls:
 
     def asked(self, shown: Shown, adapted: list[Adapted] | None) -> Message:
         """The call as a part: with its own signature as long as its arguments are its own."""
-        entry, own = shown.entry, own_native(shown.entry, NAME) is not None
+        entry = shown.entry
         if self.names[entry.seq] != entry.name:
             _note(adapted, entry.seq, "the function's name rewritten")
         part: Message | None = None
-        if own and shown.text is None:
+        if own_native(entry, NAME) is not None and shown.text is None:
             part = sendable(encode_call(entry))
         if part is None:
             args, wrapped = sendable_object(entry.text if shown.text is None else shown.text)
@@ -282,8 +283,7 @@ class _Calls:
             part = {"function_call": {"args": args}}
         body = self._named(part, "function_call", entry.seq)
         body.setdefault("args", {})
-        first = self.places[entry.seq] == 0
-        if first and not (own and shown.text is None) and find(part, PART_KEYS, "thought_signature") is None:
+        if self.places[entry.seq] == 0 and not is_signed(part):
             part["thought_signature"] = UNSIGNED
         return part
 
@@ -327,10 +327,11 @@ def _callable(name: str | None) -> str:
 def _call_overhead(entry: Entry) -> int:
     """Tokens of a call beside its name and arguments, whatever becomes of these."""
     tokens, text = PER_CONTENT + PER_CALL, entry.text
-    if own_native(entry, NAME) is None:
+    native = own_native(entry, NAME)
+    if native is None or not is_signed(native.call or {}):
         tokens += UNSIGNED_TOKENS
-        if not text.startswith("{"):  # wrapped, and escaped as JSON: at most one token for each character more
-            tokens += len(to_json(text)) - len(text)
+    if native is None and not text.startswith("{"):
+        tokens += len(to_json(text)) - len(text)  # wrapped, and escaped as JSON: at most one token a character more
     if not CALLABLE.fullmatch(entry.name or ""):
         tokens += renamed_tokens(entry.name, NAME_LENGTH)
     return tokens

@@ -180,7 +180,7 @@ def _finite(text: str) -> float:
 
 
 def decode_call(part: Message, key: str, where: str) -> Entry:
-    """Return a function call as an entry. All have a `native`: it says that a missing signature is Gemini's own."""
+    """Return a function call as an entry. All have a `native`: it says that the call is one of Gemini's."""
     place = f"{where}.{key}"
     body, call_id = _named(part, key, where)
     args = body.get("args")

@@ -293,10 +293,16 @@ def shown_part(part: Part) -> Message | None:
 
 
 def sendable(item: Message) -> Message | None:
-    """The part with what the API knows of it and without nulls; None where it says nothing."""
+    """The part with what the API knows of it and without nulls; None where it says nothing, and nothing signs it."""
     known = {key: _body(key, value) for key, value in item.items() if value is not None and key in PART_KEYS}
     key = next((key for key in known if key in DATA), None)
-    return known if key is not None and known[key] != "" else None
+    return known if key is not None and (known[key] != "" or is_signed(known)) else None
+
+
+def is_signed(part: Message) -> bool:
+    """Whether the part has a signature: what was thought before it, which a stream may end with on an empty text."""
+    key = find(part, PART_KEYS, "thought_signature")
+    return key is not None and bool(part[key])
 
 
 def _body(key: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Message, Problem
-from palimpsest.formats.gemini_parts import DATA
+from palimpsest.formats.gemini_parts import DATA, is_signed
 
 NAME_LENGTH = 64
 """Characters of a function's name. The newest reference allows more, models and the older service do not."""
@@ -67,7 +67,7 @@ def _broken_part(part: Any) -> list[str]:
         return ["a part holds exactly one thing"]
     kind, body = DATA[kinds[0]], part[kinds[0]]
     if kind == "text":
-        return [] if isinstance(body, str) and body else ["a text is not empty"]
+        return [] if isinstance(body, str) and (body or is_signed(part)) else ["a text without signature is not empty"]
     if not isinstance(body, dict):
         return [f"{kind} is a mapping"]
     if kind not in ("function_call", "function_response"):

@@ -16,14 +16,13 @@ from palimpsest.formats.common import CACHE_SECONDS, own_native, renamed_tokens,
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
-from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, PICTURES, is_name
+from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, is_name
 from palimpsest.formats.openai_responses_join import without_repeats
 from palimpsest.formats.openai_responses_render import render_group, result_item
 from palimpsest.formats.openai_responses_rules import broken_rules
 from palimpsest.formats.wording import BESIDE, FENCE_TOKENS
-from palimpsest.log.entry import Entry, File, Part, Text
+from palimpsest.log.entry import Entry, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
-from palimpsest.tokens.media import image_tokens
 
 PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
 """Around one item. OpenAI publishes no figures for this API: those of chat completions, whose models are the same."""
@@ -122,7 +121,7 @@ class OpenAIResponses:
         if native is not None and native.keep is not None:
             tokens += _kept_tokens(entry, native.keep) if native.format == NAME else said_beside_overhead(entry, NAME)
         if not isinstance(entry.content, str):
-            tokens += sum([FENCE_TOKENS + _by_file(part) for part in entry.content if not isinstance(part, Text)])
+            tokens += FENCE_TOKENS * sum(not isinstance(part, Text) for part in entry.content)
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
@@ -149,13 +148,6 @@ def _kept_tokens(entry: Entry, keep: Message) -> int:
     read = {key: value for key, value in keep.items() if value and key not in _UNREAD and key != "content"}
     notes = [more["annotations"] for more in beside(entry) if more.get("annotations")]
     return (len(json.dumps(read)) + len(json.dumps(notes))) // 2
-
-
-def _by_file(part: Part) -> int:
-    """The most that an image can cost whose bytes only the provider has: it is kept as a file of the image's type."""
-    if not isinstance(part, File) or (part.extra or {}).get("type") not in PICTURES:
-        return 0
-    return image_tokens(None, None, None)
 
 
 def _tool(tool: Message) -> Message:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Message
+from palimpsest.formats.common import numbered
 from palimpsest.formats.fences import fenced
 from palimpsest.formats.openai_responses_items import (
     ID_LENGTH,
@@ -97,7 +98,7 @@ class _Names:
     def _asking(self, item: Message) -> Message:
         key = pair_key(item["type"])
         came = item[key]
-        name = came if came not in self.taken else self._other(came, self.taken)
+        name = came if came not in self.taken else numbered(came, self.taken, self.counts, ID_LENGTH)
         self.taken.add(name)
         self.calls[came] = name
         return _changed(item, key, name)
@@ -111,17 +112,9 @@ class _Names:
             return _easy(item)
         if kind not in SHAPES or "id" not in SHAPES[kind].needed:
             return [{key: value for key, value in item.items() if key != "id"}]
-        other = self._other(id, self.ids)
+        other = numbered(id, self.ids, self.counts, ID_LENGTH)
         self.ids.add(other)
         return [{**item, "id": other}]
-
-    def _other(self, name: str, taken: set[str]) -> str:
-        """A name like this one that is free; the count goes on where it stopped, however often a name comes."""
-        while True:
-            count = self.counts[name] = self.counts.get(name, 1) + 1
-            other = f"{name[: ID_LENGTH - 1 - len(str(count))]}_{count}"
-            if other not in taken:
-                return other
 
 
 def _changed(item: Message, key: str, value: str) -> Message:

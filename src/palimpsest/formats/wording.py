@@ -237,8 +237,11 @@ def _billed(value: Any) -> Any:
 
 
 def has_media(entry: Entry) -> bool:
-    """Whether the entry holds images, sound or documents."""
-    return not isinstance(entry.content, str) and any(isinstance(part, Image | Audio | File) for part in entry.content)
+    """Whether the entry holds images, sound or documents. An image that is known by an id may be an item as it came."""
+    return not isinstance(entry.content, str) and any(
+        isinstance(part, Image | Audio | File) or (isinstance(part, Opaque) and part.item.get("type") == "image")
+        for part in entry.content
+    )
 
 
 def is_empty(entry: Entry) -> bool:

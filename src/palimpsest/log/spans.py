@@ -45,6 +45,11 @@ def common(spans: Sequence[Span], others: Sequence[Span]) -> tuple[Span, ...]:
     return minus(spans, minus(spans, others))
 
 
+def since(spans: Iterable[Span], first: int) -> tuple[Span, ...]:
+    """Return what of the spans lies at `first` or behind it."""
+    return tuple((max(low, first), high) for low, high in spans if high >= first)
+
+
 def within(spans: Iterable[Span], seq: int) -> bool:
     """Whether a place lies in one of the spans."""
     return any(low <= seq <= high for low, high in spans)

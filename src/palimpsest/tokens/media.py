@@ -12,7 +12,7 @@ from binascii import Error
 from math import ceil, floor, sqrt
 from typing import Final
 
-from palimpsest.log.entry import Audio, Entry, File, Image
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque
 from palimpsest.tokens.models import Area, ImageRule, Model, Patches, Tiles
 
 GPT_4O_IMAGE: Final = Tiles(base=85, tile=170)
@@ -275,10 +275,41 @@ def media_tokens(entry: Entry, model: Model | None) -> int:
         elif isinstance(part, Audio):
             sound = _decoded(part.data)
             total += audio_tokens(audio_seconds(sound, part.format), len(sound))
+        elif isinstance(part, File | Opaque) and _is_picture(part):
+            total += image_tokens(model, None, None)
         elif isinstance(part, File):
             document = _decoded(part.data or "")
             total += file_tokens(len(document), pdf_pages(document))
     return total
+
+
+def is_unsized(entry: Entry) -> bool:
+    """Whether it holds what may be of any length, of which only an address or an id is known: that is not counted."""
+    return not isinstance(entry.content, str) and any(
+        isinstance(part, File | Opaque) and _is_distant(part) for part in entry.content
+    )
+
+
+def _is_distant(part: File | Opaque) -> bool:
+    if isinstance(part, File):
+        return not part.data and not _is_picture(part)
+    source = part.item.get("source")
+    return part.item.get("type") == "document" and isinstance(source, dict) and source.get("type") in ("url", "file")
+
+
+def _is_picture(part: File | Opaque) -> bool:
+    """Whether it is an image that is known by the id of a file, as Anthropic, Responses or Gemini tell one."""
+    if isinstance(part, Opaque):
+        source = part.item.get("source")
+        return part.item.get("type") == "image" and isinstance(source, dict) and source.get("type") == "file"
+    if part.data or not part.extra:
+        return False
+    bodies = [body for body in part.extra.values() if isinstance(body, dict)]
+    types = [body.get("mime_type") or body.get("mimeType") for body in bodies]
+    return part.extra.get("type") in _PICTURES or any(isinstance(one, str) and one[:6] == "image/" for one in types)
+
+
+_PICTURES: Final = frozenset({"input_image", "computer_screenshot"})
 
 
 def _size(source: str) -> tuple[int | None, int | None]:

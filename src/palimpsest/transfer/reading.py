@@ -235,9 +235,9 @@ def _check_compactions(
 def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str) -> None:
     if not 1 <= cut.start <= last + 1:
         raise ImportFailed(f"{where}.start", f"{cut.start} is no place in the log, or right behind it")
-    gone = ("gone", cut.gone, 1)  # of what comes before its start it knows which pins are gone, and what is hidden
-    for name, hidden, first in (gone, ("skipped", cut.skipped, cut.start), ("hidden", cut.hidden, 1)):
-        if (astray := spans.astray(hidden, first, last)) is not None:
+    # Before its start it knows which pins are gone, and what is hidden; earlier versions left there what was skipped.
+    for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped), ("hidden", cut.hidden)):
+        if (astray := spans.astray(hidden, 1, last)) is not None:
             reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
             raise ImportFailed(f"{where}.{name}", reason)
     if cut.compaction and cut.compaction not in states:

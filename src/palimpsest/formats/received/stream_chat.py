@@ -84,13 +84,30 @@ def _copied(value: Any) -> Any:
 
 
 def _place(there: list[Any], items: list[Any]) -> None:
-    """Put items to a list: those with an `index` to the one of that index, where it is there."""
+    """Put items to a list: those with an `index` to the one that they go on with, where it is there."""
     for item in items:
-        index = item.get("index") if isinstance(item, dict) else None
-        known = next(
-            (one for one in there if isinstance(one, dict) and index is not None and one.get("index") == index), None
-        )
+        known = _begun(there, item)
         if known is not None:
             _extend(known, item)
         else:
             there.append(_copied(item))
+
+
+def _begun(there: list[Any], item: Any) -> Message | None:
+    """The newest of the item's index; None where it begins another.
+
+    Some services number all calls of an answer 0: what brings a name, and an id that is not known there, is another
+    call. An id alone tells nothing, for other services give each piece of a call one of its own.
+    """
+    index = item.get("index") if isinstance(item, dict) else None
+    if index is None:
+        return None
+    same = [one for one in reversed(there) if isinstance(one, dict) and one.get("index") == index]
+    if item.get("id") and _is_named(item):
+        return next((one for one in same if not one.get("id") or one["id"] == item["id"]), None)
+    return next(iter(same), None)
+
+
+def _is_named(call: Message) -> bool:
+    bodies = (call.get("function"), call.get("custom"))
+    return any(isinstance(body, dict) and bool(body.get("name")) for body in bodies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from palimpsest.errors import ImportFailed, shorten
 from palimpsest.log import values
@@ -16,9 +16,17 @@ from palimpsest.transfer.reading import accesses_of, imported
 from palimpsest.transfer.relinking import joining
 
 
+class Taken(NamedTuple):
+    """Into which session an export went, how many of its entries were added there, and how many it had already."""
+
+    session: str
+    added: int
+    already_there: int
+
+
 async def import_session(
     scope: MemoryScope, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str
-) -> str:
+) -> Taken:
     """As `AsyncMemory.import_session` says."""
     values.choice("on_conflict", on_conflict, ("error", "replace", "merge"))
     apart = scope.store.apart
@@ -29,20 +37,22 @@ async def import_session(
     elif not is_id(found):
         raise ImportFailed("data.session_id", f"{shorten(found)} is no id of a session; give another as `session_id`")
     facts = await apart(carried, data, scope.gate)
+    ids = [entry.id for entry in dump.entries if not entry.erased]
     if on_conflict == "merge" and await scope.store.head(key) is not None:
-        ids = [entry.id for entry in dump.entries if entry.kind == "tool_call"]
         there = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
         living = joining(dump.entries, dump.head.rewound, there)
         slots = await scope.gate.entries(scope.store, key, living) if living else []
-        await scope.store.append(key, [slot.kept for slot in slots if slot.kept is not None], check_ids=True)
+        kept = [slot.kept for slot in slots if slot.kept is not None]
+        added, known = (await scope.store.append(key, kept, check_ids=True)).added, len(there)
     else:
         if on_conflict == "merge":
             _, dump = await apart(imported, data, "data", scope.gate)
         async with scope.drop_derived(key) if on_conflict == "replace" else nullcontext():
             await scope.store.load(key, dump, replace=on_conflict == "replace")
+        added, known = len(ids), 0
         await restore_accesses(scope.store, key, accesses)
         scope.let_go(key)
         await scope.scrub(scope.store)
     await load_facts(scope.store, *key, facts, replace=on_conflict == "replace", merge=on_conflict == "merge")
     await scope.tell("session:imported", key.session, entries=len(dump.entries))
-    return key.session
+    return Taken(key.session, added, known)

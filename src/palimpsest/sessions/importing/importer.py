@@ -24,7 +24,6 @@ from palimpsest.errors import (
 from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
-from palimpsest.log.ids import is_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
 from palimpsest.sessions.importing.report import CHANGED, ERASED, WITHHELD, Account
@@ -243,18 +242,13 @@ class Importer:
 
     async def _take_export(self, piece: Piece) -> None:
         assert piece.export is not None, "the caller has looked"
-        name = self._given or piece.export.get("session_id")
         try:
-            had = 0
-            if isinstance(name, str) and is_id(name):  # else it is refused, with its place
-                had = (await self._head(name)).entries
-            session = await import_session(self._scope, piece.export, session_id=self._given, on_conflict="merge")
+            taken = await import_session(self._scope, piece.export, session_id=self._given, on_conflict="merge")
         except (ImportFailed, Conflict, ConfigError, PrivacyRefused) as fault:
             self.account.refuse(piece, fault)
             return
-        new = (await self._head(session)).entries - had
-        self.account.count(session, new, len(piece.export["entries"]) - new, self._title)
-        self._seen.pop(session, None)
+        self.account.count(*taken, self._title)
+        self._seen.pop(taken.session, None)
 
     async def _head(self, session: str) -> Head:
         return await self._scope.store.head(self._scope.key(session)) or Head()

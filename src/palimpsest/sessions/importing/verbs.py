@@ -39,7 +39,7 @@ class Importing:
 
     async def session(self, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str) -> str:
         """Take a session that `export()` gave."""
-        return await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)
+        return (await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)).session
 
     async def file(
         self,

@@ -19,18 +19,18 @@ _DEEPEST = 80
 """Levels of a foreign value that are kept as they are; what is deeper is kept as JSON text."""
 
 _LATEST = 253_402_300_799
-"""The last second that a datetime can tell."""
+"""The last second that a datetime can tell, and an entry can be of."""
 
 
 def microseconds(value: object) -> int:
     """A time as sources write it, in microseconds since 1970: seconds, or ISO 8601 text. 0 for what is neither.
 
-    Text without a time zone is UTC.
+    Text without a time zone is UTC. A time that no entry can have is none.
     """
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
-            return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+            value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             return 0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LATEST:

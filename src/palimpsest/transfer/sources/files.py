@@ -8,12 +8,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from palimpsest.errors import ImportFailed
 from palimpsest.transfer.sources import databases
 from palimpsest.transfer.sources.archives import Archive
 from palimpsest.transfer.sources.databases import LEAST, is_database
+from palimpsest.transfer.sources.encodings import LOOKED_AT, Readable, Recoded, encoding_of
 from palimpsest.transfer.sources.limits import Limits
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ PACKED = {
     b"Rar!": "RAR",
 }
 """How files begin that are compressed, and are not unpacked here, and with what."""
-
-
-class Readable(Protocol):
-    """What bytes come from."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 class Window:
@@ -233,6 +228,9 @@ class SourceFile:
             raise ImportFailed(
                 self.name or "the file", f"is compressed with {packed}: unpack it, and import what was in it"
             )
+        if (encoding := encoding_of(self.stream.ahead(LOOKED_AT))) is not None:
+            self.size = None  # what is read is not as long as the file
+            self.stream = Ahead(Recoded(self.stream, encoding, self.name or "the file"))
 
     def _unpack(self) -> None:
         if self._start is None:

@@ -22,6 +22,9 @@ LISTS = ("messages", "input", "contents")
 SYSTEMS = ("system", "instructions", "system_instruction", "systemInstruction")
 """Where an object keeps what the system says beside the messages."""
 
+CONFIG = "config"
+"""Where an object for Google's client keeps that."""
+
 IDS = ("session_id", "id")
 NEITHER = "neither a message, a list of messages, an object with `messages`, nor an export of Palimpsest"
 
@@ -172,10 +175,15 @@ class _Shapes:
             title=title if isinstance(title, str) else None,
             number=number,
         )
-        for name in SYSTEMS:
-            yield from self._system(value.get(name), name, before, conversation, begin)
+        config = value.get(CONFIG)
+        config = config if isinstance(config, dict) else {}
+        for where, holder in (("", value), (f"{CONFIG}.", config)):
+            for name in SYSTEMS:
+                yield from self._system(holder.get(name), f"{where}{name}", before, conversation, begin)
         yield from self._conversation(items, f"{before}{key}", conversation)
-        beside = [name for name in value if name not in (key, *IDS, *SYSTEMS, "title")]
+        beside = {name for name in value if name not in (key, *IDS, *SYSTEMS, "title")}
+        if config and config.keys() <= set(SYSTEMS):
+            beside.remove(CONFIG)
         if beside:
             reason = "settings beside the messages, such as model and tools"
             yield Piece(place=before or key, left_out={reason: len(beside)}, end=end)
