@@ -145,7 +145,7 @@ def test_system_text_and_tools_are_counted_once() -> None:
 
 def test_what_another_counted_for_now_is_counted_again() -> None:
     """A count that a fallback made of a system text is not kept for the next context."""
-    answers = [ConnectionError("no"), 40]
+    answers: list[int | Exception] = [ConnectionError("no"), 40]
 
     def service(text: str) -> int:
         if text != "be kind and true":
@@ -153,7 +153,7 @@ def test_what_another_counted_for_now_is_counted_again() -> None:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return int(answer)
+        return answer
 
     with Memory.open("memory://") as memory:
         counter = FallbackCounter(service, name="service", pause=0)
