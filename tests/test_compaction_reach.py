@@ -37,6 +37,28 @@ def say(chat: Session, *costs: int, start: int = 0) -> None:
         chat.add_user_message(f"m{i} {filler(cost - 1)}".strip())
 
 
+# --- what limits leave
+
+
+@pytest.mark.parametrize("long_term", ["simple_fifo", "ladder"])
+def test_a_share_of_the_limits_is_of_the_room_that_a_system_text_leaves(long_term: str) -> None:
+    """By its tokens, not by a bound of them, which is four times as much."""
+    system = f"You answer for a shop that sells tools, {long_term} among them. " * 60
+    with Memory.open("memory://") as memory:
+        rule = {"strategy": long_term, "triggers": {"threshold": 0.8}}
+        chat = memory.session("one", model="gpt-4o", max_tokens=8_000, long_term=rule)
+        made: list[Any] = []
+        while not made:
+            chat.add_user_message("question " * 60)
+            chat.add_assistant_message("answer " * 60)
+            chat.count()  # else bounds of the log leave its fit open, too
+            parts = chat.context(system=system).parts
+            made = [record.detail for record in chat.history() if record.kind == "compact"]
+
+        most = 0.8 * (8_000 - parts.system - parts.overhead)
+        assert most <= made[0]["trigger"]["observed"] < most + 200
+
+
 # --- beside a budget
 
 

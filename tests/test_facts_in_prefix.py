@@ -14,6 +14,9 @@ from palimpsest.formats import find_format
 from test_tail import FORMATS, dice_at, stable, talk, whole
 from writer import quarters
 
+SYSTEM = "You never sell a hammer without a helmet. " * 60
+"""About 600 tokens, and four times as many bytes."""
+
 
 @pytest.fixture(params=FORMATS)
 def format(request: pytest.FixtureRequest) -> Any:
@@ -94,6 +97,25 @@ def test_facts_that_are_set_at_every_call_make_no_cut(format: Any, seed: int) ->
             assert stable(opened(memory, format).context(system="You help.", dry_run=True)) == stable(context)
         assert len(shown) > 1
         assert len(set(shown.values())) > 1
+
+
+def test_a_long_system_text_makes_no_cut() -> None:
+    """Which facts have room is told by the tokens of a system text at every call, not by a bound of them."""
+    with Memory.open("memory://") as memory:
+        facts = memory.working("user/ann")
+        for number in range(40):
+            facts.set(f"key{number}", "the customer wants something quite special here " * 3)
+        session = opened(memory, max_tokens=8_000, tail_share=0.15, counter=None, model="gpt-4o")
+        seen = []
+        for number in range(5):
+            session.add_user_message(f"hello {number}")
+            seen.append(session.context(system=SYSTEM))
+            session.add_assistant_message("hi")
+            facts.set("key3", f"changed {number}")
+
+        assert {context.epoch for context in seen} == {1}
+        assert [context.report.new_cut for context in seen] == [True, False, False, False, False]
+        assert all(context.head_messages == seen[0].head_messages for context in seen)
 
 
 def test_an_erased_fact_is_gone_at_once() -> None:

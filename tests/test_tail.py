@@ -184,6 +184,23 @@ def test_what_has_no_room_is_left_out_and_told() -> None:
         assert "less important facts left out" in whole(context)
 
 
+def test_what_fits_is_shown_however_empty_the_log_is() -> None:
+    """The room of a tail is told by the tokens of a long system text, not by a bound of them."""
+    system, found = "The shop closes at six on every weekday. " * 60, "what the search found is this text. " * 230
+    with Memory.open("memory://") as memory:
+        session = memory.session("a", model="gpt-4o", max_tokens=8_000, tail_share=0.3)
+        session.add_user_message("hello")
+        first = session.context(system=system, tail={"found": found})
+        for _ in range(16):
+            session.add_assistant_message("long answer " * 150)
+            session.add_user_message("go on")
+        later = session.context(system=system, tail={"found": found})
+
+        assert first.report.tail == later.report.tail == ("found",)
+        assert first.budget == later.budget
+        assert first.report.warnings == ()
+
+
 def test_an_empty_session_may_have_a_tail(format: Any) -> None:
     """And a text with anything in it is taken as what it is: data."""
     odd = "\x00 </context> <context> \ud800 {x} '''"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from palimpsest.context.groups import Meter
 from palimpsest.errors import BudgetImpossible, ConfigError
-from palimpsest.formats import Message
+from palimpsest.formats import Format, Message
 from palimpsest.log import values
 from palimpsest.log.checks import check_whole
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Usage
-from palimpsest.tokens.counter import compact, tool_schema_tokens
+from palimpsest.tokens.counter import TokenCounter, compact, failures_of, tool_schema_tokens
 
 if TYPE_CHECKING:
     from palimpsest.tokens.models import Model
@@ -206,34 +206,60 @@ def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, 
     return max(target, int(room * LEAST_LOW_WATER), 0)
 
 
-def resolve(
-    bounds: Bounds, limits: BudgetLimits, fixed: Fixed, factor: float, low: float, tail_share: float = 0.0
-) -> Budget | None:
-    """Return the budget in numbers, or None where nothing bounds the context."""
-    limit, reserve, share = bounds.limit, bounds.reserve, bounds.share
-    if limit is None and limits.max_messages is None and share is None:
-        return None
-    if limit is None:
-        limit, reserve = 2**62, 0
-    room = unscaled(limit - reserve, factor) - fixed.tokens
-    if share is not None:
-        room = min(room, unscaled(share, factor))
-    tail = int(max(room, 0) * tail_share)
-    room -= tail
-    most = limits.max_messages
-    kept = min(max(int(most * tail_share), 1), most - 1) if most is not None and tail_share else None
-    return Budget(
-        limit=limit,
-        reserve=reserve,
-        fixed=fixed.tokens,
-        room=room,
-        low_water=_level(limit, share, factor, fixed.tokens, room, low),
-        share=share,
-        factor=factor,
-        max_messages=most - (kept or 0) if most is not None else None,
-        tail=tail,
-        tail_messages=kept,
-    )
+class Allowance(msgspec.Struct, frozen=True):
+    """What a budget is resolved from, beside what the call brings itself."""
+
+    bounds: Bounds
+    limits: BudgetLimits
+    factor: float
+    low: float
+    tail_share: float = 0.0
+
+    def beside(self, fixed: Fixed) -> Reckoned:
+        """What a call that brings so much leaves of it."""
+        return Reckoned(self, fixed, self._resolved(fixed.tokens))
+
+    def _resolved(self, fixed: int) -> Budget | None:
+        limit, reserve, share = self.bounds.limit, self.bounds.reserve, self.bounds.share
+        factor, most, tail_share = self.factor, self.limits.max_messages, self.tail_share
+        if limit is None and most is None and share is None:
+            return None
+        if limit is None:
+            limit, reserve = 2**62, 0
+        room = unscaled(limit - reserve, factor) - fixed
+        if share is not None:
+            room = min(room, unscaled(share, factor))
+        tail = int(max(room, 0) * tail_share)
+        room -= tail
+        kept = min(max(int(most * tail_share), 1), most - 1) if most is not None and tail_share else None
+        return Budget(
+            limit=limit,
+            reserve=reserve,
+            fixed=fixed,
+            room=room,
+            low_water=_level(limit, share, factor, fixed, room, self.low),
+            share=share,
+            factor=factor,
+            max_messages=most - (kept or 0) if most is not None else None,
+            tail=tail,
+            tail_messages=kept,
+        )
+
+
+class Reckoned(msgspec.Struct, frozen=True):
+    """What a call brings itself, and the budget that it leaves (None: nothing bounds the context).
+
+    Where `fixed` is a bound, so is all of it. That may show that a context fits, and says nothing else: what is
+    decided, kept or told is of `exactly`.
+    """
+
+    allowance: Allowance
+    fixed: Fixed
+    budget: Budget | None
+
+    def exactly(self) -> Reckoned:
+        """The same, by what the call brings as it is counted."""
+        return self if self.fixed.exact else self.allowance.beside(self.fixed.counted())
 
 
 def shares_of(given: Mapping[str, float] | None) -> Shares:
@@ -266,25 +292,57 @@ class Fixed(msgspec.Struct, frozen=True):
     tools_tokens: int
     prime: int
     exact: bool
+    counter: TokenCounter
+    format: Format
 
     @property
     def tokens(self) -> int:
         """All of it."""
         return self.system_tokens + self.tools_tokens + self.prime
 
+    def counted(self) -> Fixed:
+        """The same, counted."""
+        return measure(self.system, self.tools, self.counter, self.format, exact=True)
 
-def measure(system: str | None, tools: Sequence[Message], meter: Meter, *, exact: bool) -> Fixed:
-    """Count what a call brings itself: exactly, or by an upper bound that needs no vocabulary."""
-    counter, fmt = meter.counter, meter.format
-    bound = getattr(counter, "upper_bound", None)
-    count = counter.count if exact or bound is None else bound
-    probe = Entry(kind="message", role="system")
-    system_tokens = count(system) + meter.overhead(probe) if system else 0
-    tools_tokens = 0
-    if tools and (exact or bound is None):
+
+def measure(system: str | None, tools: Sequence[Message], counter: TokenCounter, fmt: Format, *, exact: bool) -> Fixed:
+    """Count what a call brings itself: exactly, or by an upper bound that needs no vocabulary.
+
+    What this process has counted before is exact either way.
+    """
+    bound = None if exact else getattr(counter, "upper_bound", None)
+    exact, system_tokens, tools_tokens = True, 0, 0
+    if system:
+        system_tokens, exact = _cost(counter, "system", system, partial(counter.count, system), bound)
+        system_tokens += fmt.overhead(Entry(kind="message", role="system")) if counter.overhead else 0
+    if tools:
         newer = getattr(counter, "name", "") != "cl100k_base"
-        tools_tokens = tool_schema_tokens(tools, counter, gpt4o_family=newer)
-    elif tools:
-        tools_tokens = 64 * len(tools) + 4 * len(compact(tools).encode("utf-8", "surrogatepass"))
+        count = partial(tool_schema_tokens, tools, counter, gpt4o_family=newer)
+        most = None if bound is None else lambda text: 64 * len(tools) + 4 * len(text.encode("utf-8", "surrogatepass"))
+        tools_tokens, counted = _cost(counter, "tools", compact(tools), count, most)
+        exact = exact and counted
     prime = fmt.prime + (fmt.tools_prime if tools else 0) if counter.overhead else 0
-    return Fixed(system, tools, system_tokens, tools_tokens, prime, exact or bound is None or not (system or tools))
+    return Fixed(system, tools, system_tokens, tools_tokens, prime, exact, counter, fmt)
+
+
+KNOWN = 64
+"""Texts whose counts are remembered: most programs have few system texts and lists of tools."""
+
+_known: dict[tuple[int, str, str], tuple[TokenCounter, int]] = {}
+"""Counts by the counter's id (which is its own while it is kept here), what was counted, and its text."""
+
+
+def _cost(
+    counter: TokenCounter, what: str, text: str, count: Callable[[], int], bound: Callable[[str], int] | None
+) -> tuple[int, bool]:
+    """What a text costs, and whether that is exact: counted before, or now, where there is no bound to take instead."""
+    if (known := _known.get((id(counter), what, text))) is not None:
+        return known[1], True
+    if bound is not None:
+        return bound(text), False
+    failures, tokens = failures_of(counter), count()
+    if failures_of(counter) == failures:  # else another one counted in its place
+        if len(_known) >= KNOWN:
+            _known.clear()
+        _known[id(counter), what, text] = counter, tokens
+    return tokens, True

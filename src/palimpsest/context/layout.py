@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.context.asks import Long, Page, Steps
-from palimpsest.context.budget import Budget, Fixed, learned, measure, refuse_fixed, resolve
+from palimpsest.context.budget import Allowance, Budget, Fixed, Reckoned, learned, measure, refuse_fixed
 from palimpsest.context.groups import Group, Meter, counted_anew, opening
 from palimpsest.context.reading import CHUNK, WindowReader, waiting_in
 from palimpsest.context.rendering import Ready
@@ -34,8 +34,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     head: Head
     cut: Cut
-    budget: Budget | None
-    fixed: Fixed
+    reckoned: Reckoned
     entries: Sequence[Entry]
     more: bool
     """Whether entries older than those read may still be shown: the window is larger than its room."""
@@ -45,6 +44,11 @@ class Layout(msgspec.Struct, frozen=True):
     summaries: list[tuple[Summary, Group]]
     answer: Entry | None
     """The newest of the entries that were read which is the model's."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget, as it is reckoned."""
+        return self.reckoned.budget
 
     @property
     def ahead(self) -> Sequence[Group]:
@@ -176,19 +180,19 @@ class LayoutReader:
         window = look_on(view.layout.window, more, cut, self.meter, now=self._now, conditions=rules)
         if window is None:
             return None
-        budget, fixed = self._budget(cut)
+        reckoned = self._reckoned(cut)
         answer = _answer(more) or view.layout.answer
         return msgspec.structs.replace(
-            view.layout, head=head, cut=cut, budget=budget, fixed=fixed, entries=(), window=window, answer=answer
+            view.layout, head=head, cut=cut, reckoned=reckoned, entries=(), window=window, answer=answer
         )
 
     def counted(self, layout: Layout) -> Layout:
         """The same with every figure counted."""
         self.meter.exact = True
-        budget, fixed = self._budget(layout.cut)
+        reckoned = self._reckoned(layout.cut)
         before, groups = [counted_anew(some, layout.cut, self.meter) for some in (layout.before, layout.window.groups)]
         window = msgspec.structs.replace(layout.window, groups=groups)
-        return msgspec.structs.replace(layout, budget=budget, fixed=fixed, before=before, window=window)
+        return msgspec.structs.replace(layout, reckoned=reckoned, before=before, window=window)
 
     def remembered(self, layout: Layout, before: View | None) -> View:
         """What is to be remembered of a layout that fits; what is made once is made where others have come before."""
@@ -224,7 +228,7 @@ class LayoutReader:
             entries, more = yield from self._read(head, cut, rules, whole=whole)
         else:
             entries = [entry for entry in known if entry.seq >= cut.start]
-        budget, fixed = self._budget(cut)
+        reckoned = self._reckoned(cut)
         seqs = cut.passed((*cut.pins, *cut.anchors))
         if planning:
             first = entries[0] if entries else None
@@ -242,7 +246,7 @@ class LayoutReader:
         window = msgspec.structs.replace(window, stale=[*before.stale, *window.stale], expires=expires)
         summaries = (yield from self.reader.summaries(cut.summaries)) if cut.summaries else []
         fmt, answer = self.meter.format, _answer(entries)
-        return Layout(head, cut, budget, fixed, entries, more, before.groups, window, fmt, summaries, answer)
+        return Layout(head, cut, reckoned, entries, more, before.groups, window, fmt, summaries, answer)
 
     def to_plan(self, layout: Layout, cut: Cut) -> Steps[Layout]:
         """What a cut shows, to plan the next from: as it is laid out, every figure counted, where that is all of it."""
@@ -252,10 +256,10 @@ class LayoutReader:
         same = own == msgspec.structs.replace(cut, reason=own.reason, factor=own.factor, facts=own.facts)
         if not (alone and begins and same and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
-        budget, fixed = self._budget(cut)
+        reckoned = self._reckoned(cut)
         apart = [group.again() for group in groups]  # planning marks them
         window = msgspec.structs.replace(layout.window, groups=apart)
-        return msgspec.structs.replace(layout, cut=cut, budget=budget, fixed=fixed, window=window)
+        return msgspec.structs.replace(layout, cut=cut, reckoned=reckoned, window=window)
 
     def read(self, head: Head, cut: Cut) -> Steps[tuple[list[Entry], bool]]:
         """The entries that `view` would read of this cut, and whether it would leave older ones unread."""
@@ -272,7 +276,7 @@ class LayoutReader:
         def room_of() -> Steps[int | None]:
             if self._long:
                 yield Long()
-            budget, _ = self._budget(cut)
+            budget = self._reckoned(cut).budget
             return None if budget is None or everything else budget.room
 
         found = yield from self.reader.window(head, cut, room_of, rules)
@@ -294,17 +298,18 @@ class LayoutReader:
         """The provider's tokens for one counted token, from reported usage where there is any."""
         return learned(head.usage, self._terms.margin)
 
-    def _budget(self, cut: Cut) -> tuple[Budget | None, Fixed]:
+    def _reckoned(self, cut: Cut) -> Reckoned:
         terms, exact = self._terms, self.meter.exact
         if exact not in self._fixed:
-            self._fixed[exact] = measure(terms.system, terms.tools, self.meter, exact=exact)
-        fixed = self._fixed[exact]
-        budget = resolve(
-            terms.bounds, terms.limits, fixed, cut.factor or terms.margin, terms.low_water, terms.tail_share
-        )
-        if budget is not None and self.meter.exact:
-            refuse_fixed(budget.room, budget.reserve, fixed)
-        return budget, fixed
+            self._fixed[exact] = measure(terms.system, terms.tools, terms.counter, terms.format, exact=exact)
+        factor = cut.factor or terms.margin
+        allowance = Allowance(terms.bounds, terms.limits, factor, terms.low_water, terms.tail_share)
+        reckoned = allowance.beside(self._fixed[exact])
+        if terms.stands_beside and reckoned.budget is not None:  # what has room there is shown, and kept with the cut
+            reckoned = reckoned.exactly()
+        if exact and (budget := reckoned.budget) is not None:
+            refuse_fixed(budget.room, budget.reserve, reckoned.fixed)
+        return reckoned
 
 
 def _answer(entries: Sequence[Entry]) -> Entry | None:

@@ -54,8 +54,8 @@ def _own_room(layout: Layout, room: Room, strategy: MaxTokens) -> Room:
     """The room that a strategy of its own budget leaves."""
     if strategy.memory_max_tokens is None or strategy.memory_max_tokens <= 0:
         return room
-    own = strategy.memory_max_tokens - layout.fixed.tokens
-    refuse_fixed(own, 0, layout.fixed)
+    own = strategy.memory_max_tokens - layout.reckoned.fixed.tokens
+    refuse_fixed(own, 0, layout.reckoned.fixed)
     if not strategy.count_pinned:
         pinned = set(layout.head.pinned)
         groups = [*layout.before, *layout.window.groups]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from palimpsest.context.budget import Budget, Fixed, doubt, measure, scaled
+from palimpsest.context.budget import Budget, Reckoned, doubt, scaled
 from palimpsest.context.groups import Group, Meter, counted_anew
 from palimpsest.context.rendering import Ready, rendered
 from palimpsest.context.window import Window
@@ -58,18 +58,16 @@ class Context:
         window: Window,
         head: Sequence[Group],
         summaries: Sequence[tuple[Summary, Group]],
-        fixed: Fixed,
+        reckoned: Reckoned,
         meter: Meter,
-        budget: Budget | None,
         outcome: CutOutcome,
         ready: Ready | None = None,
         lead: Lead | None = None,
         tail: Sequence[TailPart] = (),
     ) -> None:
-        self._window, self._head, self._fixed, self._meter, self._outcome = window, head, fixed, meter, outcome
+        self._window, self._head, self._reckoned, self._meter, self._outcome = window, head, reckoned, meter, outcome
         self._summaries = summaries
         self._report: Report | None = None
-        self.budget = budget
         self.format = meter.format.name
         self.revision, self.epoch = outcome.head.revision, outcome.epoch
         self.problems: tuple[str, ...] = ("over_budget",) if outcome.over else ()
@@ -101,7 +99,7 @@ class Context:
 
     def _in_a_row(self, tail: Sequence[Message]) -> Joined:
         """All messages, with these behind them, as the provider wants them."""
-        return self._meter.format.join(self._fixed.system, [*self.head_messages, *self.log_messages, *tail])
+        return self._meter.format.join(self._reckoned.fixed.system, [*self.head_messages, *self.log_messages, *tail])
 
     @property
     def _stable(self) -> Joined:
@@ -180,7 +178,27 @@ class Context:
 
         Asking may load the vocabulary; assembling the context did so only if bounds left the fit open.
         """
-        return scaled(self.counted, self.budget.factor if self.budget is not None else 1.0)
+        return scaled(self.counted, self._factor)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a budget. Asking counts nothing."""
+        return self._reckoned.budget is not None
+
+    @property
+    def budget(self) -> Budget | None:
+        """The limits in numbers, exact however little the context holds; None where nothing bounds it.
+
+        Asking may load the vocabulary, to count system text and tools.
+        """
+        if self.is_bounded:
+            self._reckoned = self._reckoned.exactly()
+        return self._reckoned.budget
+
+    @property
+    def _factor(self) -> float:
+        budget = self._reckoned.budget
+        return budget.factor if budget is not None else 1.0
 
     @property
     def margin(self) -> float:
@@ -197,12 +215,12 @@ class Context:
     def parts(self) -> Parts:
         """Counted tokens by part of the context, exact."""
         meter, cut = self._meter, self._outcome.cut
-        fixed = self._fixed if self._fixed.exact else measure(self._fixed.system, self._fixed.tools, meter, exact=True)
+        self._reckoned = self._reckoned.exactly()
+        fixed = self._reckoned.fixed
         if meter.guessed:
             self._head = counted_anew(self._head, cut, meter)
             self._window = msgspec.structs.replace(self._window, groups=counted_anew(self._window.groups, cut, meter))
             meter.guessed = 0
-        self._fixed = fixed
         from palimpsest.context.account import Parts  # only for who asks
 
         return Parts(
@@ -220,7 +238,7 @@ class Context:
         """The stable prefix: everything up to the newest log message."""
         from palimpsest.context.account import Prefix  # only for who asks
 
-        stable, factor = self._stable, self.budget.factor if self.budget is not None else 1.0
+        stable, factor = self._stable, self._factor
         body = msgspec.json.encode(stable.messages if stable.system is None else [stable.system, stable.messages])
         return Prefix(len(stable.messages), scaled(self.counted - self.parts.tail, factor), sha256(body).hex())
 
@@ -238,7 +256,7 @@ class Context:
         if self._left_out:
             names = ", ".join(map(repr, self._left_out))
             warnings.append(f"the tail has no room for {names}: raise tail_share, or max_tokens")
-        if self.budget is None:
+        if not self.is_bounded:
             warnings.append("no budget: neither max_tokens nor a known model bounds this context")
         elif (told := doubt(outcome.head.usage, outcome.margin)) is not None:
             warnings.append(told)
@@ -268,7 +286,7 @@ class Context:
         The model's name is left to the caller. `cache_breakpoints` marks the stable prefix for providers whose
         prompt cache wants to be told (Anthropic), unless it is False; elsewhere it changes nothing.
         """
-        fmt, tools = self._meter.format, self._fixed.tools
+        fmt, tools = self._meter.format, self._reckoned.fixed.tools
         whole = fmt.request(self._joined, tools, cache_breakpoints=cache_breakpoints and not self.tail_messages)
         if not (cache_breakpoints and self.tail_messages):
             return whole

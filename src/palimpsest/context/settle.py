@@ -65,9 +65,8 @@ class Settled(msgspec.Struct, frozen=True):
             layout.window,
             layout.before,
             layout.summaries,
-            layout.fixed,
+            layout.reckoned,
             self.meter,
-            layout.budget,
             outcome,
             ready,
             self.lead,
@@ -131,7 +130,7 @@ class Settler:
             if holds(layout, cold, self._terms.tag_shares):
                 return self._remembered(layout, before)
             yield Long()
-            if self._meter.guessed or not layout.fixed.exact:
+            if self._meter.guessed or not layout.reckoned.fixed.exact:
                 layout = self._layouts.counted(layout)
                 if holds(layout, cold, self._terms.tag_shares):
                     return self._remembered(layout, before)
@@ -158,7 +157,7 @@ class Settler:
     def stored(self, then: Head, *, whole: bool = False) -> Steps[Settled]:
         """Return what a head's newest cut shows: all that was given when it was made (or `whole`), else what fits."""
         layout = yield from self._layouts.view(then, self._present_cut(then), whole=whole)
-        if not (layout.fits or layout.budget is None or (layout.budget.room < 0 and layout.fixed.exact)):
+        if not (layout.fits or layout.budget is None or (layout.budget.room < 0 and layout.reckoned.fixed.exact)):
             self._meter.exact = True  # bounds left it open
             layout = yield from self._layouts.view(then, layout.cut, None if layout.more else layout.entries)
         return self._settled(layout)

@@ -76,6 +76,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return bool(beside) or any(rules for _, rules in self.strategies)
 
     @property
+    def stands_beside(self) -> bool:
+        """Whether anything is to stand beside the log, in the room that is kept for it."""
+        return bool(self.tail) or (self.lead is not None and any(part.facts for part in self.lead))
+
+    @property
     def walks_all(self) -> bool:
         """Whether all has to be read: what depends on age, or goes on after a gap, is only known then."""
         return any(

@@ -23,6 +23,7 @@ from palimpsest.sessions.remembered import VIEW_BYTES, Sent, Unstored, Views, st
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
+    from palimpsest.context.budget import Reckoned
     from palimpsest.context.result import Context
     from palimpsest.recall.embedders import Embedder
     from palimpsest.recall.opening import Indexes, Recall
@@ -237,9 +238,8 @@ class SessionScope:
     """What the parts of one open session share.
 
     Of it change `about`, as what it takes the session for, `store`, where an EPHEMERAL session begins anew after each
-    turn, and what the last context came to: `sent`, and `room`, which its budget left for the log, in counted tokens.
-    Contexts write those. `brought` says as of which epoch, and of which beginning, the session's summaries were brought
-    to its knowledge bases, by these.
+    turn, and what contexts write of the last one: `sent`, and its budget, as it was `reckoned`. `brought` says as of
+    which epoch, and of which beginning, the session's summaries were brought to its knowledge bases, by these.
     """
 
     def __init__(self, memory: MemoryScope, options: Options, store: Store | None = None) -> None:
@@ -250,7 +250,7 @@ class SessionScope:
             self.store = store or self._own_store()
         self.about = options.about
         self.sent: Context | Sent | None = None
-        self.room: int | None = None
+        self.reckoned: Reckoned | None = None
         self.brought: dict[str, tuple[int, int]] = {}
 
     @lazy

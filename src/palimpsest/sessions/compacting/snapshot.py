@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Snapshot
-from palimpsest.context.budget import bounds_of
+from palimpsest.context.budget import Reckoned, bounds_of
 from palimpsest.context.groups import Group, Meter, by_group, fill
 from palimpsest.context.window import without
 from palimpsest.formats import find_format
@@ -44,17 +44,17 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class SnapshotReader:
-    """Reads one session. `room` is what its budget leaves for the log, in counted tokens, where that is known."""
+    """Reads one session. `reckoned` is the budget of its last context, where that is known."""
 
-    def __init__(self, store: Store, options: Options, *, room: int | None = None) -> None:
-        self._store, self._options, self._room = store, options, room
+    def __init__(self, store: Store, options: Options, *, reckoned: Reckoned | None = None) -> None:
+        self._store, self._options, self._reckoned = store, options, reckoned
         self.apart = store.apart
         """Runs what takes long and waits for nothing."""
 
     @classmethod
     def of(cls, scope: SessionScope) -> SnapshotReader:
         """What reads an open session."""
-        return cls(scope.store, scope.options, room=scope.room)
+        return cls(scope.store, scope.options, reckoned=scope.reckoned)
 
     async def state(self, head: Head) -> Compaction:
         """Return what is covered and evicted, and what stands for it."""
@@ -131,8 +131,10 @@ class SnapshotReader:
         return snapshot.tokens, snapshot.standing(snapshot.summaries)
 
     def _limit(self) -> int | None:
-        if self._room is not None:
-            return self._room
+        """What its budget leaves for the log, in counted tokens."""
+        budget = self._reckoned.exactly().budget if self._reckoned is not None else None
+        if budget is not None:
+            return budget.room
         options = self._options
         return bounds_of(options.limits, options.model, options.model_name).log(options.default_factor())
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from palimpsest.context.asks import Steps
+from palimpsest.context.budget import Reckoned
 from palimpsest.context.cold import cold_level
 from palimpsest.context.layout import Recollection
 from palimpsest.context.newest import NotRead, newest
@@ -81,6 +82,8 @@ class ContextBuilder:
         self.committed: Head | None = None
         self.seen = Head()
         """The session as it was shown."""
+        self.reckoned: Reckoned | None = None
+        """What it was shown by."""
 
     async def context(self) -> Context:
         """Return the context, its cut committed where it needed one: under an event loop in one call of a worker, or
@@ -121,7 +124,7 @@ class ContextBuilder:
         self, settled: Settled, context: Context | None, recall: Recall | None, *, last_try: bool
     ) -> Context | None:
         """The context of what was settled, with its counts and its cut stored; None: all is to be read anew."""
-        self.seen = settled.layout.head
+        self.seen, self.reckoned = settled.layout.head, settled.layout.reckoned
         stored, notes = await self._store_counts(settled, recall)
         if context is None and settled.reason is not None:
             context = await self._recut(settled, notes, last_try=last_try)

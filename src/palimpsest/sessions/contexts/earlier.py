@@ -84,7 +84,7 @@ class EarlierContext:
             raise
         notes = () if settled.reason is None else (ANEW,)
         context = await self._store.apart(settled.given, whole, None, notes)
-        if context.budget is not None or terms.strategies:  # else nothing was chosen by what it costs or says
+        if context.is_bounded or terms.strategies:  # else nothing was chosen by what it costs or says
             recut = settled.reason is not None and not terms.exact
             await self._check(head, read, early, late, estimates=recut)
         return context

@@ -92,7 +92,7 @@ class Contexts:
             self._scope.sent = Sent.of(context)  # no more than its figures may be kept
         else:
             context = await self._stored(call, mode)
-        if context.budget is None and all(one.memory_max_tokens is None for one in self._options.strategies):
+        if not context.is_bounded and all(one.memory_max_tokens is None for one in self._options.strategies):
             self._scope.memory.tell_unbounded()
         if mode != "shown":
             await self._note_prompt(context)
@@ -104,7 +104,7 @@ class Contexts:
         """The request with facts, the call's own texts, and what knowledge bases and the log say about it."""
         leads = self._options.leads
         facts = await self._read_facts() if self._options.facts else []
-        ending: list[TailPart] = [*(() if leads else facts), *_texts(tail)]
+        ending: list[TailPart] = [*(() if leads else (one for one in facts if one.facts)), *_texts(tail)]
         if self._options.knowledge:
             ending += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not call.dry_run)
         if recall is not None:
@@ -209,8 +209,8 @@ class Contexts:
         if known is not None:
             await known.tell(builder.seen)
         plain = options is self._options and call.max_tokens is call.max_messages is call.reserve is None
-        if plain and not call.dry_run and self._is_own(call) and context.budget is not None:
-            self._scope.room = context.budget.room
+        if plain and not call.dry_run and self._is_own(call):
+            self._scope.reckoned = builder.reckoned
         return builder, context
 
     async def _with_withheld(self) -> tuple[Store | None, int]:
