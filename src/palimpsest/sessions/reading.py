@@ -14,19 +14,17 @@ from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
 from palimpsest.log import spans, values
-from palimpsest.log.checks import check, check_whole, unfit
+from palimpsest.log.checks import check, check_whole
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Definition, Head, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
+from palimpsest.sessions.naming import ways
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import BATCH, batches_of, entries_of
 from palimpsest.stores import Store, best_effort, compaction_of
 from palimpsest.tokens.counter import TokenCounter, failures_of
-
-END = 2**32 - 1
-"""Over every `seq`."""
 
 TRIES = 20
 """How often something is read anew because the session became another one meanwhile."""
@@ -125,20 +123,11 @@ class LogReader:
 
     async def named(self, id: object) -> Entry:
         """The entry of this id, of this `seq`, or read again. Raises EntryNotFound; ConfigError for a list."""
-        if isinstance(id, list | tuple | set | frozenset):
-            raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
-        if isinstance(id, Entry):
-            id = id.id
-        seqs: tuple[int, ...] = ()
-        ids: tuple[str, ...] = ()
-        if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):
-            seqs = _place(id)
-        elif isinstance(id, str) and unfit(id) is None:
-            ids = (id,)
-        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
-        if not found:
-            raise EntryNotFound(self._options.key.session, id)
-        return found[0]
+        for seqs, ids in ways(id):
+            found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
+            if found:
+                return found[0]
+        raise EntryNotFound(self._options.key.session, id.id if isinstance(id, Entry) else id)
 
     async def entry(self, id: object) -> Entry:
         """The entry that is named so, which counts as an access. Raises EntryNotFound."""
@@ -313,12 +302,6 @@ def cost_of(entry: Entry, options: Options) -> int:
     if entry.tokens is not None and not values.is_whole(entry.tokens):
         raise InvalidEntry("entry.tokens", f"{entry.tokens!r} is neither a whole number nor None")
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
-
-
-def _place(id: int | str) -> tuple[int, ...]:
-    """The place that a number names, unless no log has so many."""
-    place = id if isinstance(id, int) else int(id) if len(id) <= len(str(END)) else END
-    return (place,) if place < END else ()
 
 
 def _counts(entries: Sequence[Entry], counter: TokenCounter) -> dict[int, int]:
