@@ -267,7 +267,7 @@ class AsyncWorkingMemory:
         self._gate.refuse([key], "key")
         text = to_json(value, f"the value of {key!r}")
         if self._gate.redactor is not None:
-            text = cleaned_value(key, text, self._gate.text, self._gate.value)
+            text = cleaned_value(key, text, self._gate.value)
         if len(text) > self._most_bytes:
             allowed = f"at most {self._most_bytes} bytes of JSON (value_bytes): keep a name or a summary of it here"
             raise ConfigError(f"the value of {key!r}", f"{len(text)} bytes", allowed)
