@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from _thread import get_ident  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.errors import PrivacyRefused
+from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
-from palimpsest.sessions.lease import Lease, waited_for
+from palimpsest.sessions.lease import NESTED, Lease, waited_for
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
@@ -41,10 +42,12 @@ class TurnBuffer:
 
 
 class Block:
-    """A turn as the block that it is, and its `lease`."""
+    """A turn as the block that it is, its `lease`, and the thread in which it is: all tasks of an event loop are in
+    one."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
+        self.thread = get_ident()
 
 
 class OpenTurn:
@@ -78,10 +81,17 @@ class OpenTurn:
         self.added = 0
         return None if wait is None else max(wait - waited, 0)
 
-    async def take_lease(self, block: Block, wait: float | None) -> None:
-        """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next."""
+    async def take_lease(self, block: Block, wait: float | None, outer: Sequence[Block]) -> None:
+        """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next.
+
+        Raises ConfigError where that is one of the `outer` blocks, which waits for this one: who has begun a task waits
+        for it, while a thread goes on by itself.
+        """
         scope, renewals = self._scope, self._scope.memory.renewals
         block.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
+        held = [one.lease for one in outer if one.lease and one.lease.held and one.thread == get_ident()]
+        if any(map(block.lease.is_same, held)):
+            raise ConfigError("turn", "a turn inside a turn", NESTED)
         await block.lease.take(renewals, wait)
         self.lease = block.lease  # from now on: who adds beside a turn that still waits is in none
 
