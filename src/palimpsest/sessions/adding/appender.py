@@ -138,9 +138,9 @@ class Appender:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
-        if self._options.definition is not None:
-            await self.declare()
         if self._gate.redactor is None and self.turn.buffer is None:
+            if self._options.definition is not None:
+                await self.declare()
             store, views = scope.store, scope.memory.views
             remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
             counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
@@ -173,8 +173,10 @@ class Appender:
 
     async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
+        if self._options.definition is not None:  # pseudonyms may make the session
+            await self.declare()
         try:
-            return await self._gate.entries(self._scope.store, self._scope.key, entries)
+            return await self._gate.entries(self._scope.store, self._scope.key, entries, self._scope.about)
         except PrivacyRefused as fault:
             await self._scope.tell("privacy:refused", rule=fault.rule, kind=fault.kind, why=fault.why)
             raise
