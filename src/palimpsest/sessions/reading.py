@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -14,17 +14,19 @@ from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
 from palimpsest.log import spans, values
-from palimpsest.log.checks import check, check_whole
+from palimpsest.log.checks import check, check_whole, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Definition, Head, Usage
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Spent
 from palimpsest.sessions.accesses import accessed
-from palimpsest.sessions.naming import ways
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import BATCH, batches_of, entries_of
 from palimpsest.stores import Store, best_effort, compaction_of
 from palimpsest.tokens.counter import TokenCounter, failures_of
+
+END = 2**32 - 1
+"""Over every `seq`."""
 
 TRIES = 20
 """How often something is read anew because the session became another one meanwhile."""
@@ -123,7 +125,9 @@ class LogReader:
 
     async def named(self, id: object) -> Entry:
         """The entry of this id, of this `seq`, or read again. Raises EntryNotFound; ConfigError for a list."""
-        for seqs, ids in ways(id):
+        if isinstance(id, list | tuple | set | frozenset):
+            raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
+        for seqs, ids in _ways(id):
             found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
             if found:
                 return found[0]
@@ -302,6 +306,17 @@ def cost_of(entry: Entry, options: Options) -> int:
     if entry.tokens is not None and not values.is_whole(entry.tokens):
         raise InvalidEntry("entry.tokens", f"{entry.tokens!r} is neither a whole number nor None")
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
+
+
+def _ways(name: object) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Yield the places and ids that are looked for, one after the other: of a text of digits the place, then the id. An
+    entry has an id, whatever that looks like."""
+    seq = int(name) if isinstance(name, str) and name.isdecimal() and len(name) <= len(str(END)) else name
+    if isinstance(seq, int) and not isinstance(seq, bool) and seq < END:
+        yield (seq,), ()
+    id = name.id if isinstance(name, Entry) else name
+    if isinstance(id, str) and unfit(id) is None:
+        yield (), (id,)
 
 
 def _counts(entries: Sequence[Entry], counter: TokenCounter) -> dict[int, int]:

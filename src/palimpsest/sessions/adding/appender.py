@@ -84,13 +84,13 @@ class OpenTurn:
     async def take_lease(self, block: Block, wait: float | None, outer: Sequence[Block]) -> None:
         """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next.
 
-        Raises ConfigError where that is one of the `outer` blocks, which waits for this one: who has begun a task waits
-        for it, while a thread goes on by itself.
+        Raises ConfigError where that would be for ever, since one of the `outer` blocks waits for this one: who has
+        begun a task waits for it, while a thread goes on by itself.
         """
         scope, renewals = self._scope, self._scope.memory.renewals
         block.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
         held = [one.lease for one in outer if one.lease and one.lease.held and one.thread == get_ident()]
-        if any(map(block.lease.is_same, held)):
+        if wait is None and any(map(block.lease.is_same, held)):
             raise ConfigError("turn", "a turn inside a turn", NESTED)
         await block.lease.take(renewals, wait)
         self.lease = block.lease  # from now on: who adds beside a turn that still waits is in none
