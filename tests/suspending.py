@@ -204,10 +204,13 @@ def awaited(where: str, **options: Any) -> Iterator[Memory]:
     """Open an `AsyncMemory`, each verb of which is run to its end on one event loop."""
     import pytest  # here, so that processes which only want the store start sooner
 
+    from palimpsest.sessions import knowledge_sync, working_sync
+
     loop = _Loop()
     with closing(loop), pytest.MonkeyPatch.context() as patch:
         face = sys.modules[Memory.__module__]
-        patch.setattr(face, "drive", loop.drive)
+        for one in (face, working_sync, knowledge_sync):
+            patch.setattr(one, "drive", loop.drive)
         # The runner's own `drive` stays: a module that is first imported here would keep what stands in its place.
         globals_ = {**vars(sys.modules[within.__module__]), "drive": loop.drive}
         own = inspect.unwrap(within)

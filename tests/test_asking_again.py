@@ -153,3 +153,38 @@ async def test_an_open_turn_is_told() -> None:
             assert (session.in_turn, other.in_turn) == (True, False)
 
         assert not session.in_turn
+
+
+def test_what_an_atomic_turn_has_gathered_is_not_added_twice(memory: Memory) -> None:
+    """What it will add is there for `unless_last`, and for a context of the same name; an older version is none."""
+    session = memory.session("s")
+    old = session.add_context("one", name="file")
+
+    with session.turn(atomic=True):
+        assert session.add_context("one", name="file").id == old.id
+        new = session.add_context("two", name="file")
+        assert session.add_context("two", name="file").id == new.id
+        session.add_context("two", name="another")
+        assert session.add_context("one", name="file").id != old.id
+        (asked,) = session.add(QUESTION, unless_last=True)
+        assert [one.id for one in session.add(QUESTION, unless_last=True)] == [asked.id]
+
+    assert [entry.text for entry in session.entries()] == ["one", "two", "two", "one", QUESTION["content"]]
+    session.add({"role": "user", "content": "And then?"})
+    with session.turn(atomic=True):
+        session.add([{"role": "user", "content": "And then?"}, QUESTION], unless_last=True)
+        session.add([{"role": "user", "content": "And then?"}, QUESTION], unless_last=True)
+    assert [entry.text for entry in session.entries()][6:] == ["And then?", QUESTION["content"]]
+
+
+def test_a_batch_may_begin_in_the_log_and_end_in_an_atomic_turn(memory: Memory) -> None:
+    """What is stored and what will be are one end of the log."""
+    session = memory.session("s")
+    (first,) = session.add(QUESTION)
+
+    with session.turn(atomic=True):
+        (second,) = session.add({"role": "user", "content": "And then?"})
+        again = session.add([QUESTION, {"role": "user", "content": "And then?"}], unless_last=True)
+
+    assert [one.id for one in again] == [first.id, second.id]
+    assert len(session.entries()) == 2

@@ -157,7 +157,12 @@ def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
         memory.session("a").add_user_message("hello")
         fork = memory.fork("child")
         fork.working().set("k", 1)
+        other = memory.session("a").export()
         for destroying in (
+            lambda: fork.sweep(untouched_for="1s"),
+            lambda: fork.import_session(other, on_conflict="replace"),
+            lambda: fork.for_tenant("default").delete_session("a"),
+            lambda: fork.for_tenant("default").fork("another").delete_session("a"),
             lambda: fork.delete_session("a"),
             lambda: fork.forget(tenant="default"),
             lambda: fork.forget(session="a"),
@@ -166,6 +171,7 @@ def test_a_fork_destroys_no_conversation_of_its_memory() -> None:
             with pytest.raises(ConfigError, match="fork"):
                 destroying()
         assert fork.working().clear() == 1
+        assert fork.sweep() == 0  # what has expired nobody sees any more
         fork.close()
         with pytest.raises(Closed):
             fork.working().get("k")

@@ -217,6 +217,21 @@ def test_a_fork_is_made_at_a_revision_or_behind_an_entry(session: Session) -> No
     assert session.fork(at=batch[2]).stats().open_calls == ("1-left", "1-right")
 
 
+def test_a_branch_from_the_beginning_is_a_session_like_others(memory: Memory, session: Session) -> None:
+    """Nothing has happened to it yet, and it is there all the same: it is told of, and branched off again."""
+    session.add_user_message("a")
+
+    empty = session.fork("empty", at=0)
+
+    assert empty.describe().session == "empty"
+    assert empty.fork("again").entries() == []
+    assert empty.fork("once more", at=0).info().forked_from == ("empty", 0)
+    with pytest.raises(SessionNotFound):
+        memory.session("nobody").fork()
+    with pytest.raises(SessionNotFound):
+        memory.session("nobody").describe()
+
+
 def test_a_fork_without_a_name_gets_one(session: Session) -> None:
     """Each has a name of its own that begins with that of its session."""
     session.add_user_message("a")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,11 +21,11 @@ from hypothesis import strategies as st
 from drivers import driven
 from exports_chatgpt import simple
 from laws import examples
-from palimpsest import AsyncMemory, Keys, Memory, Query
+from palimpsest import AsyncMemory, Entry, Keys, Memory, Query
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, SessionNotFound, WrongUser
 from palimpsest.stores import STORES
 from palimpsest.stores.encrypted.rotation import rotate_keys
-from palimpsest.strategies import Summarize, Triggers
+from palimpsest.strategies import KnowledgeBase, Summarize, Triggers
 from palimpsest.testing import FakeClock
 from suspending import awaited
 
@@ -130,6 +133,110 @@ def test_another_user_neither_reads_nor_writes(memory: Memory) -> None:
             assert (caught.value.session, caught.value.user, caught.value.owner) == (id, "bob", owner)
         assert memory.info(id).entries == 1
         assert memory.info(id).user == owner
+
+
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "add": ({"role": "user", "content": "x"},),
+    "add_assistant_message": ("x",),
+    "add_context": ("x",),
+    "add_entries": ([Entry(role="user", content="x")],),
+    "add_system_message": ("x",),
+    "add_tool_call": ("lookup", {}),
+    "add_tool_result": ("lookup", "x"),
+    "add_user_message": ("x",),
+    "delete": ("k",),
+    "entry": (1,),
+    "erase": ([1],),
+    "export_to": (io.BytesIO(),),
+    "fact": ("k",),
+    "get": ("k",),
+    "has": ("k",),
+    "hide": (1,),
+    "passages": ([1],),
+    "pin": (1,),
+    "recall": ("hello",),
+    "replace": ([{"role": "user", "content": "x"}],),
+    "resolve": ("x",),
+    "rewind": (0,),
+    "search": ("hello",),
+    "set": ("k", "another's"),
+    "set_many": ({"k": "another's"},),
+    "show": (1,),
+    "unpin": (1,),
+}
+"""What a verb is given that takes something, in a session, its working memory, or a knowledge base."""
+
+NAMED: dict[str, dict[str, Any]] = {
+    "add_context": {"name": "f"},
+    "record_usage": {"input_tokens": 1},
+    "context": {"max_tokens": 1000},
+}
+SILENT = frozenset(
+    {"id", "options", "redact", "in_turn", "in_atomic_turn", "cost", "scope_id", "is_readonly", "readonly"}
+)
+"""What tells of the object itself, or of what it is given, and nothing of what is stored. A `readonly` one is below."""
+
+BESIDE = {"working", "knowledge"}
+"""What gives something else of the session, which is gone through as well."""
+
+
+def asked(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Everything public that a session, or what it gives, does: by name, as a call."""
+    for name in sorted({name for name in dir(thing) if not name.startswith("_")} - SILENT):
+        found = getattr(thing, name)
+        if name in BESIDE:
+            yield from asked(found() if callable(found) else found)
+        elif name in ("turn", "stream"):
+            yield name, found().__enter__
+        else:
+            given = ("other", "text") if "document_id" in signature(found).parameters else GIVEN.get(name, ())
+            yield name, partial(found, *given[: len(signature(found).parameters)], **NAMED.get(name, {}))
+
+
+def refused(verb: Callable[[], Any]) -> bool:
+    """Whether this raises WrongUser."""
+    try:
+        verb()
+    except WrongUser:
+        return True
+    return False
+
+
+def test_nothing_of_a_session_is_done_for_another_user(memory: Memory) -> None:
+    """Whatever a session has, blocks, facts and knowledge included, refuses who is not its user, and is as it was."""
+    strategy = Summarize(
+        knowledge_base=KnowledgeBase(collection_id="notes"), triggers=Triggers(interaction_threshold_qty=50)
+    )
+    ann = memory.session("s", user="ann")
+    ann.add_user_message("hello")
+    ann.working.set("k", "Ann's own")
+    memory.knowledge("notes", user="ann").add("handbook", "hello, said Ann")
+    bob = memory.session("s", user="bob", long_term=strategy, max_tokens=1000)
+
+    verbs = list(asked(bob))
+    let_in = [name for name, verb in verbs if not refused(verb)]
+
+    assert let_in == []
+    assert len(verbs) > 60
+    assert ann.working.to_dict() == {"k": "Ann's own"}
+    assert (memory.info("s").entries, memory.info("s").revision) == (1, 1)
+    with ann.turn(wait=0):
+        pass
+
+
+def test_facts_are_refused_as_soon_as_the_session_is_another_s(memory: Memory) -> None:
+    """A working memory that was asked for before looks anew at each verb."""
+    ann = memory.session("s", user="ann")
+    ann.add_user_message("hello")
+    facts = ann.working
+    facts.set("k", 1)
+
+    memory.session("s").describe(user="bob")
+
+    with pytest.raises(WrongUser):
+        facts.get("k")
+    with pytest.raises(WrongUser):
+        facts.readonly().keys()
 
 
 def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memory) -> None:

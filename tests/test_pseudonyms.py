@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palimpsest import Entry, ImportFailed, Memory, Redactor
+from palimpsest.errors import WrongUser
 from palimpsest.privacy.pseudonyms import NUMBERED, Pseudonyms
 from worlds import STORES
 
@@ -49,6 +51,28 @@ def test_every_value_keeps_its_pseudonym_wherever_the_session_goes(kind: str, gu
         assert len(set(names)) == len(names)
         for other in (session, branch, memory.session("copy")):
             assert other.add_user_message(said(many)).text.split() == names
+
+
+def test_pseudonyms_are_of_a_session_of_its_user(tmp_path: Path) -> None:
+    """Where they are all that was kept of a session, since what they stood in was dropped, it is its user's all the
+    same; and to the session of another nothing is given, not even numbers."""
+    with opened("sqlite", tmp_path) as memory:
+        ann = memory.session("s", user="ann", title="Trip", lifetime="1h")
+        with suppress(RuntimeError), ann.turn(atomic=True):
+            ann.add_user_message(said(range(1)))
+            raise RuntimeError
+        bob = memory.session("s", user="bob")
+
+        assert (memory.info("s").user, memory.info("s").title) == ("ann", "Trip")
+        assert memory.info("s").expires is not None
+        revision = memory.info("s").revision
+        with pytest.raises(WrongUser):
+            bob.add_user_message(said(range(1, 2)))
+        with pytest.raises(WrongUser):
+            bob.add_context(said(range(2, 3)), name="notes")
+        assert memory.info("s").revision == revision
+        assert ann.add_user_message(said(range(3, 4))).text == "[EMAIL_2]"
+        assert memory.info("s").user == "ann"
 
 
 @pytest.mark.parametrize(

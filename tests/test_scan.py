@@ -50,6 +50,21 @@ def facts(memory: Memory) -> list[Any]:
 # --- looking
 
 
+def test_a_scan_knows_secrets_of_a_session_by_their_names(place: str, tmp_path: Path) -> None:
+    """What is said of a session loses what a policy takes out as it is said: numbers, and what has such a name."""
+    said = {"password": "hunter2", "pin": {"api_key": "abc"}, "card": 4111111111111111, "kind": "web"}
+    with opened(place, tmp_path) as memory:
+        session = memory.session("one", title="about ann@example.org", metadata=said)
+        session.add_user_message("hello")
+
+        found = memory.scan("default", apply=True)
+
+        assert (found.findings["credential", "metadata"], found.findings["card", "metadata"]) == (2, 1)
+        assert memory.info("one").metadata == Redactor("default").value(said)
+        assert memory.info("one").title == "about [REDACTED]"
+        assert not memory.scan("default").findings
+
+
 def test_a_scan_finds_everything_and_changes_nothing(place: str, tmp_path: Path) -> None:
     """Without `apply` all places are found, by kind and place, and the store is as it was."""
     with opened(place, tmp_path) as memory:

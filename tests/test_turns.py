@@ -479,15 +479,31 @@ def test_a_task_that_a_turn_waits_for_is_in_that_turn() -> None:
 
     async def work() -> None:
         async with AsyncMemory.open("memory://") as memory:
-            chat = memory.session("s")
+            chat, over = memory.session("s"), asyncio.Event()
+
+            async def begun_early() -> None:
+                await over.wait()
+                async with memory.session("s").turn():
+                    pass
 
             async def inner() -> None:
                 with pytest.raises(ConfigError, match="turn inside a turn"):
                     async with chat.turn():
                         raise AssertionError("it would wait for ever")
 
+            async def through_another() -> None:
+                with pytest.raises(ConfigError, match="turn inside a turn"):
+                    async with memory.session("s").turn():
+                        raise AssertionError("it would wait for ever")
+                async with memory.session("another").turn():
+                    pass
+
             async with chat.turn():
-                await asyncio.gather(inner(), inner())
+                await asyncio.wait_for(asyncio.gather(inner(), inner(), through_another(), through_another()), 30)
+                late = asyncio.create_task(begun_early())
+                await asyncio.sleep(0)
+            over.set()
+            await late
             async with chat.turn():  # over is over
                 pass
 

@@ -56,6 +56,46 @@ def test_an_entry_of_another_session_is_not_there(session: Session) -> None:
         session.pin(other)
 
 
+@pytest.fixture
+def numbered() -> Iterator[Session]:
+    """A session of three entries whose ids are digits, and of the first two the other one's `seq`."""
+    with Memory.open("memory://") as memory:
+        chat = memory.session("numbered", max_tokens=1_000)
+        for id, text in (("2", "first"), ("1", "second"), ("20260131", "third")):
+            chat.add_entries([Entry(id=id, role="user", content=text)])
+        yield chat
+
+
+def test_an_entry_that_is_given_is_known_by_its_id_alone(numbered: Session) -> None:
+    """An id of digits is no `seq` where the entry itself is given: nothing else is read, or destroyed."""
+    first, second, _ = numbered.entries()
+
+    assert numbered.entry(first).text == "first"
+    assert [one.text for one in numbered.passages(first).passages] == ["first"]
+    numbered.pin(first)
+    with pytest.raises(ConfigError, match="unpin"):
+        numbered.hide(first)
+    numbered.unpin(first)
+    numbered.hide(first)
+    assert [one.text for one in numbered.active_entries()] == ["second", "third"]
+    numbered.show(first)
+    assert [one.text for one in numbered.fork(at=second).entries()] == ["first", "second"]
+    numbered.erase([first])
+    assert [one.text for one in numbered.entries() if not one.erased] == ["second", "third"]
+
+
+def test_a_text_of_digits_is_a_seq_or_else_an_id(numbered: Session) -> None:
+    """Where there is no such `seq`, the entry of this id is meant; looking back, where a number is no `seq`, it is so
+    at once."""
+    assert numbered.entry("2").text == "second"
+    assert numbered.entry("20260131").text == "third"
+    assert numbered.erase("20260131").entries == 1
+    with pytest.raises(EntryNotFound):
+        numbered.entry(20260131)
+    assert numbered.rewind("2") == 1  # the third is erased
+    assert [one.text for one in numbered.entries()] == ["first"]
+
+
 VERBS: dict[str, Callable[[Session, Any], Any]] = {
     "entry": lambda session, number: session.entry(number),
     "pin": lambda session, number: session.pin(number),

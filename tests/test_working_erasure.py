@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from palimpsest import ConfigError, Memory, Query
+from palimpsest import ConfigError, Memory, Query, Redactor
 from palimpsest.runtime.runner import drive
 from palimpsest.testing.clock import FakeClock
 
@@ -118,6 +120,17 @@ def test_what_mentions_a_text_is_forgotten(memory: Memory, where: str) -> None:
     assert not memory.forget(matches=MARKER)
 
 
+def test_how_a_value_is_written_mentions_nothing(memory: Memory) -> None:
+    """A fact that holds a date or bytes is none that says "date", or a word of base64. What they say counts."""
+    facts = memory.working("a")
+    facts.set("k", {"on": date(2026, 1, 2), "raw": b"\xd7m\xf8\xe7\xae\xfc", 7: (Decimal("1.50"), {UUID(int=7)})})
+
+    for word in ("date", "$", "tuple", "123456", "1234"):
+        assert not memory.forget(matches=word, dry_run=True)
+    for said in ("2026-01-02", "1.50", str(UUID(int=7)), "on", "7"):
+        assert memory.forget(matches=said, dry_run=True).items == {"working/a": 1}
+
+
 def test_no_byte_of_what_was_forgotten_is_left(opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     """In the files of the store."""
     where, options = opened
@@ -174,6 +187,78 @@ def test_nothing_private_is_kept_in_a_fact(opened: tuple[str, dict[str, Any]]) -
         assert MARKER not in str(caught.value)
         with pytest.raises(ConfigError, match="scope"):
             memory.working(f"user/{MARKER}")
+
+
+NAMED: dict[str, Any] = {
+    "a whole number beside it": {"password": "hunter2", 1: 2},
+    "a key like a tag beside it": {"password": "hunter2", "$id": "x"},
+    "further inside": {"user": {"api_key": "hunter2", 7: ({"x": 1},)}},
+    "in a tuple": {"password": ("hunter2", {"hunter2"})},
+    "as bytes": {"password": b"hunter2"},
+    "as a number of its own kind": {"password": Decimal("12345.67")},
+    "a number as a key": {4111111111111111: "x"},
+}
+
+
+@pytest.mark.parametrize("value", NAMED.values(), ids=NAMED)
+def test_a_secret_is_known_by_its_name_in_any_mapping(memory: Memory, value: Any) -> None:
+    """Whatever other keys are beside it, and whatever type it has: where it is set, and where a scan finds it."""
+    with Memory.open("memory://", privacy="default") as strict:
+        strict.working().set("k", value)
+        kept = repr(strict.working().fact("k"))
+    memory.working().set("k", value)
+    memory.working().set("k", 1)
+    assert memory.scan("default", apply=True).redacted == 1
+    scanned = repr(memory.working().fact("k"))
+
+    for secret in ("hunter2", "12345.67", "4111111111111111"):
+        assert secret not in kept
+        assert secret not in scanned
+    assert "[REDACTED]" in kept
+    assert "[REDACTED]" in scanned
+    assert memory.scan("default").facts == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        bytes.fromhex("d76df8e7aefc"),
+        {"on": date(2026, 1, 2), "at": datetime(2026, 1, 2, tzinfo=UTC), 1: ({b"\xff"}, frozenset({Decimal("0.5")}))},
+    ],
+)
+def test_a_policy_does_not_look_at_how_a_value_is_written(value: Any) -> None:
+    """Its patterns see no base64 and no name of a type: what is clean comes back as it was."""
+    patterns = [r"\d{6}", r"^\W?(date|datetime|bytes|set|tuple|dict)$"]
+    with Memory.open("memory://", privacy={"redact_patterns": patterns}) as memory:
+        facts = memory.working()
+        facts.set("k", value)
+
+        assert facts.get("k") == value
+
+
+def test_what_is_private_goes_out_of_a_value_of_any_type() -> None:
+    """A date, bytes or a part of a set that a policy does not keep is a text then; the rest stays what it is."""
+    with Memory.open("memory://", privacy={"redact_patterns": ["2026-01-02"]}) as memory:
+        facts = memory.working()
+        facts.set("k", {1: date(2026, 1, 2), "2": (b"on 2026-01-02", b"on"), "3": {"2026-01-02", "x"}, "2026-01-02": 4})
+
+        assert facts.get("k") == {
+            1: "[REDACTED]",
+            "2": ("on [REDACTED]", b"on"),
+            "3": {"[REDACTED]", "x"},
+            "[REDACTED]": 4,
+        }
+
+
+def test_a_scan_gives_nobody_another_s_name_in_facts(memory: Memory) -> None:
+    """Facts are of no session, so pseudonyms in them have no numbers: one of two facts would be of two people."""
+    policy = Redactor({"recognisers": {"email": "pseudonym"}}, key=b"k" * 32)
+    for name in ("ann", "bob"):
+        memory.working().set(name, f"{name}@example.org")
+
+    memory.scan(policy, apply=True)
+
+    assert memory.working().to_dict() == {"ann": "[EMAIL]", "bob": "[EMAIL]"}
 
 
 def test_a_scan_finds_what_is_private_in_facts_and_redacts_it(opened: tuple[str, dict[str, Any]]) -> None:

@@ -278,7 +278,10 @@ def _prompt(head: Head, change: Change) -> Head:
 def _about(head: Head, change: Change) -> Head:
     new = change.about or About()
     about = {name: getattr(new, name) for name in change.said}
-    return msgspec.structs.replace(head, about=msgspec.structs.replace(head.about or About(), **about))
+    numbers = change.pseudonyms or head.pseudonyms
+    return msgspec.structs.replace(
+        head, about=msgspec.structs.replace(head.about or About(), **about), pseudonyms=numbers
+    )
 
 
 def outdated(usage: Usage | None) -> Usage | None:

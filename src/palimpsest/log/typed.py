@@ -8,7 +8,7 @@ mapping that has a key like these is written as pairs, so no value can pass for 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -57,15 +57,12 @@ def _may_have_tags(text: str | bytes) -> bool:
     return '"$' in text or "\\u0024" in text
 
 
-def bytes_in(value: object) -> Iterator[bytes]:
-    """The bytes that a value holds, at any depth."""
+def text_of(value: object) -> str:
+    """What a value that is neither a number nor holds others says, as a text: bytes as UTF-8, dates as they are
+    written."""
     if isinstance(value, bytes):
-        yield value
-    elif isinstance(value, dict):
-        yield from bytes_in(list(value.values()))
-    elif isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            yield from bytes_in(one)
+        return value.decode(errors="replace")
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _plain(value: object, where: str, depth: int) -> Any:

@@ -1,4 +1,7 @@
-"""What a fact of a working memory says, and what of it may be kept. Pure."""
+"""What a fact of a working memory says, and what of it may be kept. Pure.
+
+Values are looked at as what they are, with their types: nobody looks at how these are written.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import Any
 import msgspec
 
 from palimpsest.log.facts import Stored
-from palimpsest.log.late import dumps, loads
-from palimpsest.log.typed import bytes_in, from_json
+from palimpsest.log.late import loads
+from palimpsest.log.typed import from_json, to_json
 from palimpsest.privacy.mentions import Mentions, texts_in
 
-Clean = Callable[[str], str]
-"""A text without what is private."""
+Clean = Callable[[Any], Any]
+"""From a value to it without what is private; a value that has nothing private is the same object."""
 
 
 def fact_mentions(key: str, stored: Stored, mentions: Mentions) -> bool:
@@ -24,39 +27,25 @@ def fact_mentions(key: str, stored: Stored, mentions: Mentions) -> bool:
 def _texts(key: str, stored: Stored) -> Iterator[str]:
     yield key
     for text in (stored.value, *(before.value for before in stored.before)):
-        yield from texts_in(loads(text))
-        yield from (one.decode(errors="replace") for one in bytes_in(from_json(text)))
+        yield from texts_in(_read(text))
 
 
-def cleaned_fact(key: str, stored: Stored, clean: Clean, value: Callable[[Any], Any]) -> Stored:
-    """The fact without what is private in its values: texts by `clean`, then by `value` what a key's name says.
-
-    Raises what these raise.
-    """
-
-    def cleaned(text: str) -> str:
-        return cleaned_value(key, text, clean, value)
-
-    before = tuple(msgspec.structs.replace(one, value=cleaned(one.value)) for one in stored.before)
-    return msgspec.structs.replace(stored, value=cleaned(stored.value), before=before)
+def cleaned_fact(key: str, stored: Stored, clean: Clean) -> Stored:
+    """The fact without what is private in its values, which `clean` is given under its key. Raises what that raises."""
+    before = tuple(msgspec.structs.replace(one, value=cleaned_value(key, one.value, clean)) for one in stored.before)
+    return msgspec.structs.replace(stored, value=cleaned_value(key, stored.value, clean), before=before)
 
 
-def cleaned_value(key: str, text: str, clean: Clean, value: Callable[[Any], Any]) -> str:
-    """The JSON of a fact's value without what is private."""
-    (cleaned,) = value({key: _changed(loads(text), clean)}).values()
-    return dumps(cleaned, separators=(",", ":"))
+def cleaned_value(key: str, text: str, clean: Clean) -> str:
+    """The JSON of a fact's value without what is private: as it was, where nothing is."""
+    value = _read(text)
+    (cleaned,) = clean({key: value}).values()
+    return text if cleaned is value else to_json(cleaned, f"the value of {key!r}")
 
 
-def _changed(plain: Any, clean: Clean) -> Any:
-    """JSON with each of its texts cleaned; of bytes that are text, too."""
-    if isinstance(plain, str):
-        return clean(plain)
-    if isinstance(plain, list):
-        return [_changed(one, clean) for one in plain]
-    if not isinstance(plain, dict):
-        return plain
-    if list(plain) == ["$bytes"]:
-        text = from_json(dumps(plain))
-        said = text.decode(errors="replace") if isinstance(text, bytes) else text
-        return plain if clean(said) == said else clean(said)
-    return {key if key.startswith("$") else clean(key): _changed(one, clean) for key, one in plain.items()}
+def _read(text: str) -> Any:
+    """The value that is written; what is not written as it should be is plain JSON."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return loads(text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from palimpsest.errors import ConfigError, Conflict, PrivacyRefused
+from palimpsest.errors import ConfigError, Conflict, PrivacyRefused, WrongUser
 from palimpsest.log.change import Change, Record
 from palimpsest.log.checks import TITLE, check_descriptors, checked_about
 from palimpsest.log.entry import Entry, Reasoning, Text
@@ -70,18 +70,23 @@ class Gate:
         if self.opening is not None:
             await self.opening()
 
-    async def entries(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> list[Admitted]:
+    async def entries(
+        self, store: HeadStore, key: SessionKey, entries: Sequence[Entry], about: About | None = None
+    ) -> list[Admitted]:
         """Return what may be stored of entries that are to be added together, in place.
 
-        New pseudonyms are in the session's head when it returns. Raises PrivacyRefused, for all of them.
+        New pseudonyms are in the session's head when it returns, and so is what it is `about`, where that makes the
+        session. Raises PrivacyRefused, for all of them, and WrongUser where it is another's.
         """
         redactor = self.redactor
         if redactor is None:
             return [Admitted(entry) for entry in entries]
-        verdicts = await (self._numbered(store, key, entries) if redactor.numbers else self._verdicts(entries))
+        verdicts = await (self._numbered(store, key, entries, about) if redactor.numbers else self._verdicts(entries))
         return [Admitted(verdict.entry, entries[i] if verdict.withheld else None) for i, verdict in enumerate(verdicts)]
 
-    async def _numbered(self, store: HeadStore, key: SessionKey, entries: Sequence[Entry]) -> Sequence[Verdict]:
+    async def _numbered(
+        self, store: HeadStore, key: SessionKey, entries: Sequence[Entry], about: About | None
+    ) -> Sequence[Verdict]:
         """The verdicts on entries, when their pseudonyms are in the session's head."""
         redactor = self.redactor
         assert redactor is not None, "it is asked"
@@ -93,7 +98,7 @@ class Gate:
                 return verdicts
             known = head.pseudonyms
             while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
-                change = Change(kind="pseudonyms", reason="pseudonyms", created=head.created, pseudonyms=numbers)
+                change = _numbers(key, head, numbers, about)
                 try:
                     await store.commit(key, change, expect_revision=head.revision)
                     return verdicts
@@ -219,6 +224,17 @@ class Gate:
         """Take what is private out of an error, and let go of causes that hold some of it."""
         if self.redactor is not None:
             redact_error(fault, self.redact)
+
+
+def _numbers(key: SessionKey, head: Head, numbers: dict[str, int], about: About | None) -> Change:
+    """What gives a session its pseudonyms: as an entry would, it makes the session what it is taken for."""
+    if about is not None and head.about is None and head.next_seq == 1:
+        change = Change(kind="about", reason="about", about=about, said=about.__struct_fields__)
+    else:
+        if about is not None and about.user not in (None, head.user):
+            raise WrongUser(key.session, str(about.user), head.user)
+        change = Change(kind="pseudonyms", reason="pseudonyms")
+    return msgspec.structs.replace(change, created=head.created, pseudonyms=numbers)
 
 
 def _length(entry: Entry) -> int:

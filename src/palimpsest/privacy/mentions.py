@@ -17,6 +17,7 @@ from palimpsest.log.change import Record
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.log.head import About, Cut
 from palimpsest.log.summary import REBUILD, Summary
+from palimpsest.log.typed import text_of
 from palimpsest.privacy.pieces import pieces, whole
 from palimpsest.privacy.records import IDENTIFIERS
 from palimpsest.privacy.surfaces import BASE64, is_data_address
@@ -113,18 +114,19 @@ def _texts_of_part(part: Part, words: AbstractSet[str]) -> Iterator[str]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text of plain JSON: keys and values, at any depth; numbers as they are written."""
+    """Yield every text of plain JSON, or of a fact's value: keys and values, at any depth; numbers, dates and the like
+    as they are written."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield key
+            yield from texts_in(key)
             yield from texts_in(inner)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | set | frozenset):
         for inner in value:
             yield from texts_in(inner)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield repr(value)
+    elif value is not None and not isinstance(value, bool):
+        yield repr(value) if isinstance(value, int | float) else text_of(value)
 
 
 def _native(value: Any, words: AbstractSet[str], under: str = "") -> Iterator[str]:

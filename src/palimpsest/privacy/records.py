@@ -87,14 +87,8 @@ def _leaves(value: Any, clean: Clean) -> Any:
     return [_leaves(one, clean) for one in value] if isinstance(value, list | tuple) else value
 
 
-def cleaned_about(about: About, clean: Clean) -> About:
-    """What is said of a session with what `clean` makes of its texts; ids of users stay as they are."""
-
-    def leaves(value: Any) -> Any:
-        if isinstance(value, str):
-            return clean(value, "metadata")
-        if isinstance(value, dict):
-            return {clean(key, "metadata"): leaves(inner) for key, inner in value.items()}
-        return [leaves(inner) for inner in value] if isinstance(value, list) else value
-
-    return _replace(about, title=about.title and clean(about.title, "title"), metadata=leaves(about.metadata))
+def cleaned_about(about: About, clean: Clean, value: Callable[[Any, str], Any]) -> About:
+    """What is said of a session with what `clean` makes of its title, and `value` of its metadata, whole: of these a
+    name may say that a value is private. Ids of users stay as they are."""
+    title = about.title and clean(about.title, "title")
+    return _replace(about, title=title, metadata=value(about.metadata, "metadata"))

@@ -116,13 +116,16 @@ class Redactor:
         """
         return self._guarded(lambda: self._washer(pseudonyms).text(text))
 
-    def checked(self, text: str, place: str, pseudonyms: Pseudonyms) -> tuple[str, tuple[Finding, ...], Pseudonyms]:
-        """Return `text` as the verb `text` does, what was found in it, at this `place`, and all `pseudonyms`."""
+    def checked(
+        self, value: Any, place: str, pseudonyms: Pseudonyms | None
+    ) -> tuple[Any, tuple[Finding, ...], Pseudonyms]:
+        """Return a `value` as the verb `value` does, what was found in it, at this `place`, and all `pseudonyms`."""
 
-        def work() -> tuple[str, tuple[Finding, ...], Pseudonyms]:
+        def work() -> tuple[Any, tuple[Finding, ...], Pseudonyms]:
             tally = Tally(self._numbering(pseudonyms))
             tally.place = place
-            return Washer(self._cleaner, tally).text(text), tally.findings(), tally.numbering.pseudonyms
+            now = Washer(self._cleaner, tally).value(value, masks=True)
+            return now, tally.findings(), tally.numbering.pseudonyms
 
         return self._guarded(work)
 
@@ -133,8 +136,8 @@ class Redactor:
         return other
 
     def value(self, value: Any) -> Any:
-        """Return a `value` of plain JSON without what is private, at any depth, as metadata are cleaned. Raises
-        PrivacyRefused.
+        """Return a `value` of plain JSON, or of what a fact may be, without what is private, at any depth, as metadata
+        are cleaned. Raises PrivacyRefused.
         """
         return self._guarded(lambda: self._washer(None).value(value, masks=True))
 

@@ -173,7 +173,7 @@ class Findings:
         """Look at the conditions of the cuts that are in use, and at what is said of the session."""
         if head.about is not None:
             try:
-                said = cleaned_about(head.about, partial(self.clean, "about"))
+                said = cleaned_about(head.about, partial(self.clean, "about"), partial(self.value, "about"))
             except PrivacyRefused as fault:
                 self.refuse("about", fault)
             else:
@@ -189,9 +189,17 @@ class Findings:
 
     def clean(self, where: str, text: str, place: str) -> str:
         """Return a text without what is private, and note what that was."""
-        now, findings, self._pseudonyms = self._redactor.afresh().checked(text, place, self._pseudonyms)
-        if now != text:
-            self._note(where, findings, lambda _: (text, now))
+        cleaned: str = self.value(where, text, place)
+        return cleaned
+
+    def value(self, where: str, value: Any, place: str, *, numbered: bool = True) -> Any:
+        """The same for a text, plain JSON, or a fact's value. What is not `numbered` has no pseudonyms of its own."""
+        known = self._pseudonyms if numbered else None
+        now, findings, new = self._redactor.afresh().checked(value, place, known)
+        if numbered:
+            self._pseudonyms = new
+        if now is not value:
+            self._note(where, findings, lambda _: (_shown(value), _shown(now)))
         return now
 
     def _note(self, where: int | str, findings: Sequence[Finding], texts: Callable[[str], tuple[str, str]]) -> None:

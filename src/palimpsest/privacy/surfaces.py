@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -18,6 +21,7 @@ from palimpsest.formats.fences import UNREADABLE
 from palimpsest.formats.gemini_parts import NAME as GEMINI
 from palimpsest.formats.openai_responses_items import NAME as RESPONSES
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Text
+from palimpsest.log.typed import text_of
 from palimpsest.privacy.cleaning import Cleaner, Tally
 from palimpsest.privacy.credentials import secret_word
 from palimpsest.privacy.pieces import cleaned_across
@@ -30,6 +34,7 @@ SIGNED = "signed_reasoning"
 _NO_REASONING = (Reasoning(text=""),)
 """Stays where nothing else is left, so that what follows is linked as before; no context shows it."""
 
+_LISTED = (list, tuple, set, frozenset)
 _SEALED_ITEMS = ("redacted_thinking", "compaction", "reasoning")
 _PROTOCOL = frozenset({"type", "role"})
 _IDENTIFIERS = frozenset({"id", "name", "call_id", "tool_call_id", "tool_use_id"})
@@ -105,7 +110,7 @@ class Washer:
         return json.dumps(cleaned, ensure_ascii=False, separators=compact)
 
     def value(self, value: Any, *, masks: bool, native: bool = False) -> Any:
-        """Clean the leaves and keys of plain JSON. What is clean comes back as the same object.
+        """Clean the leaves and keys of plain JSON, or of a fact's value. What is clean comes back as the same object.
 
         With `masks` the value of a key that names a secret becomes a redaction string, whatever it is. `native` says
         that it is a provider's, with types, ids and media in it.
@@ -114,15 +119,14 @@ class Washer:
             return self._leaf(value, native=native)
         if isinstance(value, dict):
             return self._mapping(value, masks=masks, native=native)
-        if isinstance(value, list | tuple | set | frozenset):  # a program's sets and tuples are stored as lists
-            items = [self.value(item, masks=masks, native=native) for item in value]
-            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        if isinstance(value, _LISTED):
+            return _listed(value, [self.value(item, masks=masks, native=native) for item in value])
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
             return self._number(value)
-        shown = str(value)
-        cleaned = self._cleaner.clean(shown, self._tally)
+        shown = text_of(value)
+        cleaned = self.text(shown)
         return value if cleaned == shown else cleaned
 
     def _leaf(self, text: str, *, native: bool) -> str:
@@ -144,16 +148,19 @@ class Washer:
                     return cleaned
         return number
 
-    def _mapping(self, given: dict[str, Any], *, masks: bool, native: bool) -> dict[str, Any]:
-        cleaned: dict[str, Any] = {}
+    def _key(self, key: Any) -> Any:
+        return self._cleaner.clean_key(key, self._tally) if isinstance(key, str) else self._number(key)
+
+    def _mapping(self, given: dict[Any, Any], *, masks: bool, native: bool) -> dict[Any, Any]:
+        cleaned: dict[Any, Any] = {}
         same = not isinstance(given, _Repeated)
         if not same:
             self._tally.note("repeated_key")
         for key, value in given.items():
-            name = self._cleaner.clean_key(key, self._tally)
+            name = self._key(key)
             if name is not key:
                 name = _unused(name, cleaned, given)
-            if masks and (word := secret_word(key)) is not None:
+            if masks and isinstance(key, str) and (word := secret_word(key)) is not None:
                 new = self._masked(value, numbers=word != "token")
                 new = self.value(new, masks=masks, native=native) if new is value else new
             elif native and self._is_protocol(key, value):
@@ -173,11 +180,11 @@ class Washer:
         if isinstance(value, dict):
             items = {key: self._masked(inner, numbers=numbers) for key, inner in value.items()}
             return items if any(items[key] is not inner for key, inner in value.items()) else value
-        if isinstance(value, list):
-            inside = [self._masked(inner, numbers=numbers) for inner in value]
-            return inside if any(new is not old for new, old in zip(inside, value, strict=True)) else value
-        if numbers and isinstance(value, int | float) and not isinstance(value, bool):
-            return self._cleaner.mask(repr(value), self._tally)
+        if isinstance(value, _LISTED):
+            return _listed(value, [self._masked(inner, numbers=numbers) for inner in value])
+        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        if (numbers and is_number) or (isinstance(value, bytes | date | UUID) and value):
+            return self._cleaner.mask(text_of(value), self._tally)
         return value
 
     def _is_protocol(self, key: str, value: Any) -> bool:
@@ -300,6 +307,12 @@ def _is_reasoning_item(entry: Entry) -> bool:
     """Whether all the entry's parts are one encrypted item of its provider."""
     keep = entry.native.keep if entry.native is not None else None
     return _has_sealed_reasoning(entry) and entry.is_reasoning and (keep or {}).get("type") == "reasoning"
+
+
+def _listed(given: Any, items: Sequence[Any]) -> Any:
+    """The items in what is of its type; itself, where all of them are what was given."""
+    kind = type(given) if type(given) in _LISTED else list
+    return kind(items) if any(new is not old for new, old in zip(items, given, strict=True)) else given
 
 
 def _unsealed(item: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from palimpsest.log.entry import microseconds_of, moment
 from palimpsest.log.facts import Before, Stored
 from palimpsest.log.ids import check_id, check_scope
 from palimpsest.log.late import dumps, loads
-from palimpsest.log.typed import from_json
+from palimpsest.log.typed import from_json, to_json
 from palimpsest.log.values import has_date
 from palimpsest.privacy.facts import cleaned_fact
 from palimpsest.privacy.gate import Gate
@@ -67,7 +67,7 @@ async def exported_facts(store: Store, tenant: str, session: str, gate: Gate) ->
     found, own = list[dict[str, Any]](), f"session/{session}"
     for scope in await scopes_of(store, tenant, "session", session):
         for item in await store.list_items(tenant, WORKING + scope):
-            stored = cleaned_fact(item.key, Stored.of(item.value), gate.text, gate.value)
+            stored = cleaned_fact(item.key, Stored.of(item.value), gate.value)
             fact = Carried(
                 scope=scope.removeprefix(own).removeprefix("/"),
                 key=gate.text(item.key),
@@ -103,7 +103,7 @@ def carried(data: Mapping[str, Any], gate: Gate, where: str = "data") -> list[tu
         try:
             fact = msgspec.convert(raw, Carried)
             _check(fact)
-            stored = cleaned_fact(fact.key, _stored(fact), gate.text, gate.value)
+            stored = cleaned_fact(fact.key, _stored(fact), gate.value)
             gate.refuse([fact.key, *filter(None, [fact.scope])], place)
         except (msgspec.ValidationError, ConfigError, ValueError) as fault:
             raise ImportFailed(place, f"is no fact of a working memory ({fault})") from fault
@@ -130,7 +130,7 @@ def _check(fact: Carried) -> None:
     if min(versions) < 1 or versions != sorted(set(versions), reverse=True):
         raise ValueError("versions do not count down from the newest")
     for value in (fact.value, *(one.value for one in fact.history)):
-        from_json(dumps(value))
+        to_json(from_json(dumps(value)), "value")
 
 
 def _stored(fact: Carried) -> Stored:

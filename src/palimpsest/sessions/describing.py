@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from palimpsest.errors import SessionNotFound
 from palimpsest.log.change import Change
-from palimpsest.log.head import About
+from palimpsest.log.head import About, Head
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.stores import SessionInfo
 
@@ -40,19 +40,19 @@ class Describing:
         scope.may_write()
         values = {"user": user, "title": title, "metadata": metadata, "lifetime": lifetime}
         given = scope.gate.said({name: one for name, one in values.items() if one is not UNSET})
-        if scope.about is not None or not given:
-            head = await scope.head()
-            if scope.about is not None and head.about is None and head.next_seq == 1:
-                given = {**msgspec.structs.asdict(scope.about), **given}
+        there = await scope.store.head(scope.key) if scope.about is not None or not given else None
+        head = there or Head()
+        if scope.about is not None and head.about is None and head.next_seq == 1:
+            given = {**msgspec.structs.asdict(scope.about), **given}
         before = await scope.head() if "user" in given else None
         if given:
             change = Change(kind="about", reason="about", about=About(**given), said=tuple(given))
             head = await scope.store.commit(scope.key, change)
+        elif there is None:
+            raise SessionNotFound(scope.key.session)
         if before is not None and before.compaction and before.user != head.user:
             await (await scope.memory.keeper(joins=False)).handed_over(scope.key.session)
             scope.brought.clear()
         if scope.about is not None:  # from now on it is taken for this one
             scope.about = msgspec.structs.replace(scope.about, user=head.user if scope.about.user else None)
-        if not head.revision:
-            raise SessionNotFound(scope.key.session)
         return SessionInfo.of(scope.key.session, head)

@@ -66,12 +66,13 @@ class History:
         """Return the time that `when` names (None: now). Raises ConfigError, naming `where`, for one that never was."""
         if when is None:
             return Point(head.revision, head.next_seq)
-        if isinstance(when, Entry) or (isinstance(when, str) and not when.isdecimal()):
+        if isinstance(when, Entry | str):
             id = when if isinstance(when, str) else when.id
             found = await self._store.fetch(self._key, ids=[id] if unfit(id) is None else ())
-            if not found:
+            if found:
+                return Point(found[0].revision, found[0].seq + 1)
+            if isinstance(when, Entry) or not when.isdecimal():
                 raise EntryNotFound(self._key.session, id)
-            return Point(found[0].revision, found[0].seq + 1)
         if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
             entry = ", or an entry, by its id or as it is (a number is no `seq` here)"
             raise ConfigError(where, when, _revisions(head, when) + entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from palimpsest.errors import Conflict, StoreCorrupt
@@ -38,10 +38,13 @@ class Home(Protocol):
 
 
 class KeptFacts:
-    """The facts of one scope: items of a namespace, each of which has a fact with its history."""
+    """The facts of one scope: items of a namespace, each of which has a fact with its history.
 
-    def __init__(self, home: Home, scope: str) -> None:
-        self._home, self._scope, self._namespace = home, scope, WORKING + scope
+    `look` raises where they may not be seen, or changed: it is called before they are (None: they always may).
+    """
+
+    def __init__(self, home: Home, scope: str, look: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._home, self._scope, self._namespace, self._look = home, scope, WORKING + scope, look
 
     # --- reading
 
@@ -65,6 +68,9 @@ class KeptFacts:
         return await store.page_items(tenant, self._namespace, prefix=prefix, after=after, limit=limit)
 
     async def _is_over(self) -> bool:
+        """Look, and return whether the scope is of a session whose time is over. Each verb begins so."""
+        if self._look is not None:
+            await self._look()
         return await is_over(self._home.store, self._home.tenant, self._scope)
 
     def value(self, item: Item) -> Any:

@@ -103,8 +103,11 @@ class Lease:
 
     def waits_for(self, other: Lease) -> bool:
         """Whether this is wanted by the caller who holds it as `other`."""
-        same = (self._store, self._key, self._name) == (other._store, other._key, other._name)
-        return same and self._caller is not None and self._caller == other._caller
+        return self.is_same(other) and self._caller is not None and self._caller == other._caller
+
+    def is_same(self, other: Lease) -> bool:
+        """Whether only one of the two can be held."""
+        return (self._store, self._key, self._name) == (other._store, other._key, other._name)
 
     async def renew(self) -> bool:
         """Keep the lease for another while, where it is ours; say whether it still is."""

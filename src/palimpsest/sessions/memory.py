@@ -328,7 +328,7 @@ class AsyncMemory:
         other = object.__new__(type(self))
         other.runner, other.tenant, other._gate, other._opener = self.runner, tenant, self._gate, self
         other._where, other._defaults = self._where, self._defaults
-        other._sweeper, other._own_scope, other._is_fork, other._above = None, DEFAULT_SCOPE, False, ()
+        other._sweeper, other._own_scope, other._is_fork, other._above = None, DEFAULT_SCOPE, self._is_fork, ()
         other._scope = self._scope.sharing(tenant)
         return other
 
@@ -429,7 +429,8 @@ class AsyncMemory:
         """Return a memory with the same conversations and a working memory of its own: for a sub-agent.
 
         Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
-        given. It destroys nothing that it shares: `delete_session` and `forget` raise ConfigError there, and closing it
+        given. It destroys nothing that it shares: `delete_session`, `forget`, a sweep of what is `untouched_for` long
+        and an import that is to "replace" raise ConfigError there, and in what `for_tenant` makes of it; closing it
         leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
         that is this memory's own, or that of one which this was forked from, or none.
 
@@ -583,6 +584,8 @@ class AsyncMemory:
             session_id: the id to store it under; None: its own.
             on_conflict: what happens where the session exists: "error" (default), "replace" or "merge".
         """
+        if on_conflict == "replace":
+            self._may_destroy()
         return await (await self._importing()).session(data, session_id=session_id, on_conflict=on_conflict)
 
     async def import_file(
@@ -768,9 +771,8 @@ class AsyncMemory:
     def _may_destroy(self) -> None:
         """Raise ConfigError in a fork, whose conversations are another's."""
         if self._is_fork:
-            raise ConfigError(
-                "memory", "a fork", "the memory that was forked: a fork deletes no session and forgets nobody"
-            )
+            allowed = "the memory that was forked: a fork deletes and replaces no session, and forgets nobody"
+            raise ConfigError("memory", "a fork", allowed)
 
     async def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
         """Write anew what is kept where something was destroyed, and give back what the store does not use.
@@ -877,6 +879,8 @@ class AsyncMemory:
             dry_run: whether nothing is changed, and only sessions and entries are counted that would go.
             progress: called with the sessions done and their total, of those that are deleted.
         """
+        if untouched_for is not None:
+            self._may_destroy()
         return await (await self._everywhere()).sweep(self._scope, untouched_for, progress, dry_run=dry_run)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -127,18 +127,11 @@ class LogReader:
         """The entry of this id, of this `seq`, or read again. Raises EntryNotFound; ConfigError for a list."""
         if isinstance(id, list | tuple | set | frozenset):
             raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
-        if isinstance(id, Entry):
-            id = id.id
-        seqs: tuple[int, ...] = ()
-        ids: tuple[str, ...] = ()
-        if (isinstance(id, int) and not isinstance(id, bool)) or (isinstance(id, str) and id.isdecimal()):
-            seqs = _place(id)
-        elif isinstance(id, str) and unfit(id) is None:
-            ids = (id,)
-        found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
-        if not found:
-            raise EntryNotFound(self._options.key.session, id)
-        return found[0]
+        for seqs, ids in _ways(id):
+            found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
+            if found:
+                return found[0]
+        raise EntryNotFound(self._options.key.session, id.id if isinstance(id, Entry) else id)
 
     async def entry(self, id: object) -> Entry:
         """The entry that is named so, which counts as an access. Raises EntryNotFound."""
@@ -315,10 +308,15 @@ def cost_of(entry: Entry, options: Options) -> int:
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 
 
-def _place(id: int | str) -> tuple[int, ...]:
-    """The place that a number names, unless no log has so many."""
-    place = id if isinstance(id, int) else int(id) if len(id) <= len(str(END)) else END
-    return (place,) if place < END else ()
+def _ways(name: object) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Yield the places and ids that are looked for, one after the other: of a text of digits the place, then the id. An
+    entry has an id, whatever that looks like."""
+    seq = int(name) if isinstance(name, str) and name.isdecimal() and len(name) <= len(str(END)) else name
+    if isinstance(seq, int) and not isinstance(seq, bool) and seq < END:
+        yield (seq,), ()
+    id = name.id if isinstance(name, Entry) else name
+    if isinstance(id, str) and unfit(id) is None:
+        yield (), (id,)
 
 
 def _counts(entries: Sequence[Entry], counter: TokenCounter) -> dict[int, int]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -901,10 +901,13 @@ class AsyncSession:
         A branch begins with a copy of it, an export has it, and it goes with the session. That of an EPHEMERAL session
         is written to no store.
         """
+        return self._working()
+
+    def _working(self, look: Callable[[], Awaitable[None]] | None = None) -> AsyncWorkingMemory:
         from palimpsest.sessions.working import AsyncWorkingMemory  # only for who has one
 
-        scope = f"session/{self.id}"
-        return AsyncWorkingMemory(self._scope, scope, readonly=self._scope.options.readonly)
+        scope, readonly = f"session/{self.id}", self._scope.options.readonly
+        return AsyncWorkingMemory(self._scope, scope, readonly=readonly, look=look)
 
     def knowledge(self, collection: str | None = None) -> AsyncKnowledge:
         """Return a knowledge base that a strategy of this session names: to search it, or to add documents, as its

@@ -1161,7 +1161,8 @@ class Memory:
         """Return a memory with the same conversations and a working memory of its own: for a sub-agent.
 
         Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
-        given. It destroys nothing that it shares: `delete_session` and `forget` raise ConfigError there, and closing it
+        given. It destroys nothing that it shares: `delete_session`, `forget`, a sweep of what is `untouched_for` long
+        and an import that is to "replace" raise ConfigError there, and in what `for_tenant` makes of it; closing it
         leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
         that is this memory's own, or that of one which this was forked from, or none.
 

@@ -42,8 +42,8 @@ class Timeline:
         into = session_id if session_id is not None else f"{own[: MAX_ID - 9]}~{os.urandom(4).hex()}"
         other = self._scope.of(into)
         while True:
-            head = await self._scope.head()
-            if not head.revision:
+            head = await self._scope.store.head(self._scope.key)
+            if head is None:
                 raise SessionNotFound(own)
             point = await self._past.point(head, at, "at")
             then, now = await self._past.head(head, point), self._scope.clock()

@@ -82,7 +82,7 @@ class Turns:
                 turn.buffer = TurnBuffer()
             else:
                 try:
-                    await turn.take_lease(block, left)
+                    await turn.take_lease(block, left, WITHIN.get())
                 except OSError as fault:
                     check_descriptors(fault)
                     raise

@@ -6,7 +6,7 @@ A scope is a namespace of items, a fact is one item of it, so a change is one st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,13 @@ class AsyncWorkingMemory:
         history: int = HISTORY,
         value_bytes: int = VALUE_BYTES,
         readonly: bool = False,
+        look: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         values.whole("history", history)
         values.whole("value_bytes", value_bytes, 1)
         values.switch("readonly", readonly)
         self._home, self._gate, self._name = home, home.gate, name
-        self._kept = KeptFacts(home, name)
+        self._kept, self._look = KeptFacts(home, name, look), look
         self._history, self._most_bytes, self._readonly = history, value_bytes, readonly
         self._gate.refuse([name], "scope", "; give users and sessions ids that say nothing of them")
 
@@ -78,7 +79,7 @@ class AsyncWorkingMemory:
 
     def readonly(self) -> AsyncWorkingMemory:
         """Return the same scope for who may read it and change nothing, such as a sub-agent."""
-        return AsyncWorkingMemory(self._home, self._name, readonly=True)
+        return AsyncWorkingMemory(self._home, self._name, readonly=True, look=self._look)
 
     # --- changing
 
@@ -266,7 +267,7 @@ class AsyncWorkingMemory:
         self._gate.refuse([key], "key")
         text = to_json(value, f"the value of {key!r}")
         if self._gate.redactor is not None:
-            text = cleaned_value(key, text, self._gate.text, self._gate.value)
+            text = cleaned_value(key, text, self._gate.value)
         if len(text) > self._most_bytes:
             allowed = f"at most {self._most_bytes} bytes of JSON (value_bytes): keep a name or a summary of it here"
             raise ConfigError(f"the value of {key!r}", f"{len(text)} bytes", allowed)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from _thread import get_ident  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from palimpsest.errors import PrivacyRefused
+from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
-from palimpsest.sessions.lease import Lease, waited_for
+from palimpsest.sessions.lease import NESTED, Lease, waited_for
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
@@ -41,10 +42,12 @@ class TurnBuffer:
 
 
 class Block:
-    """A turn as the block that it is, and its `lease`."""
+    """A turn as the block that it is, its `lease`, and the thread in which it is: all tasks of an event loop are in
+    one."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
+        self.thread = get_ident()
 
 
 class OpenTurn:
@@ -78,10 +81,17 @@ class OpenTurn:
         self.added = 0
         return None if wait is None else max(wait - waited, 0)
 
-    async def take_lease(self, block: Block, wait: float | None) -> None:
-        """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next."""
+    async def take_lease(self, block: Block, wait: float | None, outer: Sequence[Block]) -> None:
+        """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next.
+
+        Raises ConfigError where that would be for ever, since one of the `outer` blocks waits for this one: who has
+        begun a task waits for it, while a thread goes on by itself.
+        """
         scope, renewals = self._scope, self._scope.memory.renewals
         block.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
+        held = [one.lease for one in outer if one.lease and one.lease.held and one.thread == get_ident()]
+        if wait is None and any(map(block.lease.is_same, held)):
+            raise ConfigError("turn", "a turn inside a turn", NESTED)
         await block.lease.take(renewals, wait)
         self.lease = block.lease  # from now on: who adds beside a turn that still waits is in none
 
@@ -128,9 +138,9 @@ class Appender:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
-        if self._options.definition is not None:
-            await self.declare()
         if self._gate.redactor is None and self.turn.buffer is None:
+            if self._options.definition is not None:
+                await self.declare()
             store, views = scope.store, scope.memory.views
             remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
             counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
@@ -163,8 +173,10 @@ class Appender:
 
     async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
+        if self._options.definition is not None:  # pseudonyms may make the session
+            await self.declare()
         try:
-            return await self._gate.entries(self._scope.store, self._scope.key, entries)
+            return await self._gate.entries(self._scope.store, self._scope.key, entries, self._scope.about)
         except PrivacyRefused as fault:
             await self._scope.tell("privacy:refused", rule=fault.rule, kind=fault.kind, why=fault.why)
             raise

@@ -15,12 +15,12 @@ from palimpsest.formats.common import canonical
 from palimpsest.formats.received import is_plain, received
 from palimpsest.formats.received.values import Reported, Run
 from palimpsest.log.checks import check, check_json, unfit
-from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, digest, new_ids
+from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
 from palimpsest.log.late import dumps
+from palimpsest.sessions.adding.already import known_context, last_said
 from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.marking import annotated, as_cut_off
 from palimpsest.sessions.adding.usage import UsageRecorder
-from palimpsest.sessions.paging import newest_active
 from palimpsest.sessions.scope import SessionScope
 
 T = TypeVar("T")
@@ -127,17 +127,8 @@ class Adding:
             expires_at=expires_at,
         )
         check(entry, "context")
-        return await self._known_context(entry) or (await self._appender.append([entry], "context", checked=True))[0]
-
-    async def _known_context(self, entry: Entry) -> Entry | None:
-        """The newest version of a context, where it says what this one would say."""
-        kept = (await self._appender.admitted([entry]))[0].kept
-        head = await self._scope.store.head(self._scope.key)
-        known = head.contexts.get(kept.name or "") if head is not None and kept is not None else None
-        if kept is None or known is None or known[1] != digest(kept.text):
-            return None
-        there = await self._scope.store.fetch(self._scope.key, [known[0]])
-        return there[0] if there and there[0].text == kept.text else None
+        there = await known_context(self._scope, self._appender, entry)
+        return there or (await self._appender.append([entry], "context", checked=True))[0]
 
     async def messages(
         self,
@@ -154,7 +145,7 @@ class Adding:
             entries, usages = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
             entries, usages = self._decoded(messages, format, statuses, metadata)
-        if unless_last and (there := await self._last(entries)):
+        if unless_last and (there := await last_said(self._scope, self._appender, entries)):
             return there
         turn, key = self._appender.turn, None if key is None else checked_key(key)
         before, gathered = turn.added, len(turn.buffer.slots) if turn.buffer is not None else 0
@@ -164,15 +155,6 @@ class Adding:
         elif usages and (key is None or turn.added > before):  # else it was there already
             await self.usage.of_answers(usages)
         return added
-
-    async def _last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """The newest entries of the log, where they say what these would say, and contexts show them."""
-        there = await newest_active(self._scope.store, self._scope.key, self._scope.clock(), len(entries))
-        if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
-            return ()
-        slots = await self._appender.admitted(entries)
-        same = [_says(old, slot.kept) for old, slot in zip(there, slots, strict=True)]
-        return tuple(there) if all(same) else ()
 
     async def _json_text(self, value: Any, where: str) -> str:
         """The value as JSON. Raises InvalidEntry, naming the place, where it is none."""
@@ -239,13 +221,6 @@ class Adding:
             raise EntryNotFound(self._scope.key.session, call_id, "open call")
         metadata = {"resolved": True}
         return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
-
-
-def _says(old: Entry, new: Entry | None) -> bool:
-    """Whether an entry of the log, which is told more than was given of a result, says what a new one would say."""
-    if new is None or old.content != new.content:
-        return False
-    return new.name in (None, old.name) and new.call_id in (None, old.call_id)
 
 
 def _is_text(batch: object) -> bool:

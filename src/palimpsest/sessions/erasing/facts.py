@@ -12,7 +12,6 @@ from palimpsest.errors import Conflict, PrivacyRefused
 from palimpsest.log.entry import moment
 from palimpsest.log.facts import Stored
 from palimpsest.privacy.facts import cleaned_fact, fact_mentions
-from palimpsest.privacy.gate import Gate
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.privacy.retroactive import Findings, Unchecked
@@ -90,7 +89,6 @@ class FactScan:
 
     def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool) -> None:
         self._scope, self._redactor, self._applies = scope, redactor, apply
-        self._value = Gate(redactor.afresh()).value
         self.facts = self.redacted = 0
 
     async def look(self, namespace: str, item: Item | None) -> Findings:
@@ -127,14 +125,13 @@ class FactScan:
                 found.refused.append(Unchecked(namespace.removeprefix(WORKING), "a fact", KEY))
                 found.samples.clear()
                 return None
-            now = cleaned_fact(item.key, stored, lambda text: clean(text, "fact"), self._value)
+            value = partial(found.value, item.key, place="fact", numbered=False)
+            now = cleaned_fact(item.key, stored, value)
         except PrivacyRefused as fault:
             found.refuse(where, fault)
             return None
         if now == stored:
             return None
-        if not found.findings:  # a number, or what stands under the name of a secret
-            found.findings["value", "fact"] += 1
         return msgspec.structs.replace(now, since=self._scope.clock())  # so that contexts know it for another
 
     def _foreign(self, namespace: str, item: Item, found: Findings) -> None:

@@ -33,8 +33,9 @@ class SessionKnowledge:
         return self._scope.options.knowledge
 
     async def user(self) -> str | None:
-        """Whose session it is."""
+        """Whose session it is. Raises WrongUser where it was opened as another's."""
         about, head = self._scope.about, await self._scope.memory.store.head(self._scope.key)
+        self._scope.check_user(head)
         if head is not None and head.about is not None:
             return head.user
         return about.user if about is not None else None
