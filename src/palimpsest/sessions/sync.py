@@ -782,7 +782,8 @@ class Session:
         """Bring the entries that a current summary covers back into the active set; return how many there are.
 
         The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
-        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded,
+        and where a flush without archive has destroyed entries of it: it alone tells of them.
 
         Args:
             summary: a current summary or its id; None: the newest.
