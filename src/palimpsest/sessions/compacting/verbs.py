@@ -121,6 +121,7 @@ class Compacting:
                 evicted=spans.minus(spans.union(state.evicted, passed), made.covers),
                 hidden=state.hidden,
                 mask=state.mask,
+                released=spans.minus(state.released, made.covers),
             )
             before = head.attempts or Attempts()
             cursors = {strategy.name: head.next_seq for strategy in self._options.long_term}
