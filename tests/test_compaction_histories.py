@@ -375,6 +375,25 @@ def test_a_neuralyzer_takes_along_what_a_flush_has_left(memory: Memory) -> None:
     whole(session)
 
 
+def test_a_neuralyzer_leaves_what_a_branch_alone_has(memory: Memory) -> None:
+    """A branch loses what it shares, and no word of a summary of its own entries, whose numbers are the same."""
+    session = memory.session("s", counter=words)
+    talk(session, 40)
+    branch = session.fork("branch")
+    talk(session, *[40] * 4, start=1)
+    talk(branch, *[40] * 4, start=1)
+    branch.hide(1, 2)
+    kept = branch.compact(KEEP).summary
+    assert kept is not None
+    assert kept.covers == ((3, 8),)
+
+    assert session.compact({"strategy": "neuralyzer", "interaction_keep": 1}).erased == 8
+
+    assert [made.text for made in branch.summaries()] == [kept.text]
+    assert branch.verify().erased == 2
+    whole(branch)
+
+
 @pytest.mark.parametrize("what", ["delete", "clear", "replace"])
 @pytest.mark.parametrize("answer", ["too late.", RuntimeError("down")])
 def test_what_ends_a_session_is_not_undone_by_a_compaction(

@@ -77,6 +77,32 @@ def test_a_call_goes_with_its_results(session: Session) -> None:
     assert "eight" in str(session.context().messages)
 
 
+def test_a_result_in_the_group_of_another_call_takes_that_group_along(session: Session) -> None:
+    """Groups go whole: a late result that stands in the group of a later call goes with its call, and takes that group
+    along, so that what is compacted later is whole, too."""
+    session.add_user_message("question")
+    first = session.add_tool_call("find", {"x": 1}, call_id="c1")
+    session.add_assistant_message("I wait for it")
+    second = session.add_tool_call("find", {"x": 2}, call_id="c2")
+    session.add_tool_result("find", "late", call_id="c1")
+    session.add_tool_result("find", "in time", call_id="c2")
+    session.add_assistant_message("done")
+    whole = texts(session)
+
+    assert session.hide(first) == 4
+    assert texts(session) == ["question", "I wait for it", "done"]
+    assert session.hide(second) == 0
+
+    for _ in range(3):
+        session.add_user_message("more " * 60)
+        session.add_assistant_message("of it " * 60)
+    assert session.compact({"strategy": "summarizer", "interaction_keep": 1}).done
+    assert session.verify().ok
+    session.restore()
+    assert session.show(first) == 4
+    assert texts(session)[: len(whole)] == whole
+
+
 def test_what_may_not_go_is_named(memory: Memory, session: Session) -> None:
     """Pins, open calls, what a summary covers, what is erased or rewound, and what is not there."""
     talk(session)

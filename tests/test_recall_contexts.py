@@ -61,6 +61,24 @@ def test_a_masked_result_comes_back_where_it_answers() -> None:
     assert "48213" in _tail(context)
 
 
+def test_what_was_hidden_comes_back_by_no_recall_of_a_context() -> None:
+    """Hidden entries are left out of every context, also of what it recalls, however many there are; `recall` itself
+    finds them."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("one", max_tokens=600, tail_share=0.3)
+        session.add_user_message("The password of the harbour gate is swordfish.")
+        said = [session.add_user_message(f"The password is number {number}.") for number in range(120)]
+        _long_chat(session)
+        session.add_user_message("What is the password?")
+        session.hide(*said)
+        hidden = session.context(recall="What is the password?")
+        assert "swordfish" in _tail(hidden)
+        assert "is number" not in str(hidden.messages)
+        session.hide(1)
+        assert "swordfish" not in str(session.context(recall="What is the password?").messages)
+        assert "swordfish" in session.recall("harbour gate password").hits[0].text
+
+
 def test_nothing_that_answers_is_no_tail() -> None:
     with Memory.open("memory://") as memory:
         session = memory.session("one", max_tokens=600, tail_share=0.3)

@@ -506,6 +506,46 @@ def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked:
         assert [found.text[start:end] for start, end in found.matched] == [matched]
 
 
+@pytest.mark.parametrize("before", ["🎉 " * 320, "the of and is it " * 60, "=" * 640, "、。" * 400, "_ " * 600, ""])
+@pytest.mark.parametrize("tool", [True, False])
+def test_a_long_entry_gives_the_part_that_answers(before: str, tool: bool) -> None:
+    """Whatever stands before it: banners, emoji, words that no index holds."""
+    needle = "The needle is under the haystack in barn seven."
+    text = "\n".join([before, needle, "Something else entirely about weather and sea. " * 30])
+    with Memory.open("memory://") as memory:
+        session = memory.session("one")
+        session.add_user_message("go on")
+        call = session.add_tool_call("look", {})
+        if tool:
+            session.add_tool_result("look", text, call_id=call.call_id)
+        else:
+            session.add_user_message(text)
+        hit = session.recall("needle haystack barn", neighbours=0).hits[0]
+    assert needle in hit.text
+    assert [hit.text[first:end] for first, end in hit.matched] == ["needle", "haystack", "barn"]
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "matched"),
+    [
+        ("My name is John Doe.", "Doe", "Doe"),
+        ("Hi there, they said.", "hi", "Hi"),
+        ("It costs 1,299 dollars.", "1299", "1,299"),
+        ("It costs 1299 dollars.", "1,299", "1299"),
+        ("Of 12,345,678 people.", "12345678", "12,345,678"),
+    ],
+)
+def test_what_is_written_like_a_silent_word_or_with_commas_is_found_and_named(
+    said: str, asked: str, matched: str
+) -> None:
+    """A name whose stem is that of "does" is no silent word, and a number is one word, with its commas or without."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("one")
+        session.add_user_message(said)
+        (hit,) = session.recall(asked).hits
+    assert [hit.text[first:end] for first, end in hit.matched] == [matched]
+
+
 @pytest.mark.parametrize("most", [60, 120, 200])
 def test_the_best_hit_is_cut_where_it_has_no_room_whole(most: int) -> None:
     """Else a small budget would have only what stands around it. What was asked for is in what is left of it."""

@@ -79,7 +79,7 @@ def erase_command(
         if asks:
             expect_somebody(as_json)
         chat = memory.session(session)
-        meant = [entry for entry in named_entries(chat, entries) if not entry.erased]
+        meant = [entry for entry in named_entries(chat, entries) if entry.is_there]
         if not as_json and not yes:
             print_entries(meant)
         if asks and meant:

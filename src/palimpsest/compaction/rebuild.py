@@ -11,7 +11,10 @@ from palimpsest.log.summary import REBUILD
 
 
 class Rebuild(Summarizing, frozen=True, kw_only=True):
-    """Cover what lies in `where` and is in the archive, in about `summary_tokens`."""
+    """Cover what lies in `where` and is in the archive, in about `summary_tokens`.
+
+    A summary that stands again in place of the one that was lost is folded in: it tells of what is not there any more.
+    """
 
     where: tuple[Span, ...]
     summary_tokens: int
@@ -20,10 +23,12 @@ class Rebuild(Summarizing, frozen=True, kw_only=True):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the new summary covers."""
         groups = [group for group in archived(snapshot) if spans.within(self.where, group.entries[0].seq)]
-        size = min(self.summary_tokens, cost(groups) - 1 - snapshot.fence)
+        again = [made for made in snapshot.summaries if not spans.minus(made.covers, self.where)]
+        size = min(self.summary_tokens, cost(groups) + snapshot.standing(again) - 1 - snapshot.fence)
         if not groups:
             return Plan(reason="nothing_to_compact")
         if size < 1:
             return Plan(reason="no_gain")
         step = Step("summarize", count(groups), 0, "what an erasure has left of it")
-        return Plan(cover=spans_of(groups), summary_tokens=size, steps=(step,))
+        fold = tuple(made.revision for made in again)
+        return Plan(cover=spans_of(groups), fold=fold, summary_tokens=size, steps=(step,))

@@ -43,17 +43,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step that is not an append, committed whole: a cut, a compaction, a replacement, an erasure, a clear, pins.
 
     `seqs` are the entries to erase, to pin, or (with `unpin`) to unpin. Of an erasure `ids` are what these are called,
-    in the same order (none: whatever is there), and with `unpinned` it leaves those alone that are pinned. A rewind
+    in the same order (none: whatever is there), with `unpinned` it leaves those alone that are pinned, and `graves` are
+    those that a flush has destroyed before, so that heads count them already. A rewind
     goes back to what was open in `back`, whose `rewound` and `hidden` say what is hidden from then on of the entries
     before its `next_seq`; later ones are hidden, too. A replacement adds `entries`, as an append does, and is committed
     by `palimpsest.log.resuming`; `turn` is the newest human message that it leaves active, of those that it knows.
-    `compaction` is the state after a compaction, a replacement, or an erasure that took summaries along; with `spare`
-    an erasure leaves the current summaries alone, though it takes what they are from; `also` are places that were
-    erased before, of which no summary is to tell any more. `silence` are revisions whose records lose their words with
-    an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is remembered of
-    compactions from then on, `pseudonyms` are all that are given out by then, of `about` what is
-    named in `said` is said of the session from then on; an erasure takes that away, a cut says another
-    definition, a replacement what a session is that it makes.
+    `compaction` is the state after a compaction, a replacement, or an erasure that took summaries along. With `spare`
+    an erasure leaves the current summaries alone, though it takes what they are from: a flush, which also lets go of
+    what is `released`, and, `unshared`, takes nothing that another session has not let go of. `also` are places that
+    were erased before, of which no summary is to tell any more. `silence` are revisions whose records lose their words
+    with an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is
+    remembered of compactions from then on, `pseudonyms` are all that are given out by then, of `about` what is named
+    in `said` is said of the session from then on; an erasure takes that away, a cut says another definition, a
+    replacement what a session is that it makes.
     `detail` goes into the record: the window before and after, the trigger.
     """
 
@@ -68,10 +70,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ids: tuple[str, ...] = ()
     unpin: bool = False
     unpinned: bool = False
+    graves: tuple[int, ...] = ()
     usage: Usage | None = None
     prompt: PromptSize | None = None
     compaction: Compaction | None = None
     spare: bool = False
+    unshared: bool = False
+    released: tuple[Span, ...] = ()
     also: tuple[Span, ...] = ()
     silence: tuple[int, ...] = ()
     attempts: Attempts | None = None
@@ -203,6 +208,7 @@ def _said(head: Head, change: Change) -> About | None:
 
 def _erase(head: Head, change: Change) -> Head:
     gone = set(change.seqs)
+    new = gone.difference(change.graves)
     calls = tuple(call for call in head.calls if call.seq not in gone)
     seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
     left = not seen or seen[-1][1] not in gone  # else nothing says any more that the newest entry was half a message
@@ -211,8 +217,8 @@ def _erase(head: Head, change: Change) -> Head:
         "expiry" if change.reason == "expiry" else "erasure",
         usage=outdated(head.usage),
         prompt=None,
-        erased=head.erased + len(gone),
-        hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in gone) if head.rewound else 0,
+        erased=head.erased + len(new),
+        hidden=head.hidden - sum(spans.within(head.rewound, seq) for seq in new) if head.rewound else 0,
         pinned=tuple(seq for seq in head.pinned if seq not in gone),
         calls=calls,
         group=head.group if any(call.group == head.group for call in calls) else 0,

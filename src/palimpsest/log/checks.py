@@ -148,7 +148,10 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
     ("damaged", "for stores alone to say", lambda value: value is False),
     ("at", f"not {MICROSECONDS}", _is_moment),
-    *((field, "neither True nor False", _is_switch) for field in ("pinned", "continues", "pauses", "erased", "lone")),
+    *(
+        (field, "neither True nor False", _is_switch)
+        for field in ("pinned", "continues", "pauses", "erased", "flushed", "lone")
+    ),
 )
 """What the fields of an entry may be: what is wrong with another value, and which fit."""
 
@@ -170,6 +173,7 @@ def _is_usual(entry: Entry) -> bool:
         and entry.continues is False
         and entry.pauses is False
         and entry.erased is False
+        and entry.flushed is False
         and entry.lone is False
     )
 

@@ -107,9 +107,10 @@ class Entry(
     the same as a datetime. `tokens` is the stored count of the text as it is rendered, or None where it has not been
     counted yet. `importance` is 0 to 1. One that is `pinned` is in every context, one whose `expires_at` has come in
     none; `metadata` are values of a program's own, `native` is what a provider's own item had beside. An entry whose
-    `erased` is set is a tombstone: its place is kept, its content is gone. One whose `damaged` is set, too, cannot be
-    read where it is stored: what is known of it is its place. `lone` says that its text holds lone surrogates, which no
-    provider takes: a context shows U+FFFD in their place.
+    `erased` is set is a tombstone: its place is kept, its content is gone. Where its `flushed` is set, too, a flush has
+    destroyed it, and summaries tell of it: who spoke is kept, by which an erasure finds it. One whose `damaged` is set,
+    too, cannot be read where it is stored: what is known of it is its place. `lone` says that its text holds lone
+    surrogates, which no provider takes: a context shows U+FFFD in their place.
 
     Links, fixed when the entry is appended: `turn` is the `seq` of the human message of its interaction
     (0 in the preamble), `group` the `seq` of the first entry of its group, `answers` the `seq` of the call
@@ -136,6 +137,7 @@ class Entry(
     erased: bool = False
     lone: bool = False
     damaged: bool = False
+    flushed: bool = False
     at: int = 0
     turn: int = 0
     group: int = 0
@@ -153,6 +155,11 @@ class Entry(
     def expired(self, now: float) -> bool:
         """Whether its `expires_at` has come at `now` (microseconds since 1970)."""
         return self.expires_at is not None and is_past(self.expires_at, now)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether an erasure has something to take of it: its content, or what a flush has left of it."""
+        return not self.erased or self.flushed
 
     @property
     def text(self) -> str:
@@ -256,20 +263,8 @@ def same(one: Entry, other: Entry) -> bool:
 def _bare(entry: Entry) -> Entry:
     name = None if entry.kind == "tool_result" else entry.name  # filled in from its call when it is linked
     call_id = None if entry.kind == "tool_result" else entry.call_id
-    return _replace(
-        entry,
-        seq=0,
-        tokens=None,
-        lone=False,
-        at=0,
-        turn=0,
-        group=0,
-        answers=0,
-        late=False,
-        revision=0,
-        name=name,
-        call_id=call_id,
-    )
+    places = dict.fromkeys(("seq", "at", "turn", "group", "answers", "revision"), 0)
+    return _replace(entry, **places, tokens=None, lone=False, late=False, name=name, call_id=call_id)
 
 
 # --- identity

@@ -122,8 +122,9 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `summary` is the one that this step made. `current` are the revisions of the records whose summaries a context
     shows from then on, oldest first. `covered` is what those stand for, `evicted` what strategies have moved to the
-    archive without a summary, `hidden` what somebody has left out by hand. Tool results below `mask` are shown as a
-    note.
+    archive without a summary, `hidden` what somebody has left out by hand. Of what is covered or evicted `released` is
+    what a flush has let go of, and is there because another session has it, too. Tool results below `mask` are shown as
+    a note.
     """
 
     summary: Summary | None = None
@@ -132,6 +133,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evicted: tuple[Span, ...] = ()
     hidden: tuple[Span, ...] = ()
     mask: int = 0
+    released: tuple[Span, ...] = ()
 
     @property
     def replaced(self) -> tuple[Span, ...]:
@@ -164,17 +166,37 @@ def withdrawn(summary: Summary) -> Summary:
     return msgspec.structs.replace(summary, text="", items=(), fallback=None, tokens=0, shown_tokens=0, withdrawn=True)
 
 
-def without(state: Compaction, lost: Sequence[Summary], erased: Sequence[Span]) -> Compaction:
-    """Return the state after summaries were withdrawn: what they covered and is left is in the archive, uncovered."""
-    revisions = {summary.revision for summary in lost}
-    loose = spans.union(*(summary.covers for summary in lost if summary.revision in state.current))
+def without(
+    state: Compaction, lost: Sequence[Summary], erased: Sequence[Span], known: Mapping[int, Summary]
+) -> Compaction:
+    """Return the state after summaries were withdrawn: what they covered and is left is in the archive, uncovered.
+
+    What a flush has destroyed is not there. Where an earlier version tells of it, one of the `known` by their revisions
+    that has its words, that stands in place of the one that was lost.
+    """
+    gone, current, loose = {one.revision: one for one in lost}, list[int](), tuple[Span, ...]()
+    for revision in state.current:
+        made = gone.get(revision)
+        again = list(_earlier(made, known, state.covered)) if made is not None else []
+        current += [one.revision for one in again] if made is not None else [revision]
+        if made is not None:
+            loose = spans.union(loose, spans.minus(made.covers, spans.union(*(one.covers for one in again))))
     return msgspec.structs.replace(
         state,
         summary=None,
-        current=tuple(revision for revision in state.current if revision not in revisions),
+        current=tuple(current),
         covered=spans.minus(state.covered, spans.union(loose, erased)),
         evicted=spans.minus(spans.union(state.evicted, loose), erased),
     )
+
+
+def _earlier(made: Summary, known: Mapping[int, Summary], covered: Sequence[Span]) -> Iterator[Summary]:
+    """Yield the newest versions before a summary that have words, and tell of what is not among the `covered`."""
+    for old in (known[revision] for revision in made.parents if revision in known):
+        if old.withdrawn:
+            yield from _earlier(old, known, covered)
+        elif spans.minus(old.covers, covered):
+            yield old
 
 
 def faults(
@@ -187,6 +209,7 @@ def faults(
     for revision, state in states.items():
         made = state.summary
         places = {"covered": state.covered, "evicted": state.evicted, "hidden": state.hidden}
+        places["released"] = state.released
         if made is not None:
             places |= {"summary.covers": made.covers, "summary.folded": made.folded}
             if made.revision not in states or states[made.revision].summary is None:

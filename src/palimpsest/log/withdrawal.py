@@ -20,19 +20,19 @@ def forgotten(
     seqs: Sequence[int],
     *,
     spare: bool = False,
+    released: Sequence[Span] = (),
     silence: Collection[int] = (),
 ) -> tuple[list[Record], Compaction | None]:
     """Return what an erasure of these entries does to what was made from them; `records` come oldest first.
 
     That are the records that change, as they are from then on: summaries of an erased entry lose their words, and no
     state, of whatever time, goes on counting on them. And it is the state after the erasure, where a summary that
-    contexts show is among them (None: they show what they did). With `spare` those keep their words. The records of the
-    revisions in `silence` lose theirs, whatever they are of.
+    contexts show is among them (None: they show what they did): an earlier version, that tells of what a flush has
+    destroyed and of nothing that was erased, stands there again. With `spare` those keep their words, and `released` is
+    let go of by the state that holds. The records of the revisions in `silence` lose theirs, whatever they are of.
     """
-    records = list(records)
-    current = next(
-        (one.compaction.current for one in records if one.compaction and one.revision == head.compaction), ()
-    )
+    records, known = list(records), dict[int, Summary]()
+    current = standing(records, head).current
     erased, changed, lost, state = spans.of(seqs), [], [], None
     for was in records:
         quiet = was.revision in silence
@@ -44,10 +44,15 @@ def forgotten(
             if quiet or (not spared and spans.common(made.covers, erased)):
                 lost.append(made)
                 made = summary.withdrawn(made)
-        if held is None or not _concerns(held, lost, erased):
+        if made is not None:
+            known[made.revision] = made
+        lets_go = bool(released) and record.revision == head.compaction
+        if held is None or not (lets_go or _concerns(held, lost, erased)):
             changed += [record] if quiet else []
             continue
-        after = summary.without(held, lost, erased)
+        after = summary.without(held, lost, erased, known)
+        if lets_go:
+            after = msgspec.structs.replace(after, released=spans.union(after.released, released))
         changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made)))
         if record.revision == head.compaction and after.current != held.current:
             state = after
@@ -60,6 +65,17 @@ def _concerns(held: Compaction, lost: Sequence[Summary], erased: Sequence[Span])
     gone = {one.revision for one in lost}
     known = held.summary is not None and held.summary.revision in gone
     return known or not gone.isdisjoint(held.current) or bool(spans.common(spans.union(held.inactive, made), erased))
+
+
+def standing(records: Iterable[Record], head: Head) -> Compaction:
+    """Return the state of compaction of a session, by its records."""
+    return next((one.compaction for one in records if one.compaction and one.revision == head.compaction), Compaction())
+
+
+def needed(state: Compaction, head: Head, seqs: Iterable[int]) -> tuple[Span, ...]:
+    """Return which of these entries a session that shares them has not let go of by a flush of its own."""
+    let_go = spans.minus(spans.common(state.released, state.replaced), spans.of(head.pinned))
+    return spans.minus(spans.of(seqs), let_go)
 
 
 def _silent(record: Record) -> Record:
@@ -83,5 +99,21 @@ def tombstone(entry: Entry) -> Entry:
         tokens=None,
         erased=True,
         damaged=False,
+        flushed=False,
         lone=False,
     )
+
+
+def flushed(entry: Entry) -> Entry:
+    """Return what stays of an entry that a flush destroys, while summaries tell of it: a tombstone, and who spoke."""
+    said = {"user_id": (entry.metadata or {}).get("user_id")}
+    name = entry.name if entry.role == "user" else None
+    metadata = said if said["user_id"] is not None else None
+    return msgspec.structs.replace(tombstone(entry), name=name, metadata=metadata, flushed=True)
+
+
+def buried(entry: Entry) -> Entry:
+    """Return an entry as it may be stored that comes from elsewhere: of one that is a tombstone no more than stays."""
+    if not entry.erased:
+        return entry
+    return flushed(entry) if entry.flushed else tombstone(entry)

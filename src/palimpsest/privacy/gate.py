@@ -123,10 +123,10 @@ class Gate:
         """
         if self.redactor is None:
             return list(entries), list(records), head.pseudonyms
-        living = [entry for entry in entries if not entry.erased]
+        living = [entry for entry in entries if entry.is_there]
         verdicts = self.redactor.entries(living, self.redactor.pseudonyms(head.pseudonyms))
         kept = {old.seq: new.entry or tombstone(old) for old, new in zip(living, verdicts, strict=True)}
-        gone = [seq for seq, entry in kept.items() if entry.erased]
+        gone = [seq for seq, entry in kept.items() if not entry.is_there]
         if self.withholds("summary"):  # what they stand for is active again
             made = [record.compaction.summary for record in records if record.compaction is not None]
             gone += [seq for one in made if one is not None for low, high in one.covers for seq in range(low, high + 1)]
@@ -140,11 +140,11 @@ class Gate:
 
         What is withheld is a tombstone. Nothing new is numbered.
         """
-        living = [entry for entry in entries if not entry.erased]
+        living = [entry for entry in entries if entry.is_there]
         if self.redactor is None or not living:
             return list(entries)
         verdicts = iter(self.redactor.entries(living, None))
-        return [entry if entry.erased else next(verdicts).entry or tombstone(entry) for entry in entries]
+        return [next(verdicts).entry or tombstone(entry) if entry.is_there else entry for entry in entries]
 
     def record(self, record: Record) -> Record:
         """Return a record without what is private in anything that it tells. Raises PrivacyRefused."""

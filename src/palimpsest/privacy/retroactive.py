@@ -118,7 +118,7 @@ class Findings:
 
     def look_at_entries(self, batch: Sequence[Entry]) -> None:
         """Look at entries in order, which end where a message ends."""
-        living = [entry for entry in batch if not entry.erased]
+        living = [entry for entry in batch if entry.is_there]
         try:
             self._take(living, self._redactor.entries(living, self._pseudonyms))
         except PrivacyRefused:

@@ -6,9 +6,10 @@ _FORMS = """
 arise arose arisen; awake awoke awoken; bear bore borne; beat beaten; become became; begin began begun; bend bent;
 bite bitten; bleed bled; blow blew blown; break broke broken; breed bred; bring brought;
 build built; burn burnt; buy bought; catch caught; choose chose chosen; cling clung; come came; creep crept; deal dealt;
-dig dug; do did done; draw drew drawn; dream dreamt; drink drank drunk; drive drove driven; eat ate eaten; fall fell
-fallen; feed fed; feel felt; fight fought; find found; flee fled; fly flew flown; forbid forbade forbidden; forget
-forgot forgotten; forgive forgave forgiven; freeze froze frozen; get got gotten; give gave given; go went gone; grow
+dig dug; do does did done; draw drew drawn; dream dreamt; drink drank drunk; drive drove driven; eat ate eaten;
+fall fell fallen; feed fed; feel felt; fight fought; find found; flee fled; fly flew flown; forbid forbade forbidden;
+forget forgot forgotten; forgive forgave forgiven; freeze froze frozen; get got gotten; give gave given;
+go went gone; grow
 grew grown; hang hung; have had has; hear heard; hide hid hidden; hold held; keep kept; kneel knelt; know knew known;
 lay laid; lead led; lean leant; leap leapt; learn learnt; leave left; lend lent; light lit; lose lost; make made; mean
 meant; meet met; pay paid; prove proven; ride rode ridden; ring rang rung; rise risen; run ran; say said; see saw
@@ -21,7 +22,7 @@ understand understood; wake woke woken; wear wore worn; weave wove woven; weep w
 written; withdraw withdrew withdrawn; undergo underwent undergone; rewrite rewrote rewritten; overcome overcame;
 rebuild rebuilt; mistake mistook mistaken;
 child children; man men; woman women; foot feet; tooth teeth; mouse mice; goose geese; wife wives; knife
-knives; shelf shelves; half halves; wolf wolves; index indices; matrix matrices; vertex vertices;
+knives; shelf shelves; half halves; he his; wolf wolves; index indices; matrix matrices; vertex vertices;
 analysis analyses; crisis crises; hypothesis hypotheses; criterion criteria; phenomenon phenomena
 """
 

@@ -54,7 +54,7 @@ def fit(term: str) -> str:
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
-FORMAT = 2
+FORMAT = 3
 """What parts are made of, and how they are kept: an index of another format is made anew."""
 
 

@@ -22,7 +22,7 @@ MOST = 255
 
 _LINE_END = re.compile(r"\n\s*")
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]?\s+|[\u3002\uff01\uff1f]|\n\s*|[;,]\s+")
-_LETTER = re.compile(r"[^\W_]")
+_SAYS = re.compile(r"[0-9A-Za-z\x80-\U0010ffff]")  # all that a term may be made of
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
 
 
@@ -48,12 +48,12 @@ def parts_of(entry: Entry) -> list[Part]:
     text = entry.text
     escaped = text.lstrip()[:1] in {"{", "["}
     found: list[Part] = []
-    for start, end in pieces(text):
+    for start, end in _counted(entry):
         piece = text[start:end]
-        own = terms(_unescaped(piece) if escaped else piece)
-        if own or (entry.name and not found):
-            found.append(Part([*_beside(entry, own), *own] if not found else own, start, end))
-    return found
+        found.append(Part(terms(_unescaped(piece) if escaped else piece), start, end))
+    if not (entry.name or any(part.terms for part in found)):
+        return []
+    return [Part([*_beside(entry, part.terms), *part.terms], part.start, part.end) for part in found[:1]] + found[1:]
 
 
 def date_terms(day: date) -> tuple[str, str]:
@@ -81,20 +81,25 @@ def pieces(text: str) -> Iterator[tuple[int, int]]:
     yield start, len(text)
 
 
-def span_of(text: str, part: int) -> tuple[int, int]:
+def span_of(entry: Entry, part: int) -> tuple[int, int]:
     """Return where the part of this number begins and ends in its entry's text.
 
     Args:
-        text: The text of the entry.
+        entry: The entry.
         part: Which of its parts, from 0. One that is not there is the last.
     """
-    found, place = -1, (0, len(text))
+    places = list(_counted(entry)) or [(0, len(entry.text))]
+    return places[min(part, len(places) - 1)]
+
+
+def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
+    """The pieces of an entry's text that are parts of it: those that may say something, and of one with a name the
+    first. What numbers parts and what finds one by its number go by this alone."""
+    text, named = entry.text, bool(entry.name)
     for start, end in pieces(text):
-        if _LETTER.search(text, start, end):
-            found, place = found + 1, (start, end)
-            if found == part:
-                break
-    return place
+        if named or _SAYS.search(text, start, end):
+            yield start, end
+        named = False
 
 
 def _cut(text: str, low: int, high: int) -> int:

@@ -127,7 +127,8 @@ class Replacing:
             created=head.created,
             turn=max((entry.seq for entry in there if entry.is_human and spans.within(stay, entry.seq)), default=0),
             compaction=Compaction(
-                evicted=tuple(spans.visible(spans.union(stay, head.rewound), head.first_seq - 1, head.next_seq))
+                evicted=tuple(spans.visible(spans.union(stay, head.rewound), head.first_seq - 1, head.next_seq)),
+                released=state.released,
             ),
             detail=detail,
         )

@@ -718,8 +718,9 @@ class AsyncSession:
     async def hide(self, *ids: str | int | Entry) -> int:
         """Leave these entries out of every context from the next call on; return how many entries that were.
 
-        Groups go whole: with a call goes its result, however late it came. Nothing is destroyed, and nothing stands for
-        them: `entries` and exports hold them, and `show` brings them back. It begins an epoch, so the provider's cache
+        Groups go whole: with a call goes its result, however late it came, and the group of a later call in which that
+        stands. Nothing is destroyed, and nothing stands for them: `entries` and exports hold them, and `show` brings
+        them back. It begins an epoch, so the provider's cache
         holds no more than what came before the first of them.
 
         Raises EntryNotFound, and ConfigError for what is pinned (`unpin` it first), covered by a summary (`restore`
@@ -820,7 +821,8 @@ class AsyncSession:
         """Bring the entries that a current summary covers back into the active set; return how many there are.
 
         The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
-        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded.
+        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded,
+        and where a flush without archive has destroyed entries of it: it alone tells of them.
 
         Args:
             summary: a current summary or its id; None: the newest.

@@ -18,7 +18,7 @@ from palimpsest.log.resuming import left_out
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, faults
 from palimpsest.log.values import MOST
-from palimpsest.log.withdrawal import tombstone
+from palimpsest.log.withdrawal import buried
 from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Dump
 from palimpsest.transfer.plain import check_plain, instant, list_of
@@ -287,7 +287,7 @@ def _read_entry(raw: object, where: str) -> Entry:
         entry = msgspec.structs.replace(made, **{name: links[name] for name in LINKS if name in links})
         check(entry, where)
         check_names(entry, where)
-        entry = tombstone(entry) if entry.erased else entry
+        entry = buried(entry)
     except UNREADABLE as fault:
         raise _unreadable(where, fault) from fault
     except InvalidEntry as fault:

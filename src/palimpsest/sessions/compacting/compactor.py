@@ -249,6 +249,7 @@ class Compactor:
             evicted=spans.minus(spans.union(state.evicted, archived, plan.evict), plan.cover),
             hidden=state.hidden,
             mask=max(state.mask, plan.mask),
+            released=state.released,
         )
 
     async def _doomed(self, loaded: Loaded, plan: Plan) -> tuple[int, ...]:
@@ -258,7 +259,7 @@ class Compactor:
         kept = [entry.seq for group in staying for entry in group.entries]
         pinned = await pinned_groups(self._store, self._options, head, head.pinned)
         older = spans.minus([(head.first_seq, last)], spans.of([*kept, *pinned]))
-        return tuple(entry.seq for entry in await self._snapshots.read(older) if not entry.erased)
+        return tuple(entry.seq for entry in await self._snapshots.read(older) if entry.is_there)
 
     async def _ran(self, job: PlannedCompaction) -> None:
         """Remember that a strategy ran, though it found nothing to do: the results that it ran for are not new now."""

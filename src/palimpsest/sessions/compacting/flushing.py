@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from palimpsest.errors import Conflict
+from collections.abc import Sequence
+
+import msgspec
+
+from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log import spans
 from palimpsest.log.change import Change
+from palimpsest.log.spans import Span
+from palimpsest.log.withdrawal import needed
 from palimpsest.sessions.compacting.snapshot import SnapshotReader
 from palimpsest.sessions.scope import SessionScope
 from palimpsest.sessions.states import pinned_groups
+from palimpsest.stores import compaction_of
 
 
 async def flush(scope: SessionScope) -> None:
-    """Destroy what compactions of a session have replaced, which keeps no archive. The summaries stay."""
+    """Destroy what compactions of a session have replaced, which keeps no archive. The summaries stay.
+
+    What another session has, too, is let go of, and destroyed when the last of them has let go of it.
+    """
     snapshots = SnapshotReader.of(scope)
     while True:
         head = await scope.head()
-        replaced = spans.minus((await snapshots.state(head)).replaced, head.rewound)
-        entries = await snapshots.read(replaced)
+        state = await snapshots.state(head)
+        entries = await snapshots.read(spans.minus(state.replaced, head.rewound))
         pinned = await pinned_groups(scope.store, scope.options, head, head.pinned)
-        seqs = tuple(entry.seq for entry in entries if not entry.erased and entry.seq not in pinned)
-        if not seqs:
+        mine = [entry.seq for entry in entries if not entry.erased and entry.seq not in pinned]
+        shared = await _needed_elsewhere(scope, mine)
+        seqs = tuple(seq for seq in mine if not spans.within(shared, seq))
+        released = spans.minus(shared, state.released)
+        if not (seqs or released):
             return
         change = Change(kind="erase", reason="flush", created=head.created, seqs=seqs, unpinned=True, spare=True)
+        change = msgspec.structs.replace(change, released=released, unshared=True)
         try:
             async with scope.drop_derived(seqs):
                 await scope.store.commit(scope.key, change, expect_epoch=head.epoch)
         except Conflict:
             continue
-        await scope.memory.scrub(scope.store)
+        if seqs:
+            await scope.memory.scrub(scope.store)
         return
+
+
+async def _needed_elsewhere(scope: SessionScope, seqs: Sequence[int]) -> tuple[Span, ...]:
+    """Which of these entries another session has, and has not let go of."""
+    found: tuple[Span, ...] = ()
+    for name, theirs in (await scope.store.sharing(scope.key, seqs)).items():
+        key = scope.key._replace(session=name)
+        try:
+            head = await scope.store.head(key)
+            state = await compaction_of(scope.store, key, head.compaction) if head is not None else None
+        except StoreCorrupt:  # nobody can say: what it has stays
+            found = spans.union(found, spans.of(theirs))
+            continue
+        if head is not None and state is not None:
+            found = spans.union(found, needed(state, head, theirs))
+    return found

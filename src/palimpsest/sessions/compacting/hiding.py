@@ -42,7 +42,8 @@ class Hiding:
             head = await self._log.head()
             meant = [await self._log.named(id) for id in ids]
             state = await self._snapshots.state(head)
-            groups = spans.minus(await self._groups(meant, head), head.rewound)
+            names, places = await self._groups(meant, head)
+            groups = spans.minus(places, [*head.rewound, *(state.covered if reason == "hidden" else ())])
             if reason == "hidden":
                 _check(meant, groups, head, state)
                 moved = spans.minus(groups, state.hidden)
@@ -58,7 +59,7 @@ class Hiding:
             )
             detail = {"entries": spans.size(moved)}
             change = Change(kind="compact", reason=reason, compaction=after, created=head.created, detail=detail)
-            newest = any(entry.group == head.tail for entry in meant)  # what comes next may belong to it
+            newest = head.tail in names  # what comes next may belong to it
             try:
                 await scope.store.commit(
                     scope.key, change, expect_epoch=head.epoch, expect_revision=head.revision if newest else None
@@ -69,19 +70,30 @@ class Hiding:
             return spans.size(moved)
         return 0
 
-    async def _groups(self, meant: Sequence[Entry], head: Head) -> tuple[Span, ...]:
-        """The places of these entries' groups, whole, with results that came late to calls in them."""
-        found, first = set[int](), min(entry.group for entry in meant)
-        wanted, calls, last = {entry.group for entry in meant}, set[int](), max(entry.seq for entry in meant)
-        async for batch in batches_of(self._scope.store, self._scope.key, [(first, head.next_seq - 1)]):
+    async def _groups(self, meant: Sequence[Entry], head: Head) -> tuple[set[int], tuple[Span, ...]]:
+        """These entries' groups, with those in which results stand that came late to calls in them; and their places,
+        whole."""
+        wanted = {entry.group for entry in meant}
+        while True:
+            found, more = await self._members(wanted, max(entry.seq for entry in meant), head)
+            if more <= wanted:
+                return wanted, spans.of(sorted(found))
+            wanted |= more
+
+    async def _members(self, wanted: set[int], last: int, head: Head) -> tuple[set[int], set[int]]:
+        """The places of these groups, and the groups of all that answers a call in them. All up to `last` is read."""
+        found, answering, calls, last = set[int](), set[int](), set[int](), max(last, *wanted)
+        async for batch in batches_of(self._scope.store, self._scope.key, [(min(wanted), head.next_seq - 1)]):
             for entry in batch:
-                if entry.group in wanted or (entry.answers and entry.answers in calls):
+                if entry.group in wanted:
                     found.add(entry.seq)
                     if entry.kind == "tool_call":
                         calls.add(entry.seq)
+                if entry.answers and entry.answers in calls:
+                    answering.add(entry.group)
             if not calls and batch[-1].seq > last and batch[-1].group not in wanted:
                 break
-        return spans.of(sorted(found))
+        return found, answering
 
 
 def _check(meant: Sequence[Entry], groups: Sequence[Span], head: Head, state: Compaction) -> None:

@@ -199,21 +199,22 @@ class SummaryMaker:
         """Return entries and summaries to make the summary anew from, where it is time for that; None: fold on.
 
         All of it is read again where that is affordable, else what was taken in since an earlier version, so that
-        errors of one version are not carried on by every later one.
+        errors of one version are not carried on by every later one. Of what cannot be read again, for a flush has
+        destroyed it, only summaries tell: none is made without one that does.
         """
         every = strategy.style.rebuild_every
         made = folded[0]
         if len(folded) > 1 or self._summarizer is None or self._writes or not every or made.folds + 1 < every:
             return None
-        base: list[Summary] = []
-        if made.source_tokens > REBUILD_TOKENS:
-            base = await self._snapshots.ancestors(made, every)
-            if not base or made.source_tokens - base[0].source_tokens > REBUILD_TOKENS:
-                return None
-        covered = spans.minus(spans.union(made.covers, plan.cover), base[0].covers if base else ())
-        now = self._clock()
-        entries = [one for one in await self._snapshots.read(covered) if not one.erased and not one.expired(now)]
-        return entries, base
+        for base in ([], await self._snapshots.ancestors(made, every)):
+            known, tokens = (base[0].covers, base[0].source_tokens) if base else ((), 0)
+            if made.source_tokens - tokens > REBUILD_TOKENS:
+                continue
+            there = await self._snapshots.read(spans.minus(spans.union(made.covers, plan.cover), known))
+            if not any(one.erased for one in there):
+                now = self._clock()
+                return [one for one in there if not one.expired(now)], base
+        return None
 
     def _summary(
         self,

@@ -112,6 +112,7 @@ class Compacting:
             state = await self._snapshots.state(head)
             if made.revision not in state.current:
                 raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
+            await self._check_there(made)
             passed = await self._snapshots.evicted(head, state)  # what cuts have left out stays out
             back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
             after = Compaction(
@@ -120,6 +121,7 @@ class Compacting:
                 evicted=spans.minus(spans.union(state.evicted, passed), made.covers),
                 hidden=state.hidden,
                 mask=state.mask,
+                released=spans.minus(state.released, made.covers),
             )
             before = head.attempts or Attempts()
             cursors = {strategy.name: head.next_seq for strategy in self._options.long_term}
@@ -133,6 +135,13 @@ class Compacting:
                 continue
             await self._scope.tell("restored", **detail)
             return spans.size(back)
+
+    async def _check_there(self, made: Summary) -> None:
+        """Raise ConfigError where a flush has destroyed what the summary covers: it alone tells of that."""
+        gone = spans.of(one.seq for one in await self._snapshots.read(made.covers) if one.erased and not one.damaged)
+        if gone:
+            told = f"entries {spans.told(gone)} of this one, and it alone tells of them"
+            raise ConfigError("summary", made.id, f"a summary whose entries are there: a flush has destroyed {told}")
 
     async def verify(self) -> Verification:
         """What became of each entry."""

@@ -32,7 +32,7 @@ class Selection(Protocol):
     sees_all: bool
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq.
+        """Return the entries by seq, of tombstones those that a flush has left.
 
         With `seen` those that came behind this head of the same log: up to there it was asked before.
         """
@@ -49,12 +49,12 @@ class SelectedIds:
         self._ids = ids if isinstance(ids, range) else list(ids)
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq."""
+        """Return the entries by seq, of tombstones those that a flush has left."""
         found: dict[int, Entry] = {}
         for id in self._ids:
             entry = await LogReader(store, options).named(id)
             found[entry.seq] = entry
-        return [found[seq] for seq in sorted(found) if found[seq].damaged or not found[seq].erased]
+        return [found[seq] for seq in sorted(found) if found[seq].damaged or found[seq].is_there]
 
 
 class SelectedDamaged:
@@ -75,8 +75,8 @@ class SelectedAll:
     sees_all = True
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq."""
-        return [entry async for entry in walk(store, options, head, seen) if entry.damaged or not entry.erased]
+        """Return the entries by seq, of tombstones those that a flush has left."""
+        return [entry async for entry in walk(store, options, head, seen) if entry.damaged or entry.is_there]
 
 
 class SelectedByQuery:
@@ -91,7 +91,7 @@ class SelectedByQuery:
         self.mentions = finder(query.text) if query.text is not None else None
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq.
+        """Return the entries by seq, of tombstones those that a flush has left.
 
         A condition is asked of the whole log each time: what is new has changed the age, and the index, of the rest.
         Raises ConfigError where the condition has no answer for an entry.
@@ -108,7 +108,7 @@ class SelectedByQuery:
             async for entry in self._walk(store, options, head, seen)
             if (user is None or user.owns(entry))
             and (seqs is None or entry.seq in seqs)
-            and not entry.erased
+            and entry.is_there
             and self._in_time(entry)
             and (self.mentions is None or entry_mentions(entry, self.mentions))
         ]
@@ -191,9 +191,9 @@ class Picked:
         self._ids, self.mentions = ids, mentions
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries, tombstones not among them, by seq."""
+        """Return the entries by seq, of tombstones those that a flush has left."""
         found = await store.fetch(options.key, ids=self._ids) if self._ids else []
-        return [entry for entry in found if not entry.erased]
+        return [entry for entry in found if entry.is_there]
 
 
 def _groups(entries: Sequence[Entry], meter: Meter) -> list[Group]:

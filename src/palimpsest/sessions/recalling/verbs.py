@@ -10,10 +10,12 @@ from weakref import finalize
 import msgspec
 
 from palimpsest.errors import ConfigError
+from palimpsest.log import spans
 from palimpsest.log.checks import check_progress
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.log.ids import check_id
+from palimpsest.log.spans import Span
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.opening import Indexes
 from palimpsest.recall.parts import span_of
@@ -27,6 +29,7 @@ from palimpsest.sessions.recalling.reading import check_bounds, names_of, read
 from palimpsest.sessions.recalling.recalled import IndexStatus, Passage, Recalled, has_room, packed
 from palimpsest.sessions.recalling.recollection import Recollection
 from palimpsest.sessions.scope import MemoryScope, SessionScope
+from palimpsest.stores import compaction_of
 
 if TYPE_CHECKING:
     from palimpsest.stores import Store
@@ -75,10 +78,19 @@ class Recalling:
         """
         if isinstance(query, str):
             query = query[:LONGEST].encode("utf-8", "replace").decode()
-        asked = Asked.of(query, None, RECALLED, None, None, None, None, None, 0)
+        hidden = await self._hidden()
+        asked = Asked.of(query, None, RECALLED + spans.size(hidden), None, None, None, None, None, 0)
         finder, found, _ = await self._found(asked)
+        found = [one for one in found if not spans.within(hidden, one.entry.seq)]
         terms = question(asked.query).terms
         return Recollection(await finder.apart(_passages, found, terms), terms)
+
+    async def _hidden(self) -> tuple[Span, ...]:
+        """What somebody has left out of the session's contexts, which brings none of it back by itself."""
+        scope = self._session
+        assert scope is not None, "it is asked of a session"
+        head = await scope.head()
+        return (await compaction_of(scope.store, scope.key, head.compaction)).hidden
 
     async def _found(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
         scope = self._session
@@ -209,7 +221,7 @@ def _passage(session: str, entry: Entry, score: float, part: int | None, terms: 
     whole, start = entry.text, 0
     end = len(whole)
     if end > WHOLE:
-        start, end = span_of(whole, part or 0)
+        start, end = span_of(entry, part or 0)
     if end - start > WHOLE:  # a part of a very long text: what is around the first word that was asked for
         matched = highlighted(whole[start:end], terms) if part is not None else ()
         first = matched[0][0] if matched else 0

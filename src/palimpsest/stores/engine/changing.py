@@ -14,7 +14,7 @@ from palimpsest.log.change import Change, Record, recounted, still_meant
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
-from palimpsest.log.withdrawal import forgotten, tombstone
+from palimpsest.log.withdrawal import flushed, forgotten, needed, standing, tombstone
 from palimpsest.stores.backend import Ask, Cells, Look, Named, Range, Refusal, Row, Seen, Step
 from palimpsest.stores.engine.forms import LAST, beside_entries, entry_row, key_of, record_row
 from palimpsest.stores.engine.known import Known, noted
@@ -226,18 +226,32 @@ class _Erasure:
             return
         tree, rows = seen
         entries = await self._reading.slim(known, rows.rows[0])
-        living = [e for e in entries if e.damaged or not e.erased]
-        self._change = change = still_meant(known.head, self._change, {e.seq: e.id for e in living})
+        flushes = self._change.spare
+        living = [e for e in entries if e.damaged or (not e.erased if flushes else e.is_there)]
+        change = still_meant(known.head, self._change, {e.seq: e.id for e in living})
         meant = set(change.seqs)
         self._living = [entry for entry in living if entry.seq in meant]
+        graves = tuple(entry.seq for entry in self._living if entry.flushed)
+        self._change = change = msgspec.structs.replace(change, graves=graves)
         told = {row[0]: row for some in rows.rows[1:] for row in some}
         self._records = self._reading.told(known, [told[key] for key in sorted(told)])
         self.sharing = Sharing(self._sessions, known, tree, change.seqs)
         await self.sharing.look()
+        self._check_unshared()
         if any(entry.damaged for entry in self._living):
             self.sharing.fixed = True  # what is damaged is counted anew by reading whole logs
             for each in (known, *(other.known for other in self.sharing.others)):
                 self._graves[each.key] = await self._reading.graves(each)
+
+    def _check_unshared(self) -> None:
+        """Raise Conflict where a flush would destroy what another session has not let go of."""
+        if not self._change.unshared:
+            return
+        self.sharing.fixed, now = True, self._sessions.clock()
+        for other, seqs, rows in self.sharing.others:
+            state = standing(self._reading.told(other, rows), other.head)
+            if not other.head.is_over(now) and needed(state, other.head, seqs):
+                raise Conflict(f"session {other.key.session!r}", "has what a flush would destroy: look again")
 
     def batch(self, expect: Expect, more: Sequence[Step], known: Known, at: int) -> Made:
         """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
@@ -247,7 +261,9 @@ class _Erasure:
         for other, seqs, rows in self.sharing.others:
             records = self._reading.told(other, rows)
             made.append(self._in(other, _of_branch(change, known.key, seqs), records, at))
-        graves = [entry_row(known.log_of(entry.seq), tombstone(entry)) for entry in self._living]
+        told = self._told()
+        stay = [flushed(one) if ranges.within(told, one.seq) else tombstone(one) for one in self._living]
+        graves = [entry_row(known.log_of(grave.seq), grave) for grave in stay]
         points = _joined(row[0] for row in graves)
         log = Step(
             known.logs,
@@ -259,10 +275,20 @@ class _Erasure:
         batch = [*(step for _, step, _ in made), self.sharing.tree.step(), log, *more]
         return batch, [after for after, _, _ in made]
 
+    def _told(self) -> tuple[ranges.Span, ...]:
+        """Of which entries a flush leaves summaries that tell of them, here or in a branch: they are found by what
+        stays of these."""
+        if not self._change.spare:
+            return ()
+        there = [(other, self._reading.told(other, rows)) for other, _, rows in self.sharing.others]
+        states = [standing(records, one.head) for one, records in ((self._known, self._records), *there)]
+        return ranges.union(*(state.covered for state in states))
+
     def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
         """What it makes of one session."""
         gone = [*change.seqs, *ranges.members(change.also)]
-        made, state = forgotten(there, known.head, gone, spare=change.spare, silence=change.silence)
+        let_go = change.released
+        made, state = forgotten(there, known.head, gone, spare=change.spare, released=let_go, silence=change.silence)
         if state is not None:
             change = msgspec.structs.replace(change, compaction=state)
         after, record, _ = committed(known.head, change, at)
@@ -286,7 +312,15 @@ def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
     """
     detail = {**change.detail, "session": key.session}
     return msgspec.structs.replace(
-        change, seqs=tuple(seqs), silence=(), said=(), compaction=None, attempts=None, detail=detail
+        change,
+        seqs=tuple(seqs),
+        also=(),
+        silence=(),
+        said=(),
+        compaction=None,
+        released=(),
+        attempts=None,
+        detail=detail,
     )
 
 

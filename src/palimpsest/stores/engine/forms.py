@@ -192,7 +192,7 @@ def due(expires: int) -> int:
 def entry_row(log: int, entry: Entry) -> Cells:
     """The row of an entry: its stored form. Its id is found where it does not name its seq."""
     seq, id, expires = entry.seq, entry.id, None
-    if entry.expires_at is not None and not entry.erased:  # a tombstone has nothing left to sweep
+    if entry.expires_at is not None and entry.is_there:  # else a tombstone has nothing left to sweep
         expires = due(microseconds_of(entry.expires_at))
     key = log << 32 | seq
     found_by = "" if len(id) == 36 and id.endswith(seq.to_bytes(4).hex()) else id  # as `placed_at` reads them

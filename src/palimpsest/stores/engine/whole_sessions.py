@@ -13,7 +13,7 @@ import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.log.withdrawal import tombstone
+from palimpsest.log.withdrawal import buried
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, PlaceHead, Range, Row, Seen, Step
 from palimpsest.stores.engine.destroying import Destroying
 from palimpsest.stores.engine.forms import LAST, entry_row, new_log, record_row
@@ -176,7 +176,7 @@ class WholeSessions:
         new = msgspec.structs.replace(known, log=new_log(), head=Head())
         laid, last = 0, list[Cells]()
         try:
-            for piece in in_pieces(entry_row(new.log, tombstone(one) if one.erased else one) for one in dump.entries):
+            for piece in in_pieces(entry_row(new.log, buried(one)) for one in dump.entries):
                 if last:
                     laid += 1  # whoever is interrupted does not know whether it was
                     await self._lay(new, laid - 1, last)

@@ -1,0 +1,242 @@
+"""Sessions that keep no archive: what a flush destroys, and the summary that is all that tells of it from then on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from palimpsest import ConfigError, Memory, Session
+from palimpsest.log.entry import moment
+from palimpsest.strategies import CallableSummarizer, Summarize, Triggers
+from palimpsest.testing import FakeClock
+
+KEEP = Summarize(interaction_keep=1, cod_max_loops=0, triggers=Triggers(interaction_threshold_qty=100))
+
+
+def naming(prompt: str) -> str:
+    """Names the codes that it was told of."""
+    return "They named " + ", ".join(sorted(set(re.findall(r"CODE-\d+", prompt)))) + "."
+
+
+def flushing(memory: Memory, id: str = "s", **options: Any) -> Session:
+    """A session that is compacted by hand, and keeps no archive."""
+    kept = {"persistence": "flush", "archive": False, **options}
+    summarizer = CallableSummarizer(naming, checked=False)
+    return memory.session(id, auto_compact="off", long_term=KEEP, summarizer=summarizer, **kept)
+
+
+def say(session: Session, *codes: int) -> None:
+    """Add an interaction for each code, of two entries."""
+    for code in codes:
+        session.add_user_message(f"remember CODE-{code} " + "and more about things " * 20)
+        session.add_assistant_message("noted " + "with a long answer " * 20)
+
+
+def flushed(session: Session, *codes: int) -> None:
+    """Say something in a turn, have all but the last of it summarised, and what that replaces destroyed."""
+    with session.turn():
+        say(session, *codes)
+        assert session.compact().done
+
+
+def told(session: Session) -> set[int]:
+    """The codes that the session's current summaries tell of."""
+    return {int(code) for made in session.summaries() for code in re.findall(r"CODE-(\d+)", made.text)}
+
+
+def test_no_later_summary_forgets_what_a_flush_has_destroyed(memory: Memory) -> None:
+    """What only summaries tell of is folded on for ever: a summary is not made anew of entries that are not there."""
+    session = flushing(memory)
+
+    for number in range(12):
+        flushed(session, 2 * number, 2 * number + 1)
+        assert told(session) == set(range(2 * number + 1))
+
+    assert session.verify().ok
+
+
+def test_an_archive_that_is_kept_later_is_read_again(memory: Memory) -> None:
+    """What was flushed stays in the base of a summary, and all that came since is read again after every fifth time."""
+    flushed(flushing(memory), 0, 1)
+    session = flushing(memory, archive=True)
+
+    folds = []
+    for code in range(2, 16):
+        say(session, code)
+        made = session.compact().summary
+        assert made is not None
+        folds.append(made.folds)
+        assert told(session) == set(range(code))
+
+    assert max(folds) > 5
+
+
+def test_what_a_flush_has_destroyed_is_not_restored(memory: Memory) -> None:
+    """`restore` refuses to take a summary away that alone tells of what it covers; before the flush it does not."""
+    session = flushing(memory)
+    say(session, 0, 1)
+    session.compact()
+    assert session.restore() == 2
+    session.compact()
+    session.end_turn()
+
+    with pytest.raises(ConfigError, match="a flush has destroyed entries 1 to 2"):
+        session.restore()
+
+    assert told(session) == {0}
+    assert session.verify().ok
+
+
+# --- what an erasure reaches
+
+
+def test_erasing_what_was_flushed_takes_the_summary_along(memory: Memory) -> None:
+    """Where a flush has destroyed an entry, erasing it takes the words of every summary that tells of it; once."""
+    session = flushing(memory)
+    flushed(session, 0, 1)
+    session.fork("branch")
+    branch = flushing(memory, "branch")
+    flushed(session, 2)
+    assert told(session) == {0, 1}
+
+    done = session.erase(1)
+
+    assert (done.entries, done.branches, done.withdrawn) == (1, ("branch",), 2)
+    for one in (session, branch):
+        assert not any("CODE-0" in made.text for made in one.summaries(history=True))
+        assert one.verify().ok
+    assert told(session) == {1}  # this is read again, for the branch keeps it
+    assert not session.erase(1)
+    counted = {one.session: one.entries for one in memory.sessions()}
+    assert counted == {one.id: sum(not entry.erased for entry in one.entries()) for one in (session, branch)}
+
+
+@pytest.mark.parametrize("by", ["name", "user_id"])
+def test_forgetting_somebody_reaches_what_was_flushed(memory: Memory, by: str) -> None:
+    """Who spoke is kept while summaries tell of it, so that `forget` finds it; then it is gone, too."""
+    session = flushing(memory)
+    who: dict[str, Any] = {"name": "ann"} if by == "name" else {"metadata": {"user_id": "ann", "mood": "good"}}
+    with session.turn():
+        session.add_user_message("remember CODE-0 " + "and more about things " * 20, **who)
+        session.add_assistant_message("noted " + "with a long answer " * 20)
+        say(session, 1, 2)
+        session.compact()
+    grave = session.entries()[0]
+    assert (grave.erased, grave.text) == (True, "")
+    assert "good" not in str(grave)
+
+    done = memory.forget(user="ann")
+
+    assert (done.entries, done.withdrawn) == (2, 1)
+    assert told(session) == set()
+    assert "ann" not in str(session.export())
+    assert memory.forget(user="ann").unknown
+
+
+def test_what_expires_after_a_flush_goes_from_the_summary(memory: Memory, clock: FakeClock) -> None:
+    """A sweep finds an entry that a flush has destroyed by its time, in the session and in a copy of it."""
+    session = flushing(memory)
+    with session.turn():
+        expires = moment(clock() + 3600 * 1_000_000)
+        session.add_user_message("remember CODE-0 " + "and more about things " * 20, expires_at=expires)
+        session.add_assistant_message("noted " + "with a long answer " * 20)
+        say(session, 1)
+        session.compact()
+    memory.import_session(session.export(), session_id="copy")
+    copy = flushing(memory, "copy")
+    assert told(session) == told(copy) == {0}
+    assert memory.sweep() == 0
+
+    clock.advance(7200)
+
+    assert memory.sweep() == 2
+    for one in (session, copy):
+        assert told(one) == set()
+        assert "CODE-0" not in str(one.export())
+        assert one.verify().ok
+    assert memory.sweep() == 0
+
+
+def test_what_is_made_anew_after_an_erasure_keeps_what_was_flushed(memory: Memory) -> None:
+    """A summary is made anew from the version before, where that tells of what is not there any more."""
+    session = flushing(memory)
+    flushed(session, 0, 1)
+    say(session, 2, 3)
+    session.compact()
+    assert told(session) == {0, 1, 2}
+
+    done = session.erase(5)
+
+    assert (done.withdrawn, done.rebuilt) == (1, 1)
+    assert told(session) == {0, 1}
+    assert session.verify().ok
+    session.end_turn()
+    flushed(session, 4)
+    assert told(session) == {0, 1, 3}
+
+
+def test_what_was_only_evicted_names_nobody_after_a_flush(memory: Memory) -> None:
+    """Where no summary tells of a destroyed entry, nothing has to find it: its tombstone says nothing."""
+    session = flushing(memory)
+    with session.turn():
+        session.add_user_message("one", name="ann")
+        session.add_assistant_message("two")
+        say(session, 1)
+        session.compact({"strategy": "simple_fifo", "max_messages": 3})
+    assert [entry.erased for entry in session.entries()][:1] == [True]
+    assert "ann" not in str(session.export())
+
+
+# --- branches
+
+
+def test_a_flush_takes_nothing_from_a_branch(memory: Memory) -> None:
+    """What a branch has, too, stays in both; it goes when the last of them has let go of it, or is deleted."""
+    session = flushing(memory)
+    say(session, 0, 1)
+    branch = session.fork("branch")
+    session.compact()
+    session.end_turn()
+
+    for one in (session, branch):
+        assert [entry.erased for entry in one.entries()] == [False] * 4
+        assert one.verify().ok
+    revision = session.stats().revision
+    session.end_turn()
+    assert session.stats().revision == revision
+
+    branch = flushing(memory, "branch")
+    say(branch, 2)
+    branch.compact()
+    branch.end_turn()
+    assert [entry.erased for entry in branch.entries()] == [True, True, False, False, False, False]
+    assert [entry.erased for entry in session.entries()] == [True, True, False, False]
+    assert (told(session), told(branch)) == ({0}, {0, 1})
+    assert session.verify().ok
+    assert branch.verify().ok
+
+    memory.delete_session("s")
+    branch.end_turn()
+    assert [entry.erased for entry in branch.entries()] == [True] * 4 + [False] * 2
+
+
+def test_what_was_let_go_of_and_came_back_stays(memory: Memory) -> None:
+    """A session that has restored, or pinned, what it let go of before needs it again."""
+    session = flushing(memory)
+    say(session, 0, 1)
+    session.fork("branch")
+    branch = flushing(memory, "branch")
+    session.compact()
+    session.end_turn()
+    session.restore()
+
+    branch.compact()
+    branch.end_turn()
+
+    assert [entry.text[:15] for entry in session.active_entries()][::2] == ["remember CODE-0", "remember CODE-1"]
+    session.compact()
+    session.pin(1)
+    branch.end_turn()
+    assert not session.entries()[0].erased
