@@ -102,18 +102,6 @@ class Matrix:
         order = np.lexsort((-keys, -scores))
         return dict(zip(keys[order].tolist(), scores[order].tolist(), strict=True))
 
-    def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """Return the cosines of these parts, of those that are there.
-
-        Args:
-            vector: of length 1.
-            keys: of parts.
-        """
-        with self._lock:
-            found = [(key, self._rows[key]) for key in keys if key in self._rows]
-            scores = self._scores(vector, np.array([row for _, row in found], np.int64))
-        return dict(zip([key for key, _ in found], scores.tolist(), strict=True))
-
     # --- for who has the lock
 
     def _scores(self, vector: Floats, rows: Keys | None) -> Floats:

@@ -206,21 +206,15 @@ class PgvectorRows(BytesRows):
 
     async def nearest(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
         """As `Searching.nearest` says: exact, by comparing all."""
+        pg = self._where
         some = "" if numbers is None else f"AND key >> {NUMBER_SHIFT} = ANY($4::bigint[])"
         given = () if numbers is None else (list(numbers),)
-        return await self._compared(vector, some, (limit, *given), "ORDER BY cosine DESC, key DESC LIMIT $3")
-
-    async def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """As `Searching.cosines` says."""
-        return await self._compared(vector, "AND key = ANY($3::bigint[])", (list(keys),), "")
-
-    async def _compared(self, vector: Floats, which: str, given: Sequence[object], order: str) -> dict[int, float]:
-        pg = self._where
         sql = f"""SELECT key, -(value OPERATOR({pg}.<#>) $2::text::{pg}.halfvec) AS cosine FROM {self._s}.vector
-            WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)} {which} {order}"""
+            WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)} {some}
+            ORDER BY cosine DESC, key DESC LIMIT $3"""
 
         async def body(db: Connection) -> dict[int, float]:
-            return dict(await db.fetch(sql, self._tenant, self._value(packed(vector)), *given))
+            return dict(await db.fetch(sql, self._tenant, self._value(packed(vector)), limit, *given))
 
         return await self._do(body, writes=False)
 

@@ -106,10 +106,6 @@ class Searching(Protocol):
         """Return the cosines of the nearest parts of these sessions, by key, nearest first."""
         ...
 
-    async def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """Return the cosines of these parts, of those that are there."""
-        ...
-
 
 class Vectors:
     """A tenant's vectors, made by one embedder. Every verb may raise EmbedderFailed; words find all the same then."""
@@ -160,10 +156,8 @@ class Vectors:
         self._made.clear()
         await self._rows.drop(ranges)
 
-    async def search(
-        self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100
-    ) -> tuple[Floats, dict[int, float]]:
-        """Return a question's vector, for `cosines`, and the cosines of the parts nearest to it, nearest first.
+    async def search(self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100) -> dict[int, float]:
+        """Return the cosines of the parts nearest to a question, by key, nearest first.
 
         Args:
             text: the question.
@@ -174,23 +168,11 @@ class Vectors:
         if isinstance(self._rows, Searching):
             state = await self._rows.state()
             fits = (state.model, state.dimension) == (self._embedder.name, len(vector))
-            return vector, await self._rows.nearest(vector, numbers, limit) if fits else {}
+            return await self._rows.nearest(vector, numbers, limit) if fits else {}
         matrix = await self._mirror.matrix(self._embedder.name, len(vector))
         if matrix is None:
-            return vector, {}
-        return vector, await self._embedder.runner.read(matrix.search, vector, numbers, limit)
-
-    async def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """Return the cosines of these parts to a question, of those that have a vector, as of the last search.
-
-        Args:
-            vector: what `search` returned.
-            keys: of parts.
-        """
-        if isinstance(self._rows, Searching):
-            return await self._rows.cosines(vector, keys)
-        matrix = self._mirror.last
-        return matrix.cosines(vector, keys) if matrix is not None and matrix.dimension == len(vector) else {}
+            return {}
+        return await self._embedder.runner.read(matrix.search, vector, numbers, limit)
 
     async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
         """The rows of parts: with vectors that there are of the same texts, and new ones of the others."""
@@ -228,7 +210,7 @@ class Mirror:
     def __init__(self, rows: VectorRows, runner: Runner, most: int = MOST) -> None:
         self._rows, self._runner, self._most, self._lock = rows, runner, most, allocate_lock()
         self._state, self._at = State(), 0
-        self.last: Matrix | None = None
+        self._last: Matrix | None = None
 
     async def matrix(self, model: str, dimension: int) -> Matrix | None:
         """Return the vectors as they are now; None where they are another model's, or of another dimension."""
@@ -238,19 +220,19 @@ class Mirror:
             if changes.state[:2] != (model, dimension):
                 return None
             if await self._runner.read(self._taken, state, at, changes) and len(changes.added) < LOADED:
-                return self.last
+                return self._last
 
     def _taken(self, state: State, at: int, changes: Changes) -> bool:
         """Take changes over, unless somebody else has moved on meanwhile."""
         with self._lock:
             if (state, at) != (self._state, self._at):
                 return False
-            if self.last is None or changes.state[:2] != state[:2]:
-                self.last = Matrix(changes.state.dimension, self._most)
+            if self._last is None or changes.state[:2] != state[:2]:
+                self._last = Matrix(changes.state.dimension, self._most)
             elif changes.keys is not None:
-                self.last.keep(changes.keys)
+                self._last.keep(changes.keys)
             if changes.added:
-                self.last.put([key for key, _ in changes.added], unpacked([one for _, one in changes.added]))
+                self._last.put([key for key, _ in changes.added], unpacked([one for _, one in changes.added]))
             self._state, self._at = changes.state, changes.last
             return True
 
