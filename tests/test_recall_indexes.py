@@ -504,6 +504,25 @@ def test_vectors_go_with_their_parts(kept: Kept) -> None:
     assert drive(rows.state()).generation != now.generation
 
 
+def test_vectors_of_a_session_that_ends_go_with_it(kept: Kept) -> None:
+    """All of them, and none of the sessions beside it, whatever its number."""
+    pytest.importorskip("numpy")
+    index = kept.of("t")
+    for name in "abcd":
+        added(index, name, document(1, "cat", "dog"), document(2, "mi"))
+    keys = {name: sorted(drive(index.parts(one.number))) for name, one in drive(index.cursors(None)).items()}
+    rows = drive(index.vectors())
+    assert rows is not None
+    claimed = drive(rows.claim("model", 2))
+    assert drive(rows.put([Row(key, b"d%d" % key, ONE * 2) for own in keys.values() for key in own], claimed))
+
+    for name in "ca":
+        drive(index.end(name))
+        gone = keys.pop(name)
+        assert drive(rows.missing(gone)) == gone
+        assert drive(rows.missing([key for own in keys.values() for key in own])) == []
+
+
 # --- several at once, and what goes wrong
 
 
