@@ -60,16 +60,6 @@ class Matrix:
             if len(self._rows) > self._most:
                 self._shrink()
 
-    def drop(self, keys: Collection[int]) -> None:
-        """Take vectors out; keys that are not there are fine.
-
-        Args:
-            keys: of parts.
-        """
-        with self._lock:
-            for key in keys:
-                self._drop(key)
-
     def keep(self, keys: Keys) -> None:
         """Take out whatever is none of these keys.
 

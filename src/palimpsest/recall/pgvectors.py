@@ -165,18 +165,6 @@ class BytesRows:
 
         return await self._do(body, writes=True)
 
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        sql = f"""DELETE FROM {self._s}.vector v USING unnest($2::bigint[], $3::bigint[]) AS r(low, high)
-            WHERE v.tenant = $1 AND v.key >= r.low AND v.key < r.high"""
-
-        async def body(db: Connection) -> None:
-            await self._locked(db)
-            await db.execute(sql, self._tenant, [low for low, _ in ranges], [high for _, high in ranges])
-            moved = f"UPDATE {self._s}.vectors SET generation = generation + 1 WHERE tenant = $1"
-            await db.execute(moved, self._tenant)
-
-        await self._do(body, writes=True)
-
     # --- how a vector stands in a column
 
     _given = "bytea"

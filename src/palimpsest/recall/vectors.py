@@ -66,6 +66,7 @@ class Changes(NamedTuple):
 class VectorRows(Protocol):
     """Where vectors of one tenant's index are kept. Every verb is one step: it happens whole, or not at all.
 
+    The index drops those of parts that go, in the step in which these go, and moves the generation.
     Verbs raise StoreUnavailable where it cannot be reached, is full, or locked for too long.
     """
 
@@ -91,10 +92,6 @@ class VectorRows(Protocol):
 
     async def put(self, rows: Sequence[Row], expect: State) -> bool:
         """Put vectors, each in the place of one of the same key, if the state is still this one; else return False."""
-        ...
-
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop the vectors of keys from `low` to below `high`. The generation moves even where there was none."""
         ...
 
 
@@ -146,15 +143,6 @@ class Vectors:
             if rows and not await self._kept(rows, generation):
                 return False
         return True
-
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop the vectors of parts.
-
-        Args:
-            ranges: of keys, from the first to below the second of each.
-        """
-        self._made.clear()
-        await self._rows.drop(ranges)
 
     async def search(self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100) -> dict[int, float]:
         """Return the cosines of the parts nearest to a question, by key, nearest first.
