@@ -42,11 +42,6 @@ class Conversation:
 
     # --- knowing what is stored
 
-    @property
-    def exists(self) -> bool:
-        """Whether anything is stored of it, as far as was known when it was looked at last."""
-        return self._known is not None
-
     def refresh(self) -> None:
         """Know what is stored now: what was appended is read, or all that is kept where anything else has changed."""
         for _ in range(TRIES):
