@@ -33,12 +33,12 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole(name: str, value: object, least: int = 0, most: int = MOST, *, none: bool = False) -> None:
-    """Check for a whole number of at least `least` and at most `most`."""
-    if not is_whole(value, least, most) and not (none and value is None):
+def whole(name: str, value: object, least: int = 0, *, none: bool = False) -> None:
+    """Check for a whole number of at least `least` and at most `MOST`."""
+    if not is_whole(value, least, MOST) and not (none and value is None):
         bound = "" if least == -MOST else f" of at least {least}"
-        if most < MOST or is_whole(value, most):  # else the rest of the message is what helps
-            bound += f" (and at most {'2**53' if most == MOST else most})"
+        if is_whole(value, MOST):  # else the rest of the message is what helps
+            bound += " (and at most 2**53)"
         raise ConfigError(name, value, f"a whole number{bound}{', or None' * none}")
 
 
