@@ -106,7 +106,7 @@ def joined(talk: Talk, model: Model, weight: float) -> Search:
         wanted = question(asked.text, asked.now)
         ranking = Ranking(wanted, index.matches(wanted.terms), candidates=BY_WORDS)
         names = wanted.words & named_by(facts[seq] for seq in ranking.wanted if seq in facts)
-        _, nearest = drive(vectors.search(unnamed(asked.text, names), [0], limit=NEAREST))
+        nearest = drive(vectors.search(unnamed(asked.text, names), [0], limit=NEAREST))
         return [hit.seq for hit in Meaning(nearest).joined(ranking, facts, weight=weight, limit=LIMIT)]
 
     return search

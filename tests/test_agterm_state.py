@@ -177,6 +177,18 @@ def test_a_time_of_another_zone_is_converted(manager: Any) -> None:
     assert second.timestamp == moment
 
 
+def test_a_time_far_away_is_taken_to_the_microsecond(manager: Any) -> None:
+    """The times of a summary are those of the state, however late."""
+    at = "9999-12-31T23:59:59.999999+00:00"
+    span = {"start": at, "end": at}
+    given = state(entry("a", timestamp=at), summaries=(summary("s", "a", timeRange=span, createdAt=at),))
+
+    manager.import_session(given)
+
+    (found,) = manager.export_session("restored-session").summaries
+    assert {found.created_at, found.time_range.start, found.time_range.end} == {datetime.fromisoformat(at)}
+
+
 def test_an_import_takes_the_place_of_the_session(manager: Any) -> None:
     """What was there under the id is gone, in one step; the manager keeps its own configuration."""
     manager.import_session(state(entry("a"), entry("b")))

@@ -30,16 +30,7 @@ class Answering(ServerBackend[object]):
     async def write(self, batches: Any, at: int, **how: Any) -> Any:
         return await self.asked(lambda _: batches, writes=True)
 
-    async def places(self, *given: Any, **how: Any) -> Any:
-        return []
-
-    async def recent(self, *given: Any, **how: Any) -> Any:
-        return []
-
-    async def expired(self, *given: Any, **how: Any) -> Any:
-        return []
-
-    async def tenants(self, **how: Any) -> Any:
+    async def listed(self, ask: Any) -> Any:
         return []
 
     async def close(self) -> None:

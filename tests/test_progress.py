@@ -408,7 +408,7 @@ def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 
             return late
 
-        for verb in ("head", "read", "fetch", "fetch_with_head", "records", "counts", "commit", "append", "branches"):
+        for verb in ("head", "read", "fetch", "fetch_with_head", "records", "commit", "append", "branches"):
             setattr(store, verb, overtaken(getattr(store, verb)))
         stored = below(store)
         stored.look = overtaken(stored.look)

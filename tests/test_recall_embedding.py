@@ -228,6 +228,23 @@ def test_what_is_erased_while_it_is_embedded_gets_no_vector(place: Place, how: s
         assert place.vectors() == []
 
 
+def test_vectors_of_what_nobody_can_read_go_with_its_session(tmp_path: Path) -> None:
+    """The words of a damaged session are known to nobody who deletes it: what the index has of it goes as a whole."""
+    place = Place("sqlite", tmp_path)
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        memory.session("s").add_user_message("keep: rain")
+        assert found(memory, "vehicle")
+        assert len(place.vectors()) == 3
+    with closing(sqlite3.connect(tmp_path / "log.db")) as db, db:
+        db.execute("DELETE FROM entry WHERE rowid = (SELECT min(rowid) FROM entry)")
+
+    with place.open() as memory:
+        assert memory.delete_session("s")
+
+    assert len(place.vectors()) == 1
+
+
 @EACH
 def test_what_was_redacted_has_a_vector_of_what_it_says_now(place: Place) -> None:
     """That of the text as it was is gone."""

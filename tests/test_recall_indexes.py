@@ -491,7 +491,7 @@ def test_vectors_go_with_their_parts(kept: Kept) -> None:
     assert list(left) == keys[2:]
     assert not drive(rows.put([Row(keys[0], b"d", ONE * 2)], claimed)), "something was removed since"
 
-    drive(rows.drop([(keys[2], keys[2] + 1)]))
+    drive(index.end("s"))
     assert drive(rows.missing(keys)) == keys
     now = drive(rows.state())
     assert drive(rows.put([Row(keys[2], b"d", ONE * 2)], now))
@@ -502,6 +502,25 @@ def test_vectors_go_with_their_parts(kept: Kept) -> None:
     drive(index.empty())
     assert drive(rows.missing(keys)) == keys
     assert drive(rows.state()).generation != now.generation
+
+
+def test_vectors_of_a_session_that_ends_go_with_it(kept: Kept) -> None:
+    """All of them, and none of the sessions beside it, whatever its number."""
+    pytest.importorskip("numpy")
+    index = kept.of("t")
+    for name in "abcd":
+        added(index, name, document(1, "cat", "dog"), document(2, "mi"))
+    keys = {name: sorted(drive(index.parts(one.number))) for name, one in drive(index.cursors(None)).items()}
+    rows = drive(index.vectors())
+    assert rows is not None
+    claimed = drive(rows.claim("model", 2))
+    assert drive(rows.put([Row(key, b"d%d" % key, ONE * 2) for own in keys.values() for key in own], claimed))
+
+    for name in "ca":
+        drive(index.end(name))
+        gone = keys.pop(name)
+        assert drive(rows.missing(gone)) == gone
+        assert drive(rows.missing([key for own in keys.values() for key in own])) == []
 
 
 # --- several at once, and what goes wrong

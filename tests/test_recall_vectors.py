@@ -11,7 +11,11 @@ import pytest
 
 from palimpsest.errors import EmbedderFailed
 from palimpsest.recall.embedders import embedder
+from palimpsest.recall.fts import File, FtsIndex
+from palimpsest.recall.index import Cursor, Document, Update
 from palimpsest.recall.matrix import BLOCK, Matrix
+from palimpsest.recall.postings import key_of
+from palimpsest.recall.ranking import Facts
 from palimpsest.recall.sqlite_vectors import FileVectors, SqliteVectors
 from palimpsest.recall.vectors import Row, State, Vectors, digest_of, packed, unpacked
 from palimpsest.runtime.runner import Inline, drive
@@ -70,6 +74,53 @@ def other(path: Path, kept: Kept) -> Iterator[Kept]:
     one.db.close()
 
 
+class Indexed:
+    """A session's index in a file, as whoever opens it has it: vectors of its parts go with them."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = File(str(path))
+        self.index = FtsIndex(self.file, "t", Inline(), "")
+        self.rows = drive(self.index.vectors())
+
+    def vectors(self) -> Vectors:
+        return Vectors(self.rows, embedder(Words(), Inline()))
+
+    def add(self, texts: dict[int, str]) -> dict[int, str]:
+        """Take entries of these texts into the session, by their `seq`; return the texts by the keys of their parts."""
+        cursor = Cursor(created=1, revision=1, next_seq=max(texts) + 1)
+        add = [_document(seq, text) for seq, text in texts.items()]
+        drive(self.index.update("s", Update(expect=None, generation=self.generation(), cursor=cursor, add=add)))
+        number = drive(self.index.cursors(None))["s"].number
+        return {key_of(number, seq, 0): text for seq, text in texts.items()}
+
+    def generation(self) -> int:
+        return drive(self.index.generation())
+
+    def erase(self, *gone: int, known: dict[int, str] | None = None) -> None:
+        """Do what an erasure does: of entries whose texts are `known`, and of those whose texts nobody has any more."""
+        drop = [_document(seq, text) for seq, text in (known or {}).items()]
+        drive(self.index.block("s", drop, gone, 1))
+
+
+def _document(seq: int, text: str) -> Document:
+    return Document(seq, Facts(seq, "message", "user", len(text), None), [text.split()])
+
+
+@pytest.fixture
+def indexed(path: Path) -> Iterator[Indexed]:
+    one = Indexed(path)
+    yield one
+    one.file.close()
+
+
+@pytest.fixture
+def beside(path: Path, indexed: Indexed) -> Iterator[Indexed]:
+    """The same index, as another process has it."""
+    one = Indexed(path)
+    yield one
+    one.file.close()
+
+
 def key(session: int, seq: int, part: int = 0) -> int:
     return session << 36 | seq << 8 | part
 
@@ -80,24 +131,22 @@ def put(vectors: Vectors, texts: dict[int, str]) -> bool:
 
 def found(vectors: Vectors, text: str, numbers: Sequence[int] | None = None, limit: int = 10) -> list[int]:
     """The keys of the nearest parts."""
-    return list(drive(vectors.search(text, numbers, limit=limit))[1])
+    return list(drive(vectors.search(text, numbers, limit=limit)))
 
 
 TEXTS = {key(0, 1): "cat and dog", key(0, 2): "boat", key(1, 1): "dog dog", key(1, 2): "bread moon"}
 
 
 def test_what_means_the_same_is_found_nearest_first(kept: Kept) -> None:
-    """Cosines come with the keys, and the question's vector serves for those of other parts."""
+    """Cosines come with the keys."""
     vectors = kept.vectors(Words())
     put(vectors, TEXTS)
 
-    vector, cosines = drive(vectors.search("dog", limit=2))
+    cosines = drive(vectors.search("dog", limit=2))
 
     assert list(cosines) == [key(1, 1), key(0, 1)]
     assert cosines[key(1, 1)] == pytest.approx(1.0, abs=0.01)
     assert cosines[key(0, 1)] == pytest.approx(0.5**0.5, abs=0.01)
-    more = drive(vectors.cosines(vector, [key(0, 2), key(1, 1), key(9, 9)]))
-    assert more == {key(0, 2): pytest.approx(0.01, abs=0.01), key(1, 1): cosines[key(1, 1)]}
 
 
 def test_only_the_sessions_that_are_meant_are_searched(kept: Kept) -> None:
@@ -143,43 +192,56 @@ def test_a_text_is_embedded_once(kept: Kept) -> None:
     assert found(vectors, "dog", limit=2) == [key(1, 1), key(0, 3)]
 
 
-def test_what_is_dropped_is_found_by_nobody(kept: Kept, other: Kept) -> None:
+def test_what_is_erased_is_found_by_nobody(indexed: Indexed, beside: Indexed) -> None:
     """Also by another process that has it in memory, and by one that put something else in its place."""
-    vectors, second = kept.vectors(Words()), other.vectors(Words())
-    put(vectors, TEXTS)
-    assert found(second, "boat", limit=1) == [key(0, 2)]
+    vectors, second = indexed.vectors(), beside.vectors()
+    texts = indexed.add({1: "cat and dog", 2: "boat", 3: "dog dog", 4: "bread moon"})
+    cat, boat, dog, _ = texts
+    put(vectors, texts)
+    assert found(second, "boat", limit=1) == [boat]
 
-    drive(vectors.drop([(key(0, 2), key(0, 3)), (key(1, 0), key(2, 0))]))
-    put(vectors, {key(1, 1): "cat moon"})
+    indexed.erase(2, 3, 4, known={2: "boat"})
+    put(vectors, {dog: "cat moon"})
 
     for one in (vectors, second):
-        assert sorted(found(one, "boat dog bread")) == [key(0, 1), key(1, 1)]
-        assert found(one, "moon", limit=1) == [key(1, 1)]
+        assert sorted(found(one, "boat dog bread")) == [cat, dog]
+        assert found(one, "moon", limit=1) == [dog]
 
 
-def test_what_was_dropped_while_it_was_embedded_does_not_come_back(kept: Kept, other: Kept) -> None:
+@pytest.mark.parametrize("known", [None, {1: "cat"}], ids=["unknown", "known"])
+def test_what_is_erased_while_it_is_embedded_does_not_come_back(
+    indexed: Indexed, beside: Indexed, known: dict[int, str] | None
+) -> None:
     """Its text was read before the erasure. The write that comes after it is refused, and nothing of it is kept."""
-    vectors = kept.vectors(Words())
+    vectors = indexed.vectors()
+    cat, boat = texts = indexed.add({1: "cat", 2: "boat"})
     before = drive(vectors.state()).generation
 
-    drive(other.vectors(Words()).drop([(key(0, 1), key(0, 2))]))
+    beside.erase(1, known=known)
 
-    assert drive(vectors.put({key(0, 1): "cat"}, before)) is False
-    assert drive(vectors.missing([key(0, 1)])) == [key(0, 1)]
-    assert put(vectors, {key(0, 2): "boat"}) is True
+    assert drive(vectors.put({cat: "cat"}, before)) is False
+    assert drive(vectors.missing(list(texts))) == [cat, boat]
+    assert put(vectors, {boat: "boat"}) is True
 
 
-def test_the_bytes_of_what_was_dropped_are_gone_from_the_file(kept: Kept, path: Path) -> None:
-    """Neither the vector nor the hash of the text stays in free pages."""
-    vectors = kept.vectors(Words())
-    texts = {key(0, seq): f"song {'moon ' * seq}" for seq in range(1, 400)}
-    put(vectors, texts)
-    gone = [digest_of("words", texts[key(0, seq)]) for seq in (7, 200)]
-    assert all(digest in path.read_bytes() for digest in gone)
+def test_the_bytes_of_what_was_erased_are_gone_from_the_file(indexed: Indexed, path: Path) -> None:
+    """Neither the vector nor the hash of the text stays in free pages, or in the log beside the file."""
+    vectors, words = indexed.vectors(), Words()
+    texts = {seq: f"song {'moon ' * seq}" for seq in range(1, 400)}
+    put(vectors, indexed.add(texts))
 
-    drive(vectors.drop([(key(0, 7), key(0, 8)), (key(0, 200), key(0, 201))]))
+    def there(seq: int) -> list[bool]:
+        data = b"".join(one.read_bytes() for one in path.parent.glob(f"{path.name}*"))
+        vector = np.array(words([texts[seq]])[0], np.float32)
+        return [part in data for part in (digest_of("words", texts[seq]), packed(vector / np.linalg.norm(vector)))]
 
-    assert not any(digest in path.read_bytes() for digest in gone)
+    assert there(7) == there(200) == there(300) == [True, True]
+
+    indexed.erase(7, 200, known={7: texts[7]})
+    assert drive(indexed.index.scrub(whole=False)) == ()
+
+    assert there(7) == there(200) == [False, False]
+    assert there(300) == [True, True]
 
 
 def test_another_model_s_vectors_are_not_mixed_in(kept: Kept) -> None:
@@ -275,9 +337,9 @@ def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
         matrix.put(keys, rows)
         there.update(zip(keys, rows, strict=True))
         gone = [one for one in there if rng.random() < 0.02]
-        matrix.drop([*gone, -1])
         for one in gone:
             del there[one]
+        matrix.keep(np.array([*there, -1], np.int64))
     assert len(matrix) == len(there) > 2 * BLOCK
     question = unit(1, 99)[0]
     for numbers in (None, [3], [0, 5, 6, 7, 8, 9, 10, 11, 12], [999]):
@@ -288,7 +350,6 @@ def test_a_matrix_finds_what_comparing_all_by_hand_finds() -> None:
 
         assert list(answer) == best
         assert answer == pytest.approx({one: meant[one] for one in best}, abs=1e-5)
-        assert matrix.cosines(question, meant) == pytest.approx(meant, abs=1e-5)
 
 
 def test_a_matrix_keeps_what_it_is_told_to() -> None:

@@ -228,7 +228,6 @@ class BranchConformance(Contract):
 
         assert await on.store.read(KEY) == []
         assert await on.store.fetch(KEY, [1, 2], ids) == []
-        assert await summed(on.store, KEY, "words") == (0, 0)
         assert texts(await on.store.fetch(BRANCH, [1], ids)) == ["a", "b"]
         await on.store.commit(BRANCH, Change(kind="erase", reason="r", seqs=(1,)))
         assert (await on.store.head(KEY) or Head()).erased == 0

@@ -130,12 +130,9 @@ def evicting(groups: Sequence[Group], why: str, target: Room) -> Plan:
     return Plan(evict=spans_of(groups), steps=(step,))
 
 
-def down_to(snapshot: Snapshot, order: Iterable[Group], target: Room, *, spared: int = 0) -> list[Group]:
-    """Return the groups that leave, in this order, until what remains fits; one group that is not fixed remains.
-
-    `spared` are tokens that the active set has lost already.
-    """
-    tokens, messages = snapshot.tokens - spared, snapshot.messages
+def down_to(snapshot: Snapshot, order: Iterable[Group], target: Room) -> list[Group]:
+    """Return the groups that leave, in this order, until what remains fits; one group that is not fixed remains."""
+    tokens, messages = snapshot.tokens, snapshot.messages
     remaining = sum(not is_fixed(group, snapshot) for group in snapshot.groups)
     chosen: list[Group] = []
     for group in order:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -196,13 +198,7 @@ def by_group(entries: Iterable[Entry]) -> list[Group]:
 
 def by_interaction(groups: Iterable[Group]) -> list[list[Group]]:
     """Return the groups, oldest first, by the interaction that they are of; a preamble is one, too."""
-    found: list[list[Group]] = []
-    for group in groups:
-        if found and found[-1][0].turn == group.turn:
-            found[-1].append(group)
-        else:
-            found.append([group])
-    return found
+    return [list(members) for _, members in groupby(groups, attrgetter("turn"))]
 
 
 def by_pause(members: Sequence[Entry]) -> list[list[Entry]]:

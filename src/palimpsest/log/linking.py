@@ -15,7 +15,7 @@ The open group closes when its last call is answered. Until then the head names 
 result; of calls of closed groups it names the newest.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -29,14 +29,7 @@ T = TypeVar("T")
 _replace = msgspec.structs.replace
 
 
-def link(
-    head: Head,
-    batch: Sequence[Entry],
-    at: int,
-    new_ids: Callable[[Iterable[int], int], list[str]] = placed_ids,
-    *,
-    bounded: bool = True,
-) -> tuple[Head, list[Entry]]:
+def link(head: Head, batch: Sequence[Entry], at: int, *, bounded: bool = True) -> tuple[Head, list[Entry]]:
     """Return the head after `batch` is appended and the batch's entries with place and links.
 
     Entries keep an `at` and an id of their own (an import, a key) and get `at` and a new id otherwise. Raises
@@ -49,7 +42,7 @@ def link(
     for entry in batch:
         id = entry.id
         if not id:
-            ids = ids or new_ids(range(first, first + len(batch)), at // 1000)
+            ids = ids or placed_ids(range(first, first + len(batch)), at // 1000)
             id = ids[seq - first]
         linked.append(linker.add(entry, seq, id, entry.at or at))
         seq += 1

@@ -7,6 +7,8 @@ the first new message is new, too, since nothing can come before what is in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -68,13 +70,7 @@ def _said(entry: Entry, given: Entry) -> Entry:
 
 
 def _grouped(entries: Iterable[Entry]) -> list[Group]:
-    groups: list[Group] = []
-    for entry in entries:
-        if groups and groups[-1][0].group == entry.group:
-            groups[-1].append(entry)
-        else:
-            groups.append([entry])
-    return groups
+    return [list(members) for _, members in groupby(entries, attrgetter("group"))]
 
 
 def _size(groups: Iterable[Group]) -> int:

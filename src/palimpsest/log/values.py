@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeGuard, TypeVar
 
 from palimpsest.errors import ConfigError, nearest
+from palimpsest.log.entry import microseconds_of
 
 W = TypeVar("W", bound=str)
 
@@ -33,12 +34,12 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole(name: str, value: object, least: int = 0, most: int = MOST, *, none: bool = False) -> None:
-    """Check for a whole number of at least `least` and at most `most`."""
-    if not is_whole(value, least, most) and not (none and value is None):
+def whole(name: str, value: object, least: int = 0, *, none: bool = False) -> None:
+    """Check for a whole number of at least `least` and at most `MOST`."""
+    if not is_whole(value, least, MOST) and not (none and value is None):
         bound = "" if least == -MOST else f" of at least {least}"
-        if most < MOST or is_whole(value, most):  # else the rest of the message is what helps
-            bound += f" (and at most {'2**53' if most == MOST else most})"
+        if is_whole(value, MOST):  # else the rest of the message is what helps
+            bound += " (and at most 2**53)"
         raise ConfigError(name, value, f"a whole number{bound}{', or None' * none}")
 
 
@@ -110,7 +111,7 @@ def texts(name: str, value: object, what: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- lengths of time
+# --- times, and lengths of time
 
 LONGEST = 10**17
 """Microseconds: three thousand years."""
@@ -150,6 +151,15 @@ def microseconds(name: str, length: object, *, zero: bool = False) -> int:
     if not (0 <= found < LONGEST) or (int(found) == 0 and not zero):
         raise ConfigError(name, length, f"{_ALLOWED}{'' if zero else ', over 0'}, at most 3,000 years")
     return int(found)
+
+
+def instant(name: str, given: object) -> int | None:
+    """Return a time in microseconds since 1970; None for None."""
+    if given is None:
+        return None
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigError(name, given, "a datetime with a time zone, such as UTC, or None")
+    return microseconds_of(given)
 
 
 def has_date(moment: datetime) -> bool:

@@ -23,7 +23,8 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from palimpsest.privacy.characters import ALL, WORD, Ranges, characters, negated, overlap, union
+from palimpsest.log.spans import union
+from palimpsest.privacy.characters import ALL, WORD, Ranges, characters, negated, overlap
 from palimpsest.privacy.loops import loops_of
 
 MANY = 10

@@ -5,6 +5,8 @@ from __future__ import annotations
 from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any
 
+from palimpsest.log.spans import union, visible
+
 Ranges = tuple[tuple[int, int], ...]
 """Characters, as ranges of code points in rising order, ends included."""
 
@@ -41,32 +43,17 @@ def characters(code: Any, value: Any, flags: int) -> Ranges | None:
 def _cased(ranges: list[tuple[int, int]], flags: int) -> Ranges:
     """The ranges, with the letters of the other case where case is ignored."""
     if not flags & _IGNORECASE:
-        return union(tuple(ranges))
+        return union(ranges)
     found = list(ranges)
     for low, high in ranges:
         for code in range(max(low, 65), min(high, 122) + 1) if high - low > 256 else range(low, high + 1):
             letter = chr(code)
             found.extend((ord(other), ord(other)) for other in (letter.lower(), letter.upper()) if len(other) == 1)
-    return union(tuple(found))
-
-
-def union(*several: Ranges) -> Ranges:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(pair for ranges in several for pair in ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
+    return union(found)
 
 
 def negated(ranges: Ranges) -> Ranges:
-    found, start = [], 0
-    for low, high in ranges:
-        if low > start:
-            found.append((start, low - 1))
-        start = high + 1
-    return (*found, (start, _LAST)) if start <= _LAST else tuple(found)
+    return tuple(visible(ranges, -1, _LAST + 1))
 
 
 def overlap(one: Ranges, other: Ranges) -> bool:

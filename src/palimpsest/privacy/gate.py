@@ -21,7 +21,7 @@ from palimpsest.log.summary import Summary
 from palimpsest.log.values import plain_text
 from palimpsest.log.withdrawal import forgotten, tombstone
 from palimpsest.privacy.records import cleaned_attempts, cleaned_cut, cleaned_record, cleaned_summary
-from palimpsest.runtime.hushing import COROUTINE, Hushed, redact_error
+from palimpsest.runtime.hushing import COROUTINE, Hushed
 
 if TYPE_CHECKING:
     from palimpsest.privacy.pseudonyms import Pseudonyms
@@ -219,11 +219,6 @@ class Gate:
             if self.redact(text) != text:
                 allowed = "one that names nothing private: it is stored"
                 raise ConfigError(f"{where}[{i}]", "a text with something private in it", f"{allowed}{hint}")
-
-    def redact_error(self, fault: BaseException) -> None:
-        """Take what is private out of an error, and let go of causes that hold some of it."""
-        if self.redactor is not None:
-            redact_error(fault, self.redact)
 
 
 def _numbers(key: SessionKey, head: Head, numbers: dict[str, int], about: About | None) -> Change:

@@ -52,7 +52,7 @@ class Embedding:
         try:
             if await self.catch_up(AT_ONCE, sessions):
                 self._go_on()
-            found: Mapping[int, float] = (await self._vectors.search(self._clean(query), numbers, limit=NEAREST))[1]
+            found: Mapping[int, float] = await self._vectors.search(self._clean(query), numbers, limit=NEAREST)
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}

@@ -60,16 +60,6 @@ class Matrix:
             if len(self._rows) > self._most:
                 self._shrink()
 
-    def drop(self, keys: Collection[int]) -> None:
-        """Take vectors out; keys that are not there are fine.
-
-        Args:
-            keys: of parts.
-        """
-        with self._lock:
-            for key in keys:
-                self._drop(key)
-
     def keep(self, keys: Keys) -> None:
         """Take out whatever is none of these keys.
 
@@ -101,18 +91,6 @@ class Matrix:
             keys, scores = keys[best], scores[best]
         order = np.lexsort((-keys, -scores))
         return dict(zip(keys[order].tolist(), scores[order].tolist(), strict=True))
-
-    def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """Return the cosines of these parts, of those that are there.
-
-        Args:
-            vector: of length 1.
-            keys: of parts.
-        """
-        with self._lock:
-            found = [(key, self._rows[key]) for key in keys if key in self._rows]
-            scores = self._scores(vector, np.array([row for _, row in found], np.int64))
-        return dict(zip([key for key, _ in found], scores.tolist(), strict=True))
 
     # --- for who has the lock
 

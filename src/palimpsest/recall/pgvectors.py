@@ -165,18 +165,6 @@ class BytesRows:
 
         return await self._do(body, writes=True)
 
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        sql = f"""DELETE FROM {self._s}.vector v USING unnest($2::bigint[], $3::bigint[]) AS r(low, high)
-            WHERE v.tenant = $1 AND v.key >= r.low AND v.key < r.high"""
-
-        async def body(db: Connection) -> None:
-            await self._locked(db)
-            await db.execute(sql, self._tenant, [low for low, _ in ranges], [high for _, high in ranges])
-            moved = f"UPDATE {self._s}.vectors SET generation = generation + 1 WHERE tenant = $1"
-            await db.execute(moved, self._tenant)
-
-        await self._do(body, writes=True)
-
     # --- how a vector stands in a column
 
     _given = "bytea"
@@ -206,21 +194,15 @@ class PgvectorRows(BytesRows):
 
     async def nearest(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
         """As `Searching.nearest` says: exact, by comparing all."""
+        pg = self._where
         some = "" if numbers is None else f"AND key >> {NUMBER_SHIFT} = ANY($4::bigint[])"
         given = () if numbers is None else (list(numbers),)
-        return await self._compared(vector, some, (limit, *given), "ORDER BY cosine DESC, key DESC LIMIT $3")
-
-    async def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """As `Searching.cosines` says."""
-        return await self._compared(vector, "AND key = ANY($3::bigint[])", (list(keys),), "")
-
-    async def _compared(self, vector: Floats, which: str, given: Sequence[object], order: str) -> dict[int, float]:
-        pg = self._where
         sql = f"""SELECT key, -(value OPERATOR({pg}.<#>) $2::text::{pg}.halfvec) AS cosine FROM {self._s}.vector
-            WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)} {which} {order}"""
+            WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)} {some}
+            ORDER BY cosine DESC, key DESC LIMIT $3"""
 
         async def body(db: Connection) -> dict[int, float]:
-            return dict(await db.fetch(sql, self._tenant, self._value(packed(vector)), *given))
+            return dict(await db.fetch(sql, self._tenant, self._value(packed(vector)), limit, *given))
 
         return await self._do(body, writes=False)
 

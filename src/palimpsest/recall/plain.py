@@ -11,7 +11,7 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
-from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, Cursor, Document, Size, Update, is_same
+from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, RANGES, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postings import SEQ_BITS, Postings, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.runner import Runner
@@ -166,7 +166,7 @@ class PlainIndex:
         """Drop what there is of these entries; return how many parts that was."""
         there, parts, where = self._there.get(number, {}), 0, list(where)
         if self._vectors is not None and where:
-            self._vectors.let_go([(key_of(number, low), key_of(number, high + 1)) for low, high in where])
+            self._vectors.let_go([(key_of(number, low), key_of(number, high, LAST_PART) + 1) for low, high in where])
         for low, high in where:
             few = range(low, high + 1) if high - low < len(there) else [seq for seq in there if low <= seq <= high]
             for seq in few:

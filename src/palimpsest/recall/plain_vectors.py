@@ -49,9 +49,6 @@ class PlainVectors:
             self._rows[key] = self._last, digest, value
         return True
 
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self.let_go(ranges)
-
     def let_go(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the vectors of these ranges of keys, at once."""
         for key in list(self._rows):

@@ -89,11 +89,6 @@ class SqliteVectors:
         self._db.executemany(sql.replace("_N", f"_{self._number}"), rows)
         return True
 
-    def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        for low, high in ranges:
-            self._run("DELETE FROM vector_N WHERE key >= ? AND key < ?", (low, high))
-        self._run("UPDATE vectors SET generation = generation + 1 WHERE number = ?", (self._number,))
-
 
 class Do(Protocol):
     """Runs a function of the tenant's vectors in one transaction, which `writes` or only reads."""
@@ -129,6 +124,3 @@ class FileVectors:
 
     async def put(self, rows: Sequence[Row], expect: State) -> bool:
         return await self._do(lambda own: own.put(rows, expect), writes=True)
-
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        await self._do(lambda rows: rows.drop(ranges), writes=True)

@@ -66,6 +66,7 @@ class Changes(NamedTuple):
 class VectorRows(Protocol):
     """Where vectors of one tenant's index are kept. Every verb is one step: it happens whole, or not at all.
 
+    The index drops those of parts that go, in the step in which these go, and moves the generation.
     Verbs raise StoreUnavailable where it cannot be reached, is full, or locked for too long.
     """
 
@@ -93,10 +94,6 @@ class VectorRows(Protocol):
         """Put vectors, each in the place of one of the same key, if the state is still this one; else return False."""
         ...
 
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop the vectors of keys from `low` to below `high`. The generation moves even where there was none."""
-        ...
-
 
 @runtime_checkable
 class Searching(Protocol):
@@ -104,10 +101,6 @@ class Searching(Protocol):
 
     async def nearest(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
         """Return the cosines of the nearest parts of these sessions, by key, nearest first."""
-        ...
-
-    async def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """Return the cosines of these parts, of those that are there."""
         ...
 
 
@@ -151,19 +144,8 @@ class Vectors:
                 return False
         return True
 
-    async def drop(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop the vectors of parts.
-
-        Args:
-            ranges: of keys, from the first to below the second of each.
-        """
-        self._made.clear()
-        await self._rows.drop(ranges)
-
-    async def search(
-        self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100
-    ) -> tuple[Floats, dict[int, float]]:
-        """Return a question's vector, for `cosines`, and the cosines of the parts nearest to it, nearest first.
+    async def search(self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100) -> dict[int, float]:
+        """Return the cosines of the parts nearest to a question, by key, nearest first.
 
         Args:
             text: the question.
@@ -174,23 +156,11 @@ class Vectors:
         if isinstance(self._rows, Searching):
             state = await self._rows.state()
             fits = (state.model, state.dimension) == (self._embedder.name, len(vector))
-            return vector, await self._rows.nearest(vector, numbers, limit) if fits else {}
+            return await self._rows.nearest(vector, numbers, limit) if fits else {}
         matrix = await self._mirror.matrix(self._embedder.name, len(vector))
         if matrix is None:
-            return vector, {}
-        return vector, await self._embedder.runner.read(matrix.search, vector, numbers, limit)
-
-    async def cosines(self, vector: Floats, keys: Collection[int]) -> dict[int, float]:
-        """Return the cosines of these parts to a question, of those that have a vector, as of the last search.
-
-        Args:
-            vector: what `search` returned.
-            keys: of parts.
-        """
-        if isinstance(self._rows, Searching):
-            return await self._rows.cosines(vector, keys)
-        matrix = self._mirror.last
-        return matrix.cosines(vector, keys) if matrix is not None and matrix.dimension == len(vector) else {}
+            return {}
+        return await self._embedder.runner.read(matrix.search, vector, numbers, limit)
 
     async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
         """The rows of parts: with vectors that there are of the same texts, and new ones of the others."""
@@ -228,7 +198,7 @@ class Mirror:
     def __init__(self, rows: VectorRows, runner: Runner, most: int = MOST) -> None:
         self._rows, self._runner, self._most, self._lock = rows, runner, most, allocate_lock()
         self._state, self._at = State(), 0
-        self.last: Matrix | None = None
+        self._last: Matrix | None = None
 
     async def matrix(self, model: str, dimension: int) -> Matrix | None:
         """Return the vectors as they are now; None where they are another model's, or of another dimension."""
@@ -238,19 +208,19 @@ class Mirror:
             if changes.state[:2] != (model, dimension):
                 return None
             if await self._runner.read(self._taken, state, at, changes) and len(changes.added) < LOADED:
-                return self.last
+                return self._last
 
     def _taken(self, state: State, at: int, changes: Changes) -> bool:
         """Take changes over, unless somebody else has moved on meanwhile."""
         with self._lock:
             if (state, at) != (self._state, self._at):
                 return False
-            if self.last is None or changes.state[:2] != state[:2]:
-                self.last = Matrix(changes.state.dimension, self._most)
+            if self._last is None or changes.state[:2] != state[:2]:
+                self._last = Matrix(changes.state.dimension, self._most)
             elif changes.keys is not None:
-                self.last.keep(changes.keys)
+                self._last.keep(changes.keys)
             if changes.added:
-                self.last.put([key for key, _ in changes.added], unpacked([one for _, one in changes.added]))
+                self._last.put([key for key, _ in changes.added], unpacked([one for _, one in changes.added]))
             self._state, self._at = changes.state, changes.last
             return True
 

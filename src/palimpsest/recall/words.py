@@ -17,7 +17,7 @@ import msgspec
 from palimpsest.log import spans
 from palimpsest.log.entry import KINDS, ROLES
 from palimpsest.recall.answers import Answers
-from palimpsest.recall.index import LAST_NUMBER, LAST_SEQ, Cursor, Document, Size, Update, is_same
+from palimpsest.recall.index import LAST_NUMBER, LAST_PART, LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import forgets, has_vectors, met, of_tenant, who_was_met
@@ -222,9 +222,9 @@ class Words:
     def _drop_vectors(self, number: int, gone: Sequence[tuple[int, int]]) -> None:
         """Drop the vectors of these entries, where somebody has made some."""
         if gone and has_vectors(self._db, self._number):
-            ranges = ((key_of(number, low), key_of(number, high + 1)) for low, high in gone)
+            ranges = ((key_of(number, low), key_of(number, high, LAST_PART)) for low, high in gone)
             before = self._db.total_changes
-            self._many("DELETE FROM vector_N WHERE key >= ? AND key < ?", ranges)
+            self._many("DELETE FROM vector_N WHERE key BETWEEN ? AND ?", ranges)
             if self._db.total_changes > before:
                 self._dropped()
             self._db.execute("UPDATE vectors SET generation = generation + 1 WHERE number = ?", (self._number,))

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import check_whole, unfit
-from palimpsest.log.entry import microseconds_of
 from palimpsest.log.ids import check_id
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.stores import SessionInfo, Store
@@ -49,7 +48,7 @@ async def listed(
             raise ConfigError(name, text, "text, such as that of an id")
     values.choice("order", order, ("id", "latest"))
     check_whole(limit, "limit", or_none=True)
-    first, last = _instant(since, "since") or 0, _instant(before, "before")
+    first, last = values.instant("since", since) or 0, values.instant("before", before)
     chunk = CHUNK if limit is None else min(limit + 1, CHUNK)
     source = _by_id if order == "id" else _by_use
     fits = _filter(title, first, last, prefix, scope.clock())
@@ -125,12 +124,3 @@ def _read_cursor(after: str) -> tuple[int | None, str]:
     if not colon or not mark.isascii() or not mark.isdecimal() or len(mark) > 19:
         raise ConfigError("after", after, "the `next` of a page in the same order, or ''")
     return int(mark), name
-
-
-def _instant(when: object, name: str) -> int | None:
-    """A time in microseconds since 1970."""
-    if when is None:
-        return None
-    if not isinstance(when, datetime) or when.utcoffset() is None:
-        raise ConfigError(name, when, "a datetime with a time zone, or None")
-    return microseconds_of(when)

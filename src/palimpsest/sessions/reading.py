@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -207,11 +207,6 @@ class LogReader:
                     break
                 ahead = page[-1].seq
         return found[::-1]
-
-    def walk(self, head: Head) -> AsyncIterator[Entry]:
-        """Yield the log's entries before this head, oldest first, some at a time, but for those taken back."""
-        where = spans.visible(head.rewound, 0, head.next_seq)
-        return entries_of(self._store, self._options.key, where, counter=self._options.counter.name)
 
     async def compaction(self, head: Head) -> Compaction:
         """What is covered and evicted, and what stands for it."""

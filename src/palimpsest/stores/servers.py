@@ -9,13 +9,14 @@ import asyncio
 import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from operator import methodcaller
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from palimpsest.errors import ForkedProcess, PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Backend
+from palimpsest.stores.backend import Backend, Due, Listed
 from palimpsest.stores.options import discreet_address, read_options, texts_in
 from palimpsest.stores.values import LARGE
 
@@ -71,6 +72,25 @@ class ServerBackend(Backend, Generic[C]):
     @abstractmethod
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
         """Return the error of ours for one of the driver's; `writes` says that a write was under way."""
+
+    @abstractmethod
+    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what is asked of the object that lists places, whose verbs are called as those here, and are below."""
+
+    async def places(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.listed(methodcaller("places", *which, **page))
+
+    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.listed(methodcaller("recent", *which, **page))
+
+    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
+        return await self.listed(methodcaller("newest", *which, **page))
+
+    async def expired(self, *which: Any, **page: Any) -> list[Due]:
+        return await self.listed(methodcaller("expired", *which, **page))
+
+    async def tenants(self, **page: Any) -> list[str]:
+        return await self.listed(methodcaller("tenants", **page))
 
     async def asked(self, do: Callable[[C], Awaitable[T]], *, writes: bool = False) -> T:
         """Return what this does with the client, in the time that a call may take.

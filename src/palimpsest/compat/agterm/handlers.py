@@ -21,30 +21,21 @@ EntryCost = Callable[[str, Entry], int]
 """Tokens of an entry of the session of this id."""
 
 
-class Handlers:
-    """Who wants to be told of the manager's own events. `redact` cleans what is logged."""
+def joined(handlers: list[Callable[..., Any]], handler: Callable[..., Any]) -> Callable[[], None]:
+    """Take one more handler of the manager's own event, and return a function that lets it go."""
+    if not callable(handler):
+        raise ConfigError("handler", handler, "a function or coroutine function of session id and configuration")
+    handlers.append(handler)
+    return left_once(handlers, handler)
 
-    def __init__(self, redact: Redact | None) -> None:
-        self._redact = redact
-        self._handlers: dict[str, list[Callable[..., Any]]] = {}
 
-    def add(self, event: str, handler: Callable[..., Any]) -> Callable[[], None]:
-        """Take one more, and return a function that lets it go."""
-        handlers = self._handlers.setdefault(event, [])
-        handlers.append(handler)
-        return left_once(handlers, handler)
-
-    def of(self, event: str) -> tuple[Callable[..., Any], ...]:
-        """Those of an event, in the order in which they came."""
-        return tuple(self._handlers.get(event, ()))
-
-    @contextmanager
-    def watched(self, event: str) -> Iterator[None]:
-        """Log what a handler raises."""
-        try:
-            yield
-        except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
-            log_failure(self._redact, fault, "a handler of %s failed", event)
+@contextmanager
+def watched(redact: Redact | None) -> Iterator[None]:
+    """Log what a handler of the manager's own event raises; `redact` cleans that."""
+    try:
+        yield
+    except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
+        log_failure(redact, fault, "a handler of %s failed", CONFIG_CHANGED)
 
 
 async def completed(outcome: object) -> None:

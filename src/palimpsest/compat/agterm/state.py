@@ -24,13 +24,14 @@ from palimpsest.compat.agterm.records import (
 )
 from palimpsest.compat.agterm.spelling import snake_case
 from palimpsest.errors import ConfigError, ImportFailed, shorten
+from palimpsest.log import spans
+from palimpsest.log.entry import microseconds_of
 from palimpsest.log.ids import is_id
 from palimpsest.log.summary import METHODS
 
 SEAL = "agterm"
 """What the records of an import say that they are from."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TYPES = ("message", "tool_call", "tool_result", "context", "summary")
 _ROLES = {"tool_call": "assistant", "tool_result": "tool", "context": "user"}
 _NAMED = {"tool_call": "tool", "tool_result": "tool", "context": "source"}
@@ -283,7 +284,7 @@ def _records(
         made = _native_summary(one, seqs, originals, count, cost)
         made["revision"] = revision = len(records) + 2
         before = records[-1]["compaction"]["current"] if records else []
-        state = {"summary": made, "current": [*before, revision], "covered": _spans(covered)}
+        state = {"summary": made, "current": [*before, revision], "covered": spans.of(covered)}
         records.append({"revision": revision, "kind": "compact", "reason": SEAL, "at": made["at"], "compaction": state})
     return records
 
@@ -300,8 +301,8 @@ def _native_summary(
     return {
         "id": one["id"],
         "text": one["content"],
-        "covers": _spans(seqs),
-        "folded": _spans(seqs),
+        "covers": spans.of(seqs),
+        "folded": spans.of(seqs),
         "level": one["level"],
         "method": one["method"],
         "tokens": count(one["content"]),
@@ -324,22 +325,11 @@ def _bare(entry: Mapping[str, Any]) -> Entry:
 def _archiving(records: Sequence[dict[str, Any]], seqs: Sequence[int]) -> dict[str, Any]:
     """The record of what is compressed and in no summary: it is in the archive."""
     before = records[-1]["compaction"] if records else {"current": [], "covered": []}
-    state = {"current": before["current"], "covered": before["covered"], "evicted": _spans(seqs)}
+    state = {"current": before["current"], "covered": before["covered"], "evicted": spans.of(seqs)}
     at = records[-1]["at"] if records else 0
     return {"revision": len(records) + 2, "kind": "compact", "reason": SEAL, "at": at, "compaction": state}
 
 
-def _spans(seqs: Iterable[int]) -> list[list[int]]:
-    """Places as ranges, first and last."""
-    found: list[list[int]] = []
-    for seq in sorted(seqs):
-        if found and found[-1][1] == seq - 1:
-            found[-1][1] = seq
-        else:
-            found.append([seq, seq])
-    return found
-
-
 def _moment(text: str) -> int:
     """Microseconds since 1970."""
-    return int((datetime.fromisoformat(text) - _EPOCH).total_seconds() * 1_000_000 + 0.5)
+    return microseconds_of(datetime.fromisoformat(text))

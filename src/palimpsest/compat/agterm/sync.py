@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from palimpsest import Memory, Session
 from palimpsest.compat.agterm.config import MemoryConfig, config_of, opened, strategy_of
-from palimpsest.compat.agterm.handlers import CONFIG_CHANGED, Handlers, ended, shaped
+from palimpsest.compat.agterm.handlers import CONFIG_CHANGED, ended, joined, shaped, watched
 from palimpsest.compat.agterm.records import (
     Cleared,
     CompressionResult,
@@ -22,7 +22,7 @@ from palimpsest.compat.agterm.records import (
 )
 from palimpsest.compat.agterm.state import exported_natively
 from palimpsest.compat.agterm.views import Originals, compression_of, parts_of, state_of, stats_of, summary_of
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import Conflict
 from palimpsest.runtime.hushing import hushed
 from palimpsest.strategies import CallableSummarizer
 
@@ -74,7 +74,7 @@ class MemoryManager:
         self._memory, self._owns = opened(store, Memory)
         self._open: dict[str, Session] = {}
         self._originals: dict[tuple[str, str, int], Originals] = {}
-        self._handlers = Handlers(self._memory.redact)
+        self._handlers: list[Callable[..., Any]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -201,8 +201,8 @@ class MemoryManager:
         self._strategy = strategy_of(config, self._prompt)
         self._config = config
         self._open = {}
-        for handler in self._handlers.of(CONFIG_CHANGED):
-            with self._handlers.watched(CONFIG_CHANGED):
+        for handler in tuple(self._handlers):
+            with watched(self._memory.redact):
                 ended(handler("", config))
         return config
 
@@ -338,9 +338,7 @@ class MemoryManager:
         """
         if event != CONFIG_CHANGED:
             return self._memory.on(event, shaped(event, handler, lambda id, one: self._session(id).cost(one)))  # type: ignore[arg-type]
-        if not callable(handler):
-            raise ConfigError("handler", handler, "a function or coroutine function of session id and configuration")
-        return self._handlers.add(CONFIG_CHANGED, handler)
+        return joined(self._handlers, handler)
 
     def close(self) -> None:
         """Close the store, where this manager opened it. Closing twice is fine."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from time import monotonic
 from typing import Any
 
@@ -41,11 +43,6 @@ class Conversation:
         self._failures, self._paused_until = 0, 0.0
 
     # --- knowing what is stored
-
-    @property
-    def exists(self) -> bool:
-        """Whether anything is stored of it, as far as was known when it was looked at last."""
-        return self._known is not None
 
     def refresh(self) -> None:
         """Know what is stored now: what was appended is read, or all that is kept where anything else has changed."""
@@ -266,13 +263,7 @@ _now: Callable[[], float] = monotonic
 
 def _by_turn(entries: Sequence[Entry]) -> list[list[Entry]]:
     """The entries by the interaction that they are of."""
-    found: list[list[Entry]] = []
-    for entry in entries:
-        if found and found[-1][0].turn == entry.turn:
-            found[-1].append(entry)
-        else:
-            found.append([entry])
-    return found
+    return [list(members) for _, members in groupby(entries, attrgetter("turn"))]
 
 
 def _begins(entry: Entry) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import asyncpg
@@ -271,15 +272,7 @@ class Table(Server):
 
 def _savepoint(db: Connection) -> Any:
     """A transaction in the one that there is; nothing where there is none, for one statement is one itself."""
-    return db.transaction() if db.is_in_transaction() else _Nothing()
-
-
-class _Nothing:
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
+    return db.transaction() if db.is_in_transaction() else nullcontext()
 
 
 def _values(namespace: str, row: Packed, now: int) -> tuple[Any, ...]:

@@ -187,9 +187,6 @@ class ServedStore(EntryStore):
         """Let go of all connections; use after that raises Closed. Closing again does nothing."""
         await asyncio.to_thread(self.close_sync)
 
-    async def aclose(self) -> None:
-        await self.close()
-
     def close_sync(self) -> None:
         if os.getpid() != self._process:  # a fork takes no thread along: there is nothing to let go of
             self._closed = True

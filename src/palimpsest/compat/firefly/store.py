@@ -158,39 +158,39 @@ class EntryStore(ABC):
     def close_sync(self) -> None:
         """Close from a program without an event loop."""
 
-    @abstractmethod
     async def async_save(self, namespace: str, entry: MemoryEntry) -> None:
         """`save` for programs with an event loop, which goes on meanwhile."""
+        await asyncio.to_thread(self.save, namespace, entry)
 
-    @abstractmethod
     async def async_load(self, namespace: str) -> list[MemoryEntry]:
         """`load` for programs with an event loop."""
+        return await asyncio.to_thread(self.load, namespace)
 
-    @abstractmethod
     async def async_load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
         """`load_by_key` for programs with an event loop."""
+        return await asyncio.to_thread(self.load_by_key, namespace, key)
 
-    @abstractmethod
     async def async_delete(self, namespace: str, entry_id: str) -> None:
         """`delete` for programs with an event loop."""
+        await asyncio.to_thread(self.delete, namespace, entry_id)
 
-    @abstractmethod
     async def async_clear(self, namespace: str) -> None:
         """`clear` for programs with an event loop."""
+        await asyncio.to_thread(self.clear, namespace)
 
-    @abstractmethod
     async def async_compare_and_set(
         self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
     ) -> bool:
         """`compare_and_set` for programs with an event loop."""
+        return await asyncio.to_thread(self.compare_and_set, namespace, key, entry, expected)
 
     @abstractmethod
     async def async_cleanup_expired(self) -> int:
         """`cleanup_expired` for programs with an event loop, of every store."""
 
-    @abstractmethod
     async def aclose(self) -> None:
         """Close, in programs with an event loop, any store."""
+        await asyncio.to_thread(self.close_sync)
 
     # --- conversations
 
@@ -254,31 +254,8 @@ class LocalStore(EntryStore):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def async_save(self, namespace: str, entry: MemoryEntry) -> None:
-        await asyncio.to_thread(self.save, namespace, entry)
-
-    async def async_load(self, namespace: str) -> list[MemoryEntry]:
-        return await asyncio.to_thread(self.load, namespace)
-
-    async def async_load_by_key(self, namespace: str, key: str) -> MemoryEntry | None:
-        return await asyncio.to_thread(self.load_by_key, namespace, key)
-
-    async def async_delete(self, namespace: str, entry_id: str) -> None:
-        await asyncio.to_thread(self.delete, namespace, entry_id)
-
-    async def async_clear(self, namespace: str) -> None:
-        await asyncio.to_thread(self.clear, namespace)
-
-    async def async_compare_and_set(
-        self, namespace: str, key: str, entry: MemoryEntry | None, expected: MemoryEntry | None
-    ) -> bool:
-        return await asyncio.to_thread(self.compare_and_set, namespace, key, entry, expected)
-
     async def async_cleanup_expired(self) -> int:
         return await asyncio.to_thread(self.cleanup_expired)
-
-    async def aclose(self) -> None:
-        await asyncio.to_thread(self.close)
 
 
 # --- names

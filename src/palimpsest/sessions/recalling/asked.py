@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
 from typing import Any, cast
 
 import msgspec
@@ -70,8 +69,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             kinds=some_of("kinds", kinds, KINDS),
             roles=some_of("roles", roles, ROLES),
             names=some_of("names", names, None),
-            since=_time("since", since),
-            until=_time("until", until),
+            since=values.instant("since", since),
+            until=values.instant("until", until),
             limit=min(cast("int", limit), MOST),
             max_tokens=cast("int | None", max_tokens),
             neighbours=min(cast("int", neighbours), BESIDE),
@@ -111,11 +110,3 @@ def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset
             raise ConfigError(name, one, ", ".join(allowed), nearest=nearest(one, allowed))
         found.add(str.__str__(one))
     return frozenset(found)
-
-
-def _time(name: str, given: Any) -> int | None:
-    if given is None:
-        return None
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise ConfigError(name, given, "a datetime with a time zone, such as UTC")
-    return round(given.timestamp() * 1_000_000)

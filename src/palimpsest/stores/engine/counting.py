@@ -79,15 +79,6 @@ class Counting:
 
     # --- looking through
 
-    async def counts(self, key: SessionKey, counter: str, after: int, before: int | None) -> dict[int, int]:
-        """The counts of the entries between two places."""
-        known, seen = await self._sessions.look(
-            key, lambda known: [known.ask(ask_counts(counter, known.spans(after, before)))]
-        )
-        end = LAST if before is None else before - 1
-        counts = _own(known, counts_of(seen[0].rows[0])) if seen else {}
-        return {seq: tokens for seq, tokens in counts.items() if after < seq <= end}
-
     async def noted(self, key: SessionKey, name: str, after: int) -> dict[int, int]:
         """The figures of the entries after a place."""
         _, seen = await self._sessions.look(key, lambda known: [known.ask(Range(FIGURE + name, known.spans(after)))])

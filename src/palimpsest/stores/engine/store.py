@@ -197,12 +197,6 @@ class Store(Opened):
         """Return the epoch, and the entries behind `after` that have no count by `counter`, at most `limit`."""
         return await self._look(lambda: self._counting.uncounted(key, counter, after, limit))
 
-    async def counts(
-        self, key: SessionKey, counter: str, *, after: int = 0, before: int | None = None
-    ) -> dict[int, int]:
-        """Return the stored counts by `counter` of entries with `after` < seq < `before`, by seq."""
-        return await self._look(lambda: self._counting.counts(key, counter, after, before))
-
     async def note(self, key: SessionKey, figures: Mapping[str, Mapping[int, int]]) -> None:
         """Store figures of entries, by name and seq, in the place of those that are there, all in one step.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pymongo import AsyncMongoClient
@@ -11,7 +11,7 @@ from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure
 from pymongo.uri_parser import parse_uri
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, PlaceHead, Refusal, Scrubbed, Seen, Step
+from palimpsest.stores.backend import Again, Ask, Batch, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults
 from palimpsest.stores.mongodb.connected import Connected, is_router, prepared
 from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
@@ -20,6 +20,8 @@ from palimpsest.stores.mongodb.updating import Plan, plan_of
 from palimpsest.stores.mongodb.writing import Changing
 from palimpsest.stores.rules import READ_ONLY, asked_again
 from palimpsest.stores.servers import ServerBackend, ServerOptions
+
+T = TypeVar("T")
 
 TRIES = 3
 """How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
@@ -114,20 +116,8 @@ class MongoBackend(ServerBackend[Connected]):
             return seen
         return await connected.transaction(lambda session: connected.within.look_within(asks, session), _nobody)
 
-    async def places(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.asked(lambda connected: connected.listing.places(*which, **page))
-
-    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.asked(lambda connected: connected.listing.recent(*which, **page))
-
-    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self.asked(lambda connected: connected.listing.newest(*which, **page))
-
-    async def expired(self, *which: Any, **page: Any) -> list[Due]:
-        return await self.asked(lambda connected: connected.listing.expired(*which, **page))
-
-    async def tenants(self, **page: Any) -> list[str]:
-        return await self.asked(lambda connected: connected.listing.tenants(**page))
+    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        return await self.asked(lambda connected: ask(connected.listing))
 
     # --- writing
 

@@ -5,13 +5,13 @@ It keeps the contract of backends, and the engine over it that of stores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
 
 from palimpsest.errors import PalimpsestError, StoreUnavailable
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Refusal, Scrubbed, Seen
+from palimpsest.stores.backend import Again, Ask, Batch, Refusal, Scrubbed, Seen
 from palimpsest.stores.postgres.address import PostgresOptions, driver_options
 from palimpsest.stores.postgres.faults import CROSSED, FAULTS, told
 from palimpsest.stores.postgres.layout import prepare
@@ -128,23 +128,8 @@ class PostgresBackend(ServerBackend[Pool]):
 
         return await self._with(do, writes=True)
 
-    async def places(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self._with(lambda db: self._listings(db).places(*which, **page))
-
-    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self._with(lambda db: self._listings(db).recent(*which, **page))
-
-    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self._with(lambda db: self._listings(db).newest(*which, **page))
-
-    async def expired(self, *which: Any, **page: Any) -> list[Due]:
-        return await self._with(lambda db: self._listings(db).expired(*which, **page))
-
-    async def tenants(self, **page: Any) -> list[str]:
-        return await self._with(lambda db: self._listings(db).tenants(**page))
-
-    def _listings(self, db: Connection) -> Listings:
-        return Listings(db, self._sql, self.url)
+    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        return await self._with(lambda db: ask(Listings(db, self._sql, self.url)))
 
     # --- the end
 

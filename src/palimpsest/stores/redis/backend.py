@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from palimpsest.errors import ConfigError, PalimpsestError, StoreCorrupt, StoreTooNew, StoreUnavailable
 from palimpsest.runtime.logs import warn
-from palimpsest.stores.backend import Again, Ask, Batch, Due, Listed, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
+from palimpsest.stores.backend import Again, Ask, Batch, Place, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.redis.address import RedisOptions
 from palimpsest.stores.redis.calls import Call, look_call, refusal_of, seen_of, write_call
 from palimpsest.stores.redis.layout import TAGS, VERSION, Damaged, home_of
@@ -186,24 +186,9 @@ class RedisBackend(ServerBackend[Link]):
         (refused,) = await self._written([whole])
         return None if refused is None else tuple(refused[: len(instead)])  # of what was tried last, as elsewhere
 
-    async def places(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self._read(self._listings.places(*which, **page))
-
-    async def recent(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self._read(self._listings.recent(*which, **page))
-
-    async def newest(self, *which: Any, **page: Any) -> list[Listed]:
-        return await self._read(self._listings.newest(*which, **page))
-
-    async def expired(self, *which: Any, **page: Any) -> list[Due]:
-        return await self._read(self._listings.expired(*which, **page))
-
-    async def tenants(self, **page: Any) -> list[str]:
-        return await self._read(self._listings.tenants(**page))
-
-    async def _read(self, listing: Awaitable[T]) -> T:
+    async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         try:
-            return await listing
+            return await ask(self._listings)
         except Damaged as fault:
             raise self.told(fault, False) from fault
 
