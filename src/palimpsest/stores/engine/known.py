@@ -31,7 +31,7 @@ BARRED = "barred"
 LAID = "laid"
 """The space of places that say which logs are being laid, by their numbers."""
 
-FAR = chr(0x10FFFF)
+FAR = chr(0x10FFFF) * 1_100
 """Sorts behind every home."""
 
 PATIENCE = 3_600_000_000

@@ -119,11 +119,7 @@ class Queues:
             while not append.done:
                 await self._crowds.wait(append.key)
                 async with turn:
-                    try:
-                        await self._settle(queue, append)
-                    except BaseException:
-                        append.withdrawn = not append.done  # nobody writes what its caller was told has failed
-                        raise
+                    await self._settle(queue, append)
         except BaseException:
             append.withdrawn = append.withdrawn or not append.claimed
             raise
@@ -149,6 +145,13 @@ class Queues:
 
         Needs the turn, and gives it back before that is waited for.
         """
+        try:
+            await self._write(queue, own)
+        except BaseException:
+            own.withdrawn = not own.done  # nobody writes what its caller was told has failed
+            raise
+
+    async def _write(self, queue: Queue, own: Append) -> None:
         together = True
         while not own.done:
             _drop(queue)
@@ -165,7 +168,8 @@ class Queues:
                         append.claimed = append.done  # nobody is writing it now
                     break
             except PalimpsestError as fault:
-                if getattr(fault, "written", False) is not None:
+                unavailable = isinstance(fault, StoreUnavailable)
+                if (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None:
                     for append in claimed:
                         append.over = None  # nothing of it was written
                 elif await self._appends.was_done(own, fault):

@@ -106,7 +106,12 @@ class PostgresBackend(ServerBackend[Pool]):
             raise StoreUnavailable(self.url, READ_ONLY)
         done: list[Refusal | None] = []
         for number, batch in enumerate(batches):
-            done.append(await self._written(number, batch, lasting, again) if batch else None)
+            try:
+                done.append(await self._written(number, batch, lasting, again) if batch else None)
+            except StoreUnavailable as fault:
+                if any(one is None for one, before in zip(done, batches, strict=False) if before):
+                    fault.written = None  # those before it were
+                raise
         return done
 
     async def _written(self, number: int, batch: Batch, lasting: bool, again: Again | None) -> Refusal | None:

@@ -27,7 +27,10 @@ LOST: tuple[type[BaseException], ...] = (
 )
 """What says that the connection is gone: with another one things may be well."""
 
-AWAY: tuple[type[BaseException], ...] = (*LOST, Unsent)
+BROKEN = "cannot switch to state"
+"""How the driver begins to say that it sent nothing: it is reading why the server has ended the connection."""
+
+AWAY: tuple[type[BaseException], ...] = (*LOST, Unsent, asyncpg.InternalClientError)
 """The same, also before anything was sent."""
 
 CROSSED: tuple[type[BaseException], ...] = (
@@ -57,6 +60,13 @@ _ADVICE = (
 )
 
 
+def is_unsent(fault: BaseException) -> bool:
+    """Whether nothing was sent for what raised this."""
+    return isinstance(fault, Unsent | asyncpg.InterfaceError) or (
+        isinstance(fault, asyncpg.InternalClientError) and str(fault).startswith(BROKEN)
+    )
+
+
 def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     """The error of ours that says what the driver's error means; `writes` says that a write was under way."""
     if isinstance(fault, Unsent) and fault.__cause__ is not None:
@@ -68,10 +78,9 @@ def told(url: str, fault: BaseException, writes: bool) -> PalimpsestError:
     if code in _DAMAGED:
         return StoreCorrupt(url, f"{text}; the schema is damaged, or no longer there. Nothing was changed")
     answered = isinstance(fault, asyncpg.PostgresError) and not isinstance(fault, LOST)
-    unsent = isinstance(fault, asyncpg.InterfaceError)
     advice = next((advice for begin, advice in _ADVICE if code.startswith(begin)), "")
     reason = f"{text}: {advice}" if advice else text
-    return StoreUnavailable(url, reason, written=None if writes and not (answered or unsent) else False)
+    return StoreUnavailable(url, reason, written=None if writes and not (answered or is_unsent(fault)) else False)
 
 
 def _plain(fault: BaseException) -> str:

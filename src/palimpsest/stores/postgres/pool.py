@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from palimpsest.errors import PalimpsestError
-from palimpsest.stores.postgres.faults import AWAY, FAULTS
+from palimpsest.stores.postgres.faults import AWAY, FAULTS, is_unsent
 from palimpsest.stores.servers import Unsent
 
 T = TypeVar("T")
@@ -26,6 +26,9 @@ Connection: TypeAlias = Any
 
 Do: TypeAlias = Callable[[Connection], Awaitable[T]]
 """Does something with a connection."""
+
+ISOLATION = "SET default_transaction_isolation = 'read committed'"
+"""What the statements are written for: under another default of the server they would fail beside each other."""
 
 PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
 """Has a connection plan each statement once, by the indexes, however few rows there are then: a plan for each call
@@ -42,7 +45,7 @@ async def connected(dsn: str, seconds: float, driver: Mapping[str, Any], *settin
     """A new connection, with options of the driver's, in which these are set, and how statements are planned."""
     db = await asyncpg.connect(dsn, timeout=seconds, **driver)
     if driver.get("statement_cache_size") != 0:  # else no plan is kept, and a pooler may hand settings on
-        settings = (*settings, PLANS)
+        settings = (*settings, PLANS, ISOLATION)
     if settings:
         try:
             await db.execute("; ".join(settings))
@@ -72,7 +75,7 @@ class Pool:
         except PalimpsestError:
             raise
         except AWAY as fault:
-            if writes and not isinstance(fault, Unsent | asyncpg.InterfaceError):
+            if writes and not is_unsent(fault):
                 raise
             self.expire()
         return await self.once(do)

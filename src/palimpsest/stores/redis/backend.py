@@ -133,7 +133,12 @@ class RedisBackend(ServerBackend[Link]):
         if again is not None:
             for number, refusal in enumerate(done):
                 if refusal is not None:
-                    done[number] = await self._anew(again, number, refusal)
+                    try:
+                        done[number] = await self._anew(again, number, refusal)
+                    except StoreUnavailable as fault:
+                        if any(one is None for one, batch in zip(done, batches, strict=True) if batch):
+                            fault.written = None  # others of them are
+                        raise
         return done
 
     async def _written(self, batches: Sequence[Batch]) -> list[Refusal | None]:
