@@ -65,7 +65,7 @@ def test_calls_that_share_an_id_are_renamed_in_a_context() -> None:
 
         ids = [call["id"] for call in asked["tool_calls"]]
         assert len(set(ids)) == 2
-        assert {message["tool_call_id"]: message["content"] for message in results} == {ids[1]: "1", ids[0]: "2"}
+        assert {message["tool_call_id"]: message["content"] for message in results} == {ids[0]: "1", ids[1]: "2"}
 
 
 @pytest.mark.parametrize("beside", [Text(text="a"), Image(source="data:image/png;base64,aGk=")], ids=["text", "image"])
