@@ -49,7 +49,8 @@ class Answer:
         """Take the next `event` of the client's stream, and return what the model says in it ("" where it says
         nothing).
 
-        Raises InvalidEntry for what is no event of the stream that was begun.
+        Raises InvalidEntry for what is no event of the stream that was begun, and Closed after the block has ended:
+        nothing more is stored.
         """
         return self._stream.feed(event)
 
@@ -75,8 +76,10 @@ class Streaming:
         try:
             yield answer
         except BaseException:
+            stream.end()
             answer.entries = await self._quietly_stored(stream, cut_off, key, metadata)
             raise
+        stream.end()
         answer.entries = await self._quietly_stored(stream, cut_off, key, metadata)
 
     async def _quietly_stored(
