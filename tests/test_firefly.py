@@ -882,6 +882,12 @@ def test_an_import_is_checked() -> None:
     for data, where in (
         ([], "data"),
         ({"turns": 3}, "turns"),
+        ({"turns": None}, "data.turns"),
+        ({"turn": []}, "data.turns: is not there"),
+        ({"conversation": conversations.export_conversation("c")}, "data.turns"),
+        ({"turns": [{}]}, r"turns\[0\].user_prompt"),
+        ({"turns": [{"user_prompt": "a"}]}, r"turns\[0\].assistant_response"),
+        ({"turns": [{**turn, "assistant_response": None}]}, r"turns\[0\].assistant_response"),
         ({"turns": [3]}, r"turns\[0\]"),
         ({"turns": [{"user_prompt": 3}]}, r"turns\[0\].user_prompt"),
         ({"turns": [{**turn, "timestamp": "soon"}]}, "timestamp"),
