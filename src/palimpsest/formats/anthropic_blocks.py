@@ -74,7 +74,7 @@ def _decode_blocks(content: list[Any], role: Role, where: str) -> list[Entry]:
                 parts = []
             entries.append(_decode_call(block, place) if kind == "tool_use" else _decode_result(block, place))
         else:
-            parts.append(_decode_part(block, role))
+            parts.append(_decode_part(block, role, place))
     if parts or not entries:
         entries.append(_spoken(role, parts))
     entries[1:] = [msgspec.structs.replace(entry, continues=True) for entry in entries[1:]]
@@ -143,7 +143,7 @@ def _decode_result(block: Block, where: str) -> Entry:
         place = f"{where}.content"
         for i, one in enumerate(content):
             _kind(one, f"{place}[{i}]")
-        parts = tuple(_decode_part(one, "tool") for one in content)
+        parts = tuple(_decode_part(one, "tool", f"{place}[{i}]") for i, one in enumerate(content))
     elif content is not None:
         raise InvalidEntry(f"{where}.content", f"{shorten(content)} is neither text nor a list of content blocks")
     elif "content" in block:
@@ -162,13 +162,14 @@ def _decode_result(block: Block, where: str) -> Entry:
     )
 
 
-def _decode_part(block: Block, role: str) -> Part:
+def _decode_part(block: Block, role: str, where: str) -> Part:
     kind = block["type"]
     if kind == "text" and isinstance(block.get("text"), str):
         return Text(text=block["text"], extra=_extra(block, "text"))
     if kind == "thinking" and role == "assistant" and isinstance(block.get("thinking"), str):
         return Reasoning(text=block["thinking"], extra=_extra(block, "thinking"))
     if kind in ("image", "document"):
+        _check_source(block.get("source"), f"{where}.source")
         address = _address(block.get("source"))
         if address is not None and kind == "image":
             return Image(source=address, extra=_extra(block, "source"))
@@ -177,6 +178,28 @@ def _decode_part(block: Block, role: str) -> Part:
             extra = _extra(block, "source", *(("title",) if titled else ()))
             return File(data=address, filename=block["title"] if titled else None, extra=extra)
     return Opaque(item=block)
+
+
+_SOURCES = {
+    "base64": ("media_type", "data"),
+    "url": ("url",),
+    "text": ("media_type", "data"),
+    "file": ("file_id",),
+}
+"""What sources of these types hold as text."""
+
+
+def _check_source(source: Any, where: str) -> None:
+    """Raise InvalidEntry for what is no source of an image or a document. Types that nobody here knows are taken."""
+    kind = source.get("type") if isinstance(source, dict) else None
+    if not isinstance(kind, str):
+        reason = 'is no source: a mapping such as {"type": "url", "url": "https://..."} is needed'
+        raise InvalidEntry(where, f"{shorten(source)} {reason}")
+    for key in _SOURCES.get(kind, ()):
+        if not isinstance(source.get(key), str) or not source[key]:
+            raise InvalidEntry(
+                f"{where}.{key}", f"{shorten(source.get(key))} is not text; a source of type {kind} needs it"
+            )
 
 
 def _extra(block: Block, *fields: str) -> Block | None:

@@ -208,7 +208,7 @@ def _decode_file(part: Message, key: str, where: str) -> Part:
     body = part[key]
     uri_key, mime_key = (find(body, _BODY_KEYS["file_data"], name) for name in ("file_uri", "mime_type"))
     uri, mime = (body[found] if found is not None else None for found in (uri_key, mime_key))
-    if uri_key is None or not isinstance(uri, str):
+    if uri_key is None or not isinstance(uri, str) or not uri:
         raise InvalidEntry(f"{where}.{key}.file_uri", f"{shorten(uri)} is no address")
     kept = {**body, uri_key: None}
     public = uri.startswith(("https://", "http://")) and not uri.startswith(_OWN_FILES)

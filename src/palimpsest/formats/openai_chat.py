@@ -26,7 +26,7 @@ from palimpsest.formats.common import (
 )
 from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.openai_chat_answers import accepted, asked
-from palimpsest.formats.openai_chat_decode import decode_message
+from palimpsest.formats.openai_chat_decode import decode_message, lacking
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
 from palimpsest.formats.wording import SPEAKING, shown_text
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
@@ -254,6 +254,9 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     for part in entry.content:
         if _says_nothing(part) and not (own and adapted is None):
             continue  # the API takes no empty ones, and others have signed or marked them
+        if adapted is not None and own and isinstance(part, Opaque) and lacking(part.item):
+            adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))  # as logs have it from before
+            continue
         if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
             encoded.append(_encode_part(part, keep=own))
         elif text := replaced_by_text(entry, part, adapted):

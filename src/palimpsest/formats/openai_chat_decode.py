@@ -136,9 +136,12 @@ def _decode_part(part: Any, where: str) -> Part:
     body = part.get(kind)
     if kind == "text" and isinstance(body, str):
         return Text(text=body, extra=extra)
+    wanted = lacking(part)
+    if wanted is not None:
+        raise InvalidEntry(f"{where}.{kind}", f"{shorten(body)} is not {wanted}")
     if isinstance(body, dict):
         keys, values = body.keys(), all(isinstance(value, str) for value in body.values())
-        if kind == "image_url" and values and {"url"} <= keys <= {"url", "detail"}:
+        if kind == "image_url" and values and keys <= {"url", "detail"}:
             return Image(source=body["url"], detail=body.get("detail"), extra=extra)
         if kind == "input_audio" and values and keys == {"data", "format"}:
             return Audio(data=body["data"], format=body["format"], extra=extra)
@@ -147,3 +150,23 @@ def _decode_part(part: Any, where: str) -> Part:
                 file_id=body.get("file_id"), data=body.get("file_data"), filename=body.get("filename"), extra=extra
             )
     return Opaque(item=part)
+
+
+_NEEDED: dict[str, tuple[tuple[str, ...], str]] = {
+    "image_url": (("url",), 'an address in a mapping: {"url": "https://..."}'),
+    "input_audio": (("data", "format"), 'sound in a mapping: {"data": "...", "format": "wav"}'),
+    "file": ((), 'a file in a mapping: {"file_id": "..."} or {"file_data": "data:..."}'),
+}
+
+
+def lacking(part: Message) -> str | None:
+    """What a part of a known kind should hold, where it does not: the API would refuse every request with it."""
+    kind = part.get("type")
+    if kind not in _NEEDED:
+        return None
+    needed, wanted = _NEEDED[kind]
+    body = part.get(kind)
+    if not isinstance(body, dict):
+        return wanted
+    told = [key for key in (needed or ("file_id", "file_data")) if isinstance(body.get(key), str) and body[key]]
+    return wanted if len(told) < max(len(needed), 1) else None

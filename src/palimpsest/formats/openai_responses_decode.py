@@ -234,6 +234,7 @@ def _decode_part(part: Any, where: str, default: str) -> Part:
             return Opaque(item=part)
         known = {key, *_beside(part), *(("type",) if kind == default else ())}
         return Text(text=part[key], extra=_extra(part, known))
+    _check_held(part, kind, where)
     if kind == "input_image":
         return _decode_picture(part, kind)
     if kind == "input_file":
@@ -248,6 +249,30 @@ def _decode_part(part: Any, where: str, default: str) -> Part:
         if isinstance(data, str) and isinstance(format, str):
             return Audio(data=data, format=format, extra=_extra(part, {"type", "input_audio"}))
     return Opaque(item=part)
+
+
+_HELD = {
+    "input_image": (("image_url", "file_id"), "an address as text"),
+    "input_file": (("file_id", "file_data", "file_url"), "text"),
+}
+
+
+def _check_held(part: Message, kind: str, where: str) -> None:
+    """Raise InvalidEntry for an image, a file or sound that is not there: the API would refuse it."""
+    if kind == "input_audio":
+        sound = part.get(kind)
+        if not isinstance(sound, dict) or not all(isinstance(sound.get(key), str) for key in ("data", "format")):
+            reason = 'is not sound in a mapping: {"data": "...", "format": "wav"}'
+            raise InvalidEntry(f"{where}.{kind}", f"{shorten(sound)} {reason}")
+    if kind not in _HELD:
+        return
+    keys, wanted = _HELD[kind]
+    given = {key: part[key] for key in keys if part.get(key) is not None}
+    for key, value in given.items():
+        if not isinstance(value, str) or not value:
+            raise InvalidEntry(f"{where}.{key}", f"{shorten(value)} is not {wanted}")
+    if not given:
+        raise InvalidEntry(f"{where}.{keys[0]}", f"is not there; an {kind} needs {' or '.join(keys)}")
 
 
 def _decode_picture(part: Message, kind: str) -> Part:
