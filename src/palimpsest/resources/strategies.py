@@ -7,7 +7,7 @@ from typing import Any
 
 from palimpsest.compaction.loading import load as load_long_term
 from palimpsest.context.short_term import load as load_short_term
-from palimpsest.errors import ConfigError, MissingExtra
+from palimpsest.errors import ConfigError, MissingExtra, shorten
 from palimpsest.log import values
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.problems import Path, Problems, spelled
@@ -150,6 +150,7 @@ def check_summarizer(given: object) -> None:
     """Check a summarizer: a model string, or a mapping of options of a ModelSummarizer. Raises ConfigError."""
     if isinstance(given, str):
         values.text("summarizer", given, none=False)
+        doubt_of_summarizer(given)
         return
     block = _known(given, "summarizer", SUMMARIZER)
     for name in ("model", "base_url", "api_key_env"):
@@ -164,6 +165,24 @@ def check_summarizer(given: object) -> None:
         raise ConfigError("summarizer.settings", block["settings"], "a mapping")
     if block.get("model") is None:
         raise ConfigError("summarizer.model", None, "the name of a model, such as openai:gpt-4o-mini")
+    doubt_of_summarizer(block)
+
+
+def doubt_of_summarizer(given: str | Mapping[str, Any]) -> str | None:
+    """Return what is to be warned of: a name that a program may register, or that only Pydantic AI may know.
+
+    Raises ConfigError for a text that can be no summarizer. The extra `llm` need not be there.
+    """
+    from palimpsest.summaries.models import doubt_of  # four milliseconds, only for who names one
+    from palimpsest.summaries.models.chat_model import check_model, check_provider
+
+    if isinstance(given, str):
+        return doubt_of(given)
+    model, base_url = given["model"], given.get("base_url")
+    check_model(model, base_url, "summarizer.model")
+    if base_url is not None or check_provider(model, "summarizer.model"):
+        return None
+    return f"whether {shorten(model)} has a provider, Pydantic AI says when a session is opened"
 
 
 def _known(given: object, where: str, known: Sequence[str]) -> Mapping[str, Any]:
