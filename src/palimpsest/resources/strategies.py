@@ -7,7 +7,7 @@ from typing import Any
 
 from palimpsest.compaction.loading import load as load_long_term
 from palimpsest.context.short_term import load as load_short_term
-from palimpsest.errors import ConfigError, MissingExtra, shorten
+from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.log import values
 from palimpsest.resources.faults import each_fault
 from palimpsest.resources.problems import Path, Problems, spelled
@@ -173,16 +173,11 @@ def doubt_of_summarizer(given: str | Mapping[str, Any]) -> str | None:
 
     Raises ConfigError for a text that can be no summarizer. The extra `llm` need not be there.
     """
-    from palimpsest.summaries.models import doubt_of  # four milliseconds, only for who names one
-    from palimpsest.summaries.models.chat_model import check_model, check_provider
+    from palimpsest.summaries.models import doubt_of, doubt_of_model  # four milliseconds, only for who names one
 
     if isinstance(given, str):
         return doubt_of(given)
-    model, base_url = given["model"], given.get("base_url")
-    check_model(model, base_url, "summarizer.model")
-    if base_url is not None or check_provider(model, "summarizer.model"):
-        return None
-    return f"whether {shorten(model)} has a provider, Pydantic AI says when a session is opened"
+    return doubt_of_model(given["model"], given.get("base_url"), "summarizer.model")
 
 
 def _known(given: object, where: str, known: Sequence[str]) -> Mapping[str, Any]:

@@ -127,14 +127,20 @@ def doubt_of(name: str) -> str | None:
     Raises ConfigError for a text that can stand for none. Nothing of a provider is imported.
     """
     if ":" in name:
-        check_model(name, where="summarizer")
-        known = check_provider(name, "summarizer")
-        return None if known else f"whether {shorten(name)} has a provider, Pydantic AI says when a session is opened"
+        return doubt_of_model(name, None, "summarizer")
     if SUMMARIZERS.knows(name):
         return None
     if not name.isidentifier() or name in COMMON or model_string(name) is not None:
         raise ConfigError("summarizer", name, FORM, nearest=model_string(name))
     return f"{shorten(name)} is no model string; a program has to register a summarizer of this name"
+
+
+def doubt_of_model(model: str, base_url: str | None, where: str) -> str | None:
+    """Return the same of a model string, or of the name of a model at a `base_url`, which the option `where` holds."""
+    check_model(model, base_url, where)
+    if base_url is not None or check_provider(model, where):
+        return None
+    return f"whether {shorten(model)} has a provider, Pydantic AI says when a session is opened"
 
 
 def _named(name: str) -> Any:
