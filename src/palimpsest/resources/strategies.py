@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from palimpsest.compaction.loading import load as load_long_term
@@ -173,11 +174,23 @@ def doubt_of_summarizer(given: str | Mapping[str, Any]) -> str | None:
 
     Raises ConfigError for a text that can be no summarizer. The extra `llm` need not be there.
     """
-    from palimpsest.summaries.models import doubt_of, doubt_of_model  # four milliseconds, only for who names one
-
+    doubt: str | None
     if isinstance(given, str):
-        return doubt_of(given)
-    return doubt_of_model(given["model"], given.get("base_url"), "summarizer.model")
+        doubt = _models().doubt_of(given)
+    else:
+        doubt = _models().doubt_of_model(given["model"], given.get("base_url"), "summarizer.model")
+    return doubt
+
+
+def model_summarizer(model: str, **options: Any) -> Any:
+    """Return the ModelSummarizer that a mapping says. Raises MissingExtra, and ConfigError."""
+    return _models().ModelSummarizer(model, **options)
+
+
+def _models() -> ModuleType:
+    from palimpsest.summaries import models  # four milliseconds, only for who names a summarizer
+
+    return models
 
 
 def _known(given: object, where: str, known: Sequence[str]) -> Mapping[str, Any]:
