@@ -16,7 +16,7 @@ from palimpsest import ConfigError, Entry, EntryNotFound, Keys, Memory, Palimpse
 from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 from palimpsest.stores.opening import read_address, refuse_mistyped
@@ -65,6 +65,15 @@ def open_memory(
             return looked
         looked.close()
     return Memory.open(where, tenant=owner, **options)
+
+
+def open_to_note(store: str | None, tenant: str | None, **options: Any) -> Memory:
+    """Open the memory for what only reads, to write where that may be: so what it makes on its way, such as an index
+    or counts, is kept."""
+    try:
+        return open_memory(store, tenant, write=True, **options)
+    except StoreUnavailable:  # such as a file that others may write
+        return open_memory(store, tenant, **options)
 
 
 def is_on_disk(where: str | Path) -> bool:
