@@ -93,6 +93,15 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
 }
 
 
+BROKEN: tuple[dict[str, Any], ...] = (
+    *({"type": "image_url", "image_url": held} for held in ("http://x/a.png", {}, {"url": 3}, {"url": ""})),
+    {"type": "image_url"},
+    *({"type": "file", "file": held} for held in ({}, "x", {"file_id": None, "filename": "x"})),
+    *({"type": "input_audio", "input_audio": held} for held in ({"data": "AA=="}, {"format": "wav"}, None)),
+)
+"""Parts of known kinds without what they need."""
+
+
 MALFORMED: dict[str, tuple[Any, str]] = {
     "text": ("hello", "messages"),
     "a mapping": ({"role": "user"}, "messages"),
@@ -109,12 +118,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
             [{"role": "user", "content": [{"type": "text", "text": "look"}, part]}],
             f"messages[0].content[1].{part['type']}",
         )
-        for part in (
-            *({"type": "image_url", "image_url": held} for held in ("http://x/a.png", {}, {"url": 3}, {"url": ""})),
-            {"type": "image_url"},
-            *({"type": "file", "file": held} for held in ({}, "x", {"file_id": None, "filename": "x"})),
-            *({"type": "input_audio", "input_audio": held} for held in ({"data": "AA=="}, {"format": "wav"}, None)),
-        )
+        for part in BROKEN
     },
     "a name that is a number": ([{"role": "user", "content": "a", "name": 5}], "messages[0].name"),
     "calls of a user": ([{"role": "user", "content": "a", "tool_calls": [CALL]}], "messages[0].tool_calls"),

@@ -81,10 +81,10 @@ def is_on_disk(where: str | Path) -> bool:
     return isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
 
 
-def expect_store(where: str | Path) -> None:
-    """Raise Unavailable where a store is a file or a folder that is not there."""
+def expect_store(where: str | Path, advice: str = "--store names another") -> None:
+    """Raise Unavailable, with advice, where a store is a file or a folder that is not there."""
     if is_on_disk(where):
-        _expect_file(where)
+        _expect_file(where, advice)
 
 
 def shown(where: str | Path) -> str:
@@ -92,13 +92,11 @@ def shown(where: str | Path) -> str:
     return discreet_address(where) if isinstance(where, str) else str(where)
 
 
-def _expect_file(where: str | Path) -> None:
+def _expect_file(where: str | Path, advice: str = "--store names another") -> None:
     """Raise Unavailable where there is no such file or folder, ConfigError for an address that could name none."""
     path = where if isinstance(where, Path) else _path_of(where)
     if not os.path.exists(path):  # which is False, too, for what no file can be called
-        raise Unavailable(
-            f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; --store names another"
-        )
+        raise Unavailable(f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; {advice}")
 
 
 def _path_of(address: str) -> str:

@@ -32,6 +32,7 @@ Content = str | Sequence[Part]
 _MUCH = 1_000
 """Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
 
+_NO_PARTS = str | bytes | bytearray | memoryview | range
 _CHARACTERS, _HOLDING = 1_000, (dict, list, tuple, Mapping)  # the quick ones to ask for first
 
 
@@ -306,7 +307,7 @@ def _of_run(run: Run, blank: bool) -> list[Entry]:
 
 def _fixed(content: Content) -> str | tuple[Part, ...]:
     """Content as an entry holds it; what is no list of parts comes back as it is, for the check to name it."""
-    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, str | range) else content
+    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, _NO_PARTS) else content
 
 
 def checked_key(key: str | None) -> str | None:
