@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,26 @@ def test_a_signal_ends_it_cleanly(here: Path, number: signal.Signals) -> None:
     assert worker.returncode == 0
     assert told.endswith("Done in 1 round: 1 compaction, 0 swept, 0 failed.\n")
     assert "Traceback" not in told
+
+
+def test_a_signal_ends_a_worker_that_works_once(here: Path) -> None:
+    """It does not wait for a model longer than it is told to, and what it had in hand is free for others at once."""
+    filled("user:ann")
+    declared = (here / "memory" / "chat.yaml").read_text()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        model = f"{{model: 'openai:x', base_url: 'http://127.0.0.1:{silent.getsockname()[1]}/v1', api_key_env: KEY}}"
+        text = declared.replace("simple_fifo", "hybrid_summary, summary_tokens: 40") + f"summarizer: {model}\n"
+        (here / "memory" / "chat.yaml").write_text(text)
+        command = [*START, "worker", "--config", "memory/", "--once", "--grace", "0s"]
+        options: dict[str, Any] = {"env": {**os.environ, "KEY": "k"}, "cwd": here, "text": True}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as worker:
+            silent.settimeout(60)
+            asking, _ = silent.accept()
+            with asking:
+                worker.send_signal(signal.SIGTERM)
+                _, told = worker.communicate(timeout=60)
+
+    assert (worker.returncode, "Traceback" in told) == (0, False), told
+    assert "Done in 1 round: 0 compactions" in told
+    (here / "memory" / "chat.yaml").write_text(declared)
+    assert "1 compaction" in run("worker", "--config", "memory/", "--once").stderr

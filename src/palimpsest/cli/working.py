@@ -102,11 +102,11 @@ async def _worked(
     url: str | None, config: str | None, options: dict[str, Any], lengths: dict[str, str], *, once: bool, as_json: bool
 ) -> WorkReport:
     async with _opened(url, config, options) as (worker, where):
-        if once:
-            return await worker.once()
-        if not as_json:
-            note(f"Working in {where}. SIGTERM or Ctrl-C ends it.")
         with _stopped_by_signals(worker.stop):
+            if once:
+                return await worker.once(grace=lengths["grace"])
+            if not as_json:
+                note(f"Working in {where}. SIGTERM or Ctrl-C ends it.")
             return await worker.run(**lengths)
 
 
