@@ -84,9 +84,7 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
             {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
             {"type": "image", "source": {**PIXEL, "media_type": "a;b"}},
             {"type": "image", "source": {**PIXEL, "data": "x;base64,y"}},
-            {"type": "image", "source": {**PIXEL, "data": 5}},
-            {"type": "image", "source": "somewhere"},
-            {"type": "image"},
+            {"type": "image", "source": {"type": "newer"}},
         )
     ],
     "documents": [
@@ -154,6 +152,22 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "a result without call": ([user({"type": "tool_result"})], "messages[0].content[0].tool_use_id"),
     "a result that is a number": ([user({**RESULT, "content": 5})], "messages[0].content[0].content"),
     "a result of texts": ([user({**RESULT, "content": ["x"]})], "messages[0].content[0].content[0]"),
+    **{
+        f"an image of {source}": ([user(TEXT, {"type": "image", "source": source})], f"messages[0].content[1].{where}")
+        for source, where in (
+            ("somewhere", "source"),
+            (None, "source"),
+            ({}, "source"),
+            ({"type": "url"}, "source.url"),
+            ({"type": "url", "url": ""}, "source.url"),
+            ({**PIXEL, "data": 5}, "source.data"),
+            ({"type": "base64", "data": "AA=="}, "source.media_type"),
+        )
+    },
+    "a document without an id": (
+        [user({"type": "document", "source": {"type": "file"}})],
+        "messages[0].content[0].source.file_id",
+    ),
     "not a number": ([{"role": "user", "content": "x", "score": float("nan")}], "messages[0].score"),
     "not a number in an input": (
         [assistant({**CALL, "input": {"x": float("inf")}})],

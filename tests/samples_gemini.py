@@ -155,6 +155,10 @@ MALFORMED: dict[str, tuple[Any, str]] = {
         "messages[0].parts[0].inline_data.data",
     ),
     "a file without address": ([user({"file_data": {}})], "messages[0].parts[0].file_data.file_uri"),
+    "a file of an empty address": (
+        [user({"file_data": {"file_uri": ""}})],
+        "messages[0].parts[0].file_data.file_uri",
+    ),
     "a set": ([{**user("x"), "tags": {1}}], "messages[0].tags"),
     "not a number": ([model(call(args={"x": float("nan")}))], "messages[0].parts[0].function_call.args.x"),
 }

@@ -80,10 +80,9 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
             "content": [
                 {"type": "text", "text": 5},
                 {"type": "text"},
-                {"type": "image_url", "image_url": "https://example.com/a.png"},
                 {"type": "image_url", "image_url": {"url": "x", "size": 3}},
-                {"type": "input_audio", "input_audio": {"data": "AA=="}},
-                {"type": "file", "file": {}},
+                {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav", "id": None}},
+                {"type": "file", "file": {"file_id": "f1", "filename": None}},
                 {"type": "refusal", "refusal": "no"},
                 {"type": "type"},
             ],
@@ -92,6 +91,15 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
     "no parts": [{"role": "user", "content": []}],
     "odd text": [{"role": "user", "content": "a\x00b \ud800 \u2028 ☂"}],
 }
+
+
+BROKEN: tuple[dict[str, Any], ...] = (
+    *({"type": "image_url", "image_url": held} for held in ("http://x/a.png", {}, {"url": 3}, {"url": ""})),
+    {"type": "image_url"},
+    *({"type": "file", "file": held} for held in ({}, "x", {"file_id": None, "filename": "x"})),
+    *({"type": "input_audio", "input_audio": held} for held in ({"data": "AA=="}, {"format": "wav"}, None)),
+)
+"""Parts of known kinds without what they need."""
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
@@ -105,6 +113,13 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "content is a number": ([{"role": "user", "content": 5}], "messages[0].content"),
     "a part that is text": ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]"),
     "a part without type": ([{"role": "user", "content": [{"text": "hi"}]}], "messages[0].content[0]"),
+    **{
+        f"a part of a known kind: {part}": (
+            [{"role": "user", "content": [{"type": "text", "text": "look"}, part]}],
+            f"messages[0].content[1].{part['type']}",
+        )
+        for part in BROKEN
+    },
     "a name that is a number": ([{"role": "user", "content": "a", "name": 5}], "messages[0].name"),
     "calls of a user": ([{"role": "user", "content": "a", "tool_calls": [CALL]}], "messages[0].tool_calls"),
     "a call that is text": ([{"role": "assistant", "tool_calls": ["f"]}], "messages[0].tool_calls[0]"),

@@ -95,10 +95,8 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
                 {"type": "input_text", "text": 5},
                 {"type": "output_text", "text": "x"},
                 {"type": "refusal", "refusal": "x", "text": "y"},
-                {"type": "input_image"},
                 {"type": "input_image", "file_id": "f", "filename": "x"},
-                {"type": "input_file"},
-                {"type": "input_audio", "input_audio": {"data": "AA=="}},
+                {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav", "id": None}},
                 {"type": "type"},
             ],
         }
@@ -232,6 +230,22 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "text": ("hello", "messages"),
     "a mapping": ({"role": "user"}, "messages"),
     "no mapping inside": (["hello"], "messages[0]"),
+    **{
+        f"a part of a known kind: {part}": (
+            [{"role": "user", "content": [{"type": "input_text", "text": "look"}, part]}],
+            f"messages[0].content[1].{where}",
+        )
+        for part, where in (
+            ({"type": "input_image"}, "image_url"),
+            ({"type": "input_image", "file_id": None, "image_url": None}, "image_url"),
+            ({"type": "input_image", "image_url": {"url": "http://x/a.png"}}, "image_url"),
+            ({"type": "input_image", "image_url": ""}, "image_url"),
+            ({"type": "input_file"}, "file_id"),
+            ({"type": "input_file", "file_id": 3}, "file_id"),
+            ({"type": "input_audio"}, "input_audio"),
+            ({"type": "input_audio", "input_audio": {"data": "AA=="}}, "input_audio"),
+        )
+    },
     "nothing to go by": ([{"content": "hi"}], "messages[0].role"),
     "a type that is a list": ([{"type": []}], "messages[0].type"),
     "unknown role": ([USER, {"role": "tool", "content": "b"}], "messages[1].role"),

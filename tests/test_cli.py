@@ -424,6 +424,41 @@ def test_every_text_can_be_printed_in_every_encoding(chat: str, here: Path) -> N
     assert said["content"] in page.stdout.decode()
 
 
+def test_an_output_of_ascii_gets_escapes_and_no_other_encoding(chat: str, here: Path) -> None:
+    """click would write UTF-8 to a stream that is called ASCII: what ASCII does not have is escaped there, too."""
+    said = {"role": "user", "content": "na\u00efve \U0001f9e0"}
+    write_lines(here / "odd.jsonl", [said])
+    run("import", "odd.jsonl", "--session", "odd")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    shown, told, missed = (
+        subprocess.run([*START, *arguments], capture_output=True, check=False, env=env)
+        for arguments in (("show", "odd"), ("context", "--messages", "odd"), ("show", "na\u00efve"))
+    )
+
+    assert "na\\u00efve \\ud83e\\udde0" in shown.stdout.decode("ascii")
+    assert json.loads(told.stdout.decode("ascii")) == [said]
+    assert "na\\u00efve" in missed.stderr.decode("ascii")
+
+
+def test_what_only_reads_works_where_nothing_may_be_written(chat: str, here: Path) -> None:
+    """A store that belongs to somebody else is shown, searched, and told in numbers."""
+    place = here / "theirs"
+    place.mkdir()
+    with Memory.open(place / "agent.db") as memory:
+        memory.session("s").add_user_message("Where is order 7?")
+    for path in (*place.iterdir(), place):
+        path.chmod(0o500)
+    try:
+        if os.access(place / "agent.db", os.W_OK):
+            pytest.skip("whoever runs this may write to every file")
+        for command in ("show", "search", "stats", "verify"):
+            arguments = ("order", "--session", "s") if command == "search" else ("s",)
+            done = run(command, *arguments, "--store", str(place / "agent.db"))
+            assert done.exit_code == 0, done.output
+    finally:
+        place.chmod(0o700)
+
+
 def test_input_that_is_no_text_is_refused_where_it_is_looked_for(chat: str) -> None:
     """A text to be forgotten that is read wrongly would be found nowhere, and pass for one that is not there."""
     env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}

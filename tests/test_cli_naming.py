@@ -320,3 +320,25 @@ def test_an_empty_store_or_tenant_is_not_the_default_one(
     told = failed(*whole, status=2)
     assert (told["error"], told["message"].partition(":")[0]) == ("ConfigError", option.removeprefix("--"))
     assert names() == there
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("worker", "none.db", "--once"), "URL names another"),
+        (("copy", "none.db", "other.db"), "SOURCE names the store"),
+        (("show", "s", "--store", "none.db"), "--store names another"),
+        (("sweep", "--untouched-for", "90"), "did you mean '90s'?"),
+        (("import", "chats.db"), "`palimpsest copy`"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_the_command_has(here: Path, command: tuple[str, ...], told: str) -> None:
+    """A store that is not there, a length of time without its unit, a store of ours as a file to import."""
+    with Memory.open("chats.db") as memory:
+        memory.session("s").add_user_message("hello")
+
+    done = run(*command)
+
+    assert done.exit_code != 0
+    assert told in done.output
+    assert ("--store" in done.output) == ("--store" in command)

@@ -429,6 +429,25 @@ def test_results_of_other_shapes_find_their_calls() -> None:
         assert conversations.get_message_history("c") == raw[:2]
 
 
+def test_raw_calls_that_share_an_id_keep_their_results() -> None:
+    """Parallel calls of one id are answered in their order; one that a later call of its id overtakes has no result."""
+    call = {"id": "x", "function": {"name": "f", "arguments": "{}"}}
+    both = {"role": "assistant", "content": None, "tool_calls": [call, call]}
+    results = [{"role": "tool", "tool_call_id": "x", "content": found} for found in ("1", "2")]
+    item = {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"}
+    outputs = [{"type": "function_call_output", "call_id": "x", "output": found} for found in ("1", "2")]
+    for raw in ([both, *results], [item, item, *outputs]):
+        conversations = memory()
+        conversations.add_turn("c", "a", "b", raw)
+        conversations.add_turn("c", "c", "d", [])
+        assert conversations.get_message_history("c")[: len(raw)] == raw
+
+    conversations = memory()
+    said = {"role": "assistant", "content": "once more"}
+    conversations.add_turn("c", "a", "b", [item, said, item, outputs[0]])
+    assert conversations.get_message_history("c") == [said, item, outputs[0]]
+
+
 # --- summaries
 
 
@@ -863,6 +882,12 @@ def test_an_import_is_checked() -> None:
     for data, where in (
         ([], "data"),
         ({"turns": 3}, "turns"),
+        ({"turns": None}, "data.turns"),
+        ({"turn": []}, "data.turns: is not there"),
+        ({"conversation": conversations.export_conversation("c")}, "data.turns"),
+        ({"turns": [{}]}, r"turns\[0\].user_prompt"),
+        ({"turns": [{"user_prompt": "a"}]}, r"turns\[0\].assistant_response"),
+        ({"turns": [{**turn, "assistant_response": None}]}, r"turns\[0\].assistant_response"),
         ({"turns": [3]}, r"turns\[0\]"),
         ({"turns": [{"user_prompt": 3}]}, r"turns\[0\].user_prompt"),
         ({"turns": [{**turn, "timestamp": "soon"}]}, "timestamp"),

@@ -98,10 +98,17 @@ def test_background_that_overtakes_closes_the_group_too() -> None:
     assert answers(asked("a"), background(), answered("a")) == [(1, True)]
 
 
-def test_a_result_answers_the_nearest_earlier_unanswered_call_of_its_id() -> None:
-    """Call ids repeat: of two open calls of one id the newer is answered first."""
-    assert answers(asked("a"), asked("a"), answered("a"), answered("a")) == [(2, False), (1, False)]
+def test_results_of_calls_that_share_an_id_come_in_the_order_of_the_calls() -> None:
+    """Call ids repeat: of two open calls of one id in one group the older is answered first."""
+    assert answers(asked("a"), asked("a"), answered("a"), answered("a")) == [(1, False), (2, False)]
     assert answers(asked("a"), answered("a"), asked("a"), answered("a")) == [(1, False), (3, False)]
+
+
+def test_a_late_result_answers_the_nearest_group_that_waits_for_its_id() -> None:
+    """Of groups that were closed the newest is answered first, and in it the oldest call."""
+    batch = (asked("a"), said(), asked("a"), asked("a"), said(), answered("a"), answered("a"), answered("a"))
+
+    assert answers(*batch) == [(3, True), (4, True), (1, True)]
 
 
 def test_a_result_looks_in_the_open_group_first() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import strategies
-from palimpsest import Image, Memory, Reasoning, Text
+from palimpsest import Entry, Image, Memory, Opaque, Reasoning, Text
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Part
 from samples_openai_chat import CALL, EQUAL
@@ -25,6 +25,19 @@ def test_a_text_part_without_text_is_kept_and_not_sent(part: dict[str, Any]) -> 
 
         assert session.context(format="openai").messages == [{"role": "user", "content": said}]
         assert FORMAT.encode(session.entries()) == [{"role": "user", "content": [part, *said]}]
+
+
+def test_an_image_without_address_that_a_log_has_is_not_sent() -> None:
+    """What `add` refuses may be there from before, or by an import; a context leaves it out, and says so."""
+    picture = Opaque(item={"type": "image_url", "image_url": "https://example.com/a.png"})
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="openai")
+        session.add_entries([Entry(role="user", content=(Text(text="look"), picture))])
+
+        context = session.context()
+
+        assert context.messages == [{"role": "user", "content": [{"type": "text", "text": "look"}]}]
+        assert [one.what for one in context.report.adapted] == ["image_url left out"]
 
 
 def test_a_message_of_no_parts_is_left_out_of_a_context() -> None:
@@ -65,7 +78,7 @@ def test_calls_that_share_an_id_are_renamed_in_a_context() -> None:
 
         ids = [call["id"] for call in asked["tool_calls"]]
         assert len(set(ids)) == 2
-        assert {message["tool_call_id"]: message["content"] for message in results} == {ids[1]: "1", ids[0]: "2"}
+        assert {message["tool_call_id"]: message["content"] for message in results} == {ids[0]: "1", ids[1]: "2"}
 
 
 @pytest.mark.parametrize("beside", [Text(text="a"), Image(source="data:image/png;base64,aGk=")], ids=["text", "image"])

@@ -302,7 +302,7 @@ def test_calls_are_told_apart_however_their_ids_repeat() -> None:
     calls = [item["call_id"] for item in said if item.get("type") == "function_call"]
     results = {item["call_id"]: item["output"] for item in said if item.get("type") == "function_call_output"}
     assert len(set(calls)) == 5
-    assert [results[call_id] for call_id in calls] == ["second", "found", "second", "found", "found"]
+    assert [results[call_id] for call_id in calls] == ["found", "second", "found", "second", "found"]
 
 
 def test_names_ids_and_arguments_are_made_what_the_api_takes() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, AsyncSession, ConfigError, StoreUnavailable, WrongKey
+from palimpsest import AsyncMemory, AsyncSession, ConfigError, Memory, StoreUnavailable, WrongKey
+from palimpsest.sessions.opening import OPENING
 from sealed import FIRST, NEW, address
 
 
@@ -128,3 +130,24 @@ def test_a_memory_that_was_closed_is_not_opened_again() -> None:
             await memory.session("one").entries()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("opened", [Memory.open, AsyncMemory.open], ids=["Memory", "AsyncMemory"])
+@pytest.mark.parametrize("where", ["memory://", "agent.db", "postgresql://db.internal/agents"])
+def test_an_option_that_is_none_is_told_with_what_is_meant(opened: Any, where: str) -> None:
+    """At once, before a store is looked at: with the nearest name of all, or with the verb that takes it."""
+    for wrong, meant in {"privcay": "privacy", "sweep_evry": "sweep_every", "readonyl": "readonly"}.items():
+        with pytest.raises(ConfigError) as caught:
+            opened(where, **{wrong: "x"})
+        assert (caught.value.found, caught.value.nearest) == (wrong, meant)
+    for name in ("model", "max_tokens", "format"):
+        with pytest.raises(ConfigError, match=rf"give this one to session\(\), as in memory.session\(.*{name}="):
+            opened(where, **{name: "x"})
+    with pytest.raises(ConfigError, match=r"^store: None is not accepted; allowed: an address or a path"):
+        opened(None)
+
+
+def test_the_options_of_a_memory_that_are_known_are_all() -> None:
+    """Those that its signature has, but for the address, and for those of stores."""
+    taken = inspect.signature(AsyncMemory.open).parameters
+    assert set(OPENING) == taken.keys() - {"where", "options"}

@@ -484,6 +484,38 @@ def test_our_own_keys_stand_beside_the_documented_ones(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("opnai:gpt-4o", "openai:gpt-4o"),
+        ("gpt-4o", "openai:gpt-4o"),
+        ({"model": "gpt-4o"}, "openai:gpt-4o"),
+        ("openai", None),
+        ("openai:", None),
+        (":gpt-4o", None),
+        ("3", None),
+    ],
+)
+def test_a_summarizer_that_cannot_be_is_a_mistake_of_its_file(tmp_path: Path, given: Any, meant: str | None) -> None:
+    """It is told with its line and with the model that is meant, before a session asks it."""
+    path = written(tmp_path, MINIMAL.rstrip() + f"\nsummarizer: {json.dumps(given)}\n")
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(path)
+
+    (mistake,) = caught.value.mistakes
+    assert mistake.key == ("summarizer" if isinstance(given, str) else "summarizer.model")
+    assert (mistake.line, mistake.nearest) == (len(path.read_text("utf-8").splitlines()), meant)
+
+
+@pytest.mark.parametrize("given", ["mine", "newer:model", "openai-chatgpt:model", {"model": "newer:model"}])
+def test_a_summarizer_that_only_a_program_or_its_library_may_know_is_warned_of(given: Any) -> None:
+    """A program may register a name, and Pydantic AI may have the provider: no file can tell. Nothing is imported."""
+    source = {**loaded(MINIMAL), "summarizer": given}
+    assert [warning for warning in Resources.load(source).warnings if "summarizer:" in warning]
+    for known in ("openai:gpt-4o-mini", {"model": "gpt-oss", "base_url": "http://127.0.0.1:8000/v1"}):
+        assert not [one for one in Resources.load({**source, "summarizer": known}).warnings if "summarizer" in one]
+
+
 def test_what_is_resolved_shows_no_password_and_names_its_keys() -> None:
     """An address is shown without its secrets; each value that was given says by which key."""
     url = "postgresql://ann:verysecret@db.example/agents"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from palimpsest import ConfigError, Memory
 from palimpsest.errors import InvalidResource
-from palimpsest.resources import Resources
+from palimpsest.resources import AsyncResources, Resources
 from palimpsest.resources.keys import Template
 from test_resources import MINIMAL, PROFILE, loaded, written
 
@@ -287,6 +287,15 @@ def test_a_mistake_in_what_stands_alone_has_its_line(tmp_path: Path, text: str, 
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == places
+
+
+@pytest.mark.parametrize("path", ["", "  "])
+def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """A shell gives it for a variable that is not set: what is declared there is not meant."""
+    monkeypatch.chdir(tmp_path)
+    for opened in (Resources.load, AsyncResources.load, Memory.from_resource):
+        with pytest.raises(ConfigError, match="a file or a folder that is named"):
+            opened(path)
 
 
 @pytest.mark.parametrize("wrong", [7, "x", [("a", "b")], {"a": 1}, {1: "a"}])

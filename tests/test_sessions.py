@@ -188,6 +188,18 @@ def test_an_open_call_can_be_resolved(session: Session, given: str) -> None:
         session.resolve(call if given == "entry" else "lost")
 
 
+def test_of_calls_that_share_an_id_the_one_that_is_given_is_resolved(session: Session) -> None:
+    """An entry names its own call, also where an older one of its id waits, and where the provider gave no id."""
+    session.add({"role": "model", "parts": [{"function_call": {"name": "look", "args": {}}}]})
+    _, newer = (session.add_tool_call("look", {}, call_id="same") for _ in range(2))
+
+    assert session.resolve(newer).answers == newer.seq
+    with pytest.raises(EntryNotFound, match="open call 'same'"):
+        session.resolve(newer)
+    assert session.resolve(session.entries()[0]).answers == 1
+    assert session.resolve("same").answers == 2
+
+
 # --- reading
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from laws import examples
 from palimpsest import Answer, AsyncMemory, ConfigError, InvalidEntry, Memory
+from palimpsest.errors import Closed
 from palimpsest.formats import find_format
 from palimpsest.sessions.sync import Session
 from sdks import load
@@ -204,6 +205,35 @@ def test_what_is_no_event_is_refused() -> None:
             session.stream(cut_off="mark")  # type: ignore[arg-type]
 
     assert answer.text == "I"
+
+
+def test_a_whole_response_is_stored_or_refused(streamed: Streamed) -> None:
+    """A server may send all of a chat completion or of a content as its one chunk; of the others `add` is named."""
+    with Memory.open("memory://") as memory:
+        session = begun(memory, streamed, "s")
+        with session.stream() as answer:
+            if streamed.format in ("openai-responses", "anthropic"):
+                with pytest.raises(InvalidEntry, match=r"is a whole response; add\(\) it"):
+                    answer.feed(streamed.whole)
+                return
+            said = answer.feed(streamed.whole)
+        kept = sent_next(session)
+
+    assert said == answer.text != ""
+    assert kept == sent_after(streamed)
+
+
+def test_an_answer_takes_nothing_after_its_block(streamed: Streamed) -> None:
+    """What is fed too late would be stored nowhere, so it raises: Closed, whether the answer was whole or cut off."""
+    with Memory.open("memory://") as memory:
+        session = begun(memory, streamed, "s")
+        for events in (streamed.events, streamed.events[:1]):
+            with session.stream() as answer:
+                for event in events:
+                    answer.feed(event)
+
+            with pytest.raises(Closed, match="feed it inside the block"):
+                answer.feed(streamed.events[-1])
 
 
 # --- with the clients

@@ -116,6 +116,25 @@ def test_parts_are_whose_the_others_beside_them_are() -> None:
     assert found == [("user", [["text"]]), ("model", [["text"], said]), ("user", [["function_response"], ["text"]])]
 
 
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
+def test_a_message_of_chat_completions_is_read_in_any_session(format: str) -> None:
+    """A content that is text, or a list with a part of type `text`, says the same in every format's session."""
+    text = {"type": "text", "text": "I fly to Oslo."}
+    own = {"type": "input_image", "image_url": "https://example.com/a.png"}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        for content in ("I fly to Oslo.", [text], [text, own] if format == "openai-responses" else [text]):
+            session.add({"role": "user", "content": content})
+
+        context = session.context()
+        problems = find_format(format).validate(context.messages)
+
+    assert [entry.text for entry in context.entries] == ["I fly to Oslo."] * 3
+    assert str(context.messages).count("I fly to Oslo.") == 3
+    assert "'type': 'text'" not in str(context.messages) or format in ("openai", "anthropic")
+    assert problems == []
+
+
 def test_what_a_client_has_read_an_answer_as_is_kept_beside_it() -> None:
     """An answer that was parsed into an object of the program goes in; its text is sent back, the object is not."""
     chat = load("openai.types.chat")

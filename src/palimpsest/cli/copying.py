@@ -39,7 +39,7 @@ def copy_command(
     is not changed.
     """
     (one, _), (other, _) = resolve(source, None), resolve(target, None)
-    expect_store(one)
+    expect_store(one, "SOURCE names the store to copy")
     alone = (click.get_current_context().find_root().obj or (None, None))[1]
     tenants = tenants or ((alone,) if alone is not None else ())
     if os.environ.get(ENVIRONMENT):

@@ -16,7 +16,7 @@ from palimpsest import ConfigError, Entry, EntryNotFound, Keys, Memory, Palimpse
 from palimpsest.cli.app import DEFAULT_STORE
 from palimpsest.cli.failing import InputRefused, Missing, OperationFailed, Unavailable
 from palimpsest.cli.privacy import redactor
-from palimpsest.errors import StoreCorrupt
+from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.stores import file, sqlite
 from palimpsest.stores.encrypted.keys import ENVIRONMENT as KEYS
 from palimpsest.stores.opening import read_address, refuse_mistyped
@@ -67,15 +67,24 @@ def open_memory(
     return Memory.open(where, tenant=owner, **options)
 
 
+def open_to_note(store: str | None, tenant: str | None, **options: Any) -> Memory:
+    """Open the memory for what only reads, to write where that may be: so what it makes on its way, such as an index
+    or counts, is kept."""
+    try:
+        return open_memory(store, tenant, write=True, **options)
+    except StoreUnavailable:  # such as a file that others may write
+        return open_memory(store, tenant, **options)
+
+
 def is_on_disk(where: str | Path) -> bool:
     """Whether a store is a file or a folder."""
     return isinstance(where, Path) or read_address(where)[1].startswith(("sqlite:", "file:"))
 
 
-def expect_store(where: str | Path) -> None:
-    """Raise Unavailable where a store is a file or a folder that is not there."""
+def expect_store(where: str | Path, advice: str = "--store names another") -> None:
+    """Raise Unavailable, with advice, where a store is a file or a folder that is not there."""
     if is_on_disk(where):
-        _expect_file(where)
+        _expect_file(where, advice)
 
 
 def shown(where: str | Path) -> str:
@@ -83,13 +92,11 @@ def shown(where: str | Path) -> str:
     return discreet_address(where) if isinstance(where, str) else str(where)
 
 
-def _expect_file(where: str | Path) -> None:
+def _expect_file(where: str | Path, advice: str = "--store names another") -> None:
     """Raise Unavailable where there is no such file or folder, ConfigError for an address that could name none."""
     path = where if isinstance(where, Path) else _path_of(where)
     if not os.path.exists(path):  # which is False, too, for what no file can be called
-        raise Unavailable(
-            f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; --store names another"
-        )
+        raise Unavailable(f"there is no store {shown(where)!r} yet: `palimpsest import` makes it; {advice}")
 
 
 def _path_of(address: str) -> str:

@@ -66,13 +66,34 @@ def take_any_text() -> None:
     that are no text come as lone surrogates.
     """
     codecs.register_error("palimpsest.escapes", _as_escapes)
+    codecs.register(_ascii)
     for stream, errors in (
         (sys.stdin, "surrogateescape"),
         (sys.stdout, "palimpsest.escapes"),
         (sys.stderr, "palimpsest.escapes"),
     ):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
+            is_ascii = stream is not sys.stdin and codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding=_ASCII if is_ascii else None, errors=errors)
+
+
+_ASCII = "palimpsest_ascii"
+
+
+def _ascii(name: str) -> codecs.CodecInfo | None:
+    """ASCII by another name: click takes a stream for misconfigured that is called so, and writes UTF-8 past it."""
+    if name != _ASCII:
+        return None
+    plain = codecs.lookup("ascii")
+    return codecs.CodecInfo(
+        plain.encode,
+        plain.decode,
+        plain.streamreader,
+        plain.streamwriter,
+        plain.incrementalencoder,
+        plain.incrementaldecoder,
+        name=_ASCII,
+    )
 
 
 def _as_escapes(fault: UnicodeError) -> tuple[str, int]:

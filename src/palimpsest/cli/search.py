@@ -11,9 +11,8 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from palimpsest import Memory, StoreUnavailable
 from palimpsest.cli.app import Whole, examples, json_option, store_options
-from palimpsest.cli.opening import open_memory, require, session_ids
+from palimpsest.cli.opening import open_to_note, require, session_ids
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json
 from palimpsest.cli.sessions import TIME
 from palimpsest.types import Kind, Passage, Recalled, Role
@@ -81,7 +80,7 @@ def search_command(
     Words count by their stems; words in double quotes are a phrase. What is new since the last search is indexed first.
     """
     first, last = (when and when.replace(tzinfo=UTC) for when in (since, until))
-    with _opened(store, tenant, embedder) as memory:
+    with open_to_note(store, tenant, embedder=embedder) as memory:
         found = memory.recall(
             query,
             sessions=[require(memory, one).session for one in sessions] or None,
@@ -105,14 +104,6 @@ def search_command(
         note("Nothing was found.")
     elif found.left_out:
         note(f"{counted(found.left_out, 'more passage')} had no room in {tokens:,} tokens.")
-
-
-def _opened(store: str | None, tenant: str | None, embedder: str | None) -> Memory:
-    """The memory, to write where that may be: so the index that is made is kept."""
-    try:
-        return open_memory(store, tenant, write=True, embedder=embedder)
-    except StoreUnavailable:  # such as a file that others may write
-        return open_memory(store, tenant, embedder=embedder)
 
 
 def _print(screen: Any, passage: Passage, *, full: bool) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from palimpsest import Entry, Session
 from palimpsest.cli.app import Whole, examples, json_option, store_options
-from palimpsest.cli.opening import all_entries, named_entry, open_memory, require, session_argument
+from palimpsest.cli.opening import all_entries, named_entry, open_memory, open_to_note, require, session_argument
 from palimpsest.cli.output import clean, console, counted, line, moment, note, on_terminal, print_json, table
 from palimpsest.types import SessionInfo
 
@@ -283,7 +283,7 @@ def _shortened(text: str) -> tuple[str, int]:
 @store_options
 def stats_command(store: str | None, tenant: str | None, as_json: bool, session: str, model: str | None) -> None:
     """Print a session in numbers. Texts that were never counted are counted now, once."""
-    with open_memory(store, tenant, write=True) as memory:
+    with open_to_note(store, tenant) as memory:
         figures = figures_of(memory.session(require(memory, session).session, model=model))
     if as_json:
         print_json(figures)

@@ -79,7 +79,8 @@ def worker_command(
 ) -> None:
     """Compact sessions of declared memories when that is due, and destroy what has expired, until it is stopped.
 
-    Works in the stores that --config names, or in that at URL in their place. Without --config it only sweeps.
+    Works in the stores that --config names, or in that at URL in their place.
+    Without --config it sweeps and indexes, and compacts nothing.
     Any number of workers may run at once. SIGTERM and Ctrl-C end it when the session that is under way is done.
     A line tells of each session that it worked on.
     """
@@ -101,11 +102,11 @@ async def _worked(
     url: str | None, config: str | None, options: dict[str, Any], lengths: dict[str, str], *, once: bool, as_json: bool
 ) -> WorkReport:
     async with _opened(url, config, options) as (worker, where):
-        if once:
-            return await worker.once()
-        if not as_json:
-            note(f"Working in {where}. SIGTERM or Ctrl-C ends it.")
         with _stopped_by_signals(worker.stop):
+            if once:
+                return await worker.once(grace=lengths["grace"])
+            if not as_json:
+                note(f"Working in {where}. SIGTERM or Ctrl-C ends it.")
             return await worker.run(**lengths)
 
 
@@ -115,7 +116,7 @@ async def _opened(url: str | None, config: str | None, options: dict[str, Any]) 
     url = url or (click.get_current_context().find_root().obj or (None,))[0]
     where, _ = resolve(url, None)
     if url is not None or config is None:
-        expect_store(where)
+        expect_store(where, "URL names another, or PALIMPSEST_STORE")
     if config is None:
         note("Nothing is compacted: without --config nothing says when that is due.")
         keys = Keys.from_env() if KEYS in os.environ else None

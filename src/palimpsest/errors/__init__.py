@@ -211,7 +211,8 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
 
 class Closed(PalimpsestError):
-    """The memory or store was used after `close`. `what` names it, `then` says what to do."""
+    """A memory or store was used after `close`, or a streamed answer after its block. `what` names it, `then` says
+    what to do."""
 
     def __init__(self, what: str, then: str = "open it again with Memory.open(...)") -> None:
         self.what, self.then = what, then

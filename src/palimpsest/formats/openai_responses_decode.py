@@ -228,7 +228,7 @@ def _decode_part(part: Any, where: str, default: str) -> Part:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         raise InvalidEntry(where, f"{shorten(part)} is no content part: a mapping with a type is needed")
     kind = part["type"]
-    if kind in ("input_text", "output_text", "refusal"):
+    if kind in ("input_text", "output_text", "refusal", "text"):  # the last is of chat completions, given by mistake
         key = "refusal" if kind == "refusal" else "text"
         if not isinstance(part.get(key), str) or (key == "refusal" and "text" in part):
             return Opaque(item=part)

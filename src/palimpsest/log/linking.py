@@ -3,10 +3,11 @@
 By what the head says is open:
 
     tool_call    joins the open group, or the provider message it continues; else it opens a group
-    tool_result  answers the nearest earlier unanswered call of its id, in the open group first; without an
-                 id the oldest open call of its tool's name; that whose place it names, where it names one.
-                 In the open group it joins it; a result of a call whose group is closed is `late`, one
-                 without a call is an orphan (`answers` 0)
+    tool_result  answers the unanswered call of its id in the open group, else in the nearest group that has one:
+                 where several of one group share the id, the oldest, as results come in the order of their
+                 calls; without an id the oldest open call of its tool's name; that whose place it names, where
+                 it names one. In the open group it joins it; a result of a call whose group is closed is
+                 `late`, one without a call is an orphan (`answers` 0)
     reasoning    opens a group that the next assistant entry joins
     a pause      the message that `pauses` is joined by the model's next one, which goes on with it
     anything else closes the open group and is its own group; a human message starts an interaction
@@ -155,8 +156,8 @@ class _Linker:
             named = (call for call in self.calls if call.name == result.name and result.name is not None)
             return next(named, None)
         same = [call for call in self.calls if call.call_id == result.call_id]
-        inside = [call for call in same if call.group == self.group] if self.group else ()
-        return (inside or same)[-1] if same else None
+        # Calls of the open group stand last, so the last of these is of it where any is.
+        return next((call for call in same if call.group == same[-1].group), None)
 
     def close(self, seq: int) -> None:
         """Take the call at `seq` as answered; the open group closes with its last one."""

@@ -149,7 +149,8 @@ def microseconds(name: str, length: object, *, zero: bool = False) -> int:
     elif is_number(length) and length < LONGEST:
         found = length * 1_000_000
     if not (0 <= found < LONGEST) or (int(found) == 0 and not zero):
-        raise ConfigError(name, length, f"{_ALLOWED}{'' if zero else ', over 0'}, at most 3,000 years")
+        meant = f"{length.strip()}s" if isinstance(length, str) and length.strip().isdecimal() else None
+        raise ConfigError(name, length, f"{_ALLOWED}{'' if zero else ', over 0'}, at most 3,000 years", nearest=meant)
     return int(found)
 
 

@@ -25,6 +25,7 @@ from palimpsest.resources.strategies import (
     check_embedders,
     check_summarizer,
     check_unwritten,
+    doubt_of_summarizer,
     long_term_of,
     persistence_of,
     short_term_of,
@@ -194,6 +195,8 @@ class _Reader:
         summarizer = self._root.get("summarizer")
         if summarizer is not None and each_fault(self._problems, ("summarizer",), summarizer, check_summarizer):
             self._options["summarizer"] = sealed(summarizer)
+            if (doubt := doubt_of_summarizer(summarizer)) is not None:
+                self._warnings.append(f"summarizer: {doubt}")
 
     def _check_said_once(self, name: str) -> None:
         """Note an option that a documented key says otherwise."""

@@ -34,6 +34,8 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
         return _all([(None, source)], project)
     if not isinstance(source, str | os.PathLike):
         raise ConfigError("source", type(source).__name__, "a file, a folder, or a mapping")
+    if isinstance(source, str) and not source.strip():  # as a shell gives for a variable that is not set
+        raise ConfigError("source", source, "a file or a folder that is named ('.' for the current one), or a mapping")
     path = Path(source)
     if path.is_dir():
         return _all(list(_declaring(path)), project, in_folder=True)

@@ -11,6 +11,7 @@ from palimpsest.errors.secret import unsealed
 from palimpsest.log.head import Definition
 from palimpsest.resources.allocation import RECALLS, shared_out
 from palimpsest.resources.definition import Resource, plain
+from palimpsest.resources.strategies import model_summarizer
 from palimpsest.sessions.counting import DEFAULT_ENCODING
 from palimpsest.sessions.declared import Declared, Kept
 from palimpsest.stores.encrypted.keys import Keys
@@ -44,13 +45,11 @@ def session_options(resource: Resource, given: Mapping[str, Any] | None = None) 
         options |= shared_out(resource.long_term_share, {**options, **given})
     summarizer = options.get("summarizer")
     if isinstance(summarizer, Mapping):
-        from palimpsest.summaries.models.model_summarizer import ModelSummarizer  # an extra, for who has one
-
         said = unsealed(summarizer)
         name = said.pop("api_key_env", None)
         if name is not None:
             said["api_key"] = _variable(name, f"memory {resource.id!r}: summarizer.api_key_env")
-        options["summarizer"] = ModelSummarizer(said.pop("model"), **said)
+        options["summarizer"] = model_summarizer(said.pop("model"), **said)
     if isinstance(asked := options.get("counter"), Mapping):
         options["counter"] = _counting(resource, asked)
     return {**options, "definition": declared(resource, given), **given}

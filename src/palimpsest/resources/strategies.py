@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from palimpsest.compaction.loading import load as load_long_term
@@ -150,6 +151,7 @@ def check_summarizer(given: object) -> None:
     """Check a summarizer: a model string, or a mapping of options of a ModelSummarizer. Raises ConfigError."""
     if isinstance(given, str):
         values.text("summarizer", given, none=False)
+        doubt_of_summarizer(given)
         return
     block = _known(given, "summarizer", SUMMARIZER)
     for name in ("model", "base_url", "api_key_env"):
@@ -164,6 +166,31 @@ def check_summarizer(given: object) -> None:
         raise ConfigError("summarizer.settings", block["settings"], "a mapping")
     if block.get("model") is None:
         raise ConfigError("summarizer.model", None, "the name of a model, such as openai:gpt-4o-mini")
+    doubt_of_summarizer(block)
+
+
+def doubt_of_summarizer(given: str | Mapping[str, Any]) -> str | None:
+    """Return what is to be warned of: a name that a program may register, or that only Pydantic AI may know.
+
+    Raises ConfigError for a text that can be no summarizer. The extra `llm` need not be there.
+    """
+    doubt: str | None
+    if isinstance(given, str):
+        doubt = _models().doubt_of(given)
+    else:
+        doubt = _models().doubt_of_model(given["model"], given.get("base_url"), "summarizer.model")
+    return doubt
+
+
+def model_summarizer(model: str, **options: Any) -> Any:
+    """Return the ModelSummarizer that a mapping says. Raises MissingExtra, and ConfigError."""
+    return _models().ModelSummarizer(model, **options)
+
+
+def _models() -> ModuleType:
+    from palimpsest.summaries import models  # four milliseconds, only for who names a summarizer
+
+    return models
 
 
 def _known(given: object, where: str, known: Sequence[str]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ import msgspec
 from palimpsest.errors import PalimpsestError
 from palimpsest.log import values
 from palimpsest.log.entry import now_us
+from palimpsest.log.ids import is_id
 from palimpsest.resources.definition import Resource
 from palimpsest.resources.duties import DUTIES
 from palimpsest.resources.worked import Told, Worked, WorkReport
@@ -82,14 +83,18 @@ class Worker:
         for place in self._places.values():
             place.stopping = True
 
-    async def once(self) -> WorkReport:
-        """Do all that is due now, and return the figures of it.
+    async def once(self, *, grace: timedelta | float | str = GRACE) -> WorkReport:
+        """Do all that is due now, and return the figures of it. A stop ends it as it ends `run`.
 
         Raises StoreUnavailable where a store cannot be reached, when all else is done. What fails with one session is
         told, counted, and tried again later.
+
+        Args:
+            grace: how long the session that is under way may take after a stop; "8s" by default.
         """
+        patience = values.microseconds("grace", grace, zero=True) / 1_000_000
         before = msgspec.structs.replace(self.report)
-        fault = await self._round(once=True)
+        fault = await self._until_stopped(patience, once=True)
         if fault is not None:
             raise fault
         done = msgspec.structs.asdict(self.report)
@@ -122,9 +127,9 @@ class Worker:
             wait = pause if fault is None else min(2 * wait, max(pause, LONGEST_WAIT))
         return self.report
 
-    async def _until_stopped(self, patience: float) -> PalimpsestError | None:
+    async def _until_stopped(self, patience: float, *, once: bool = False) -> PalimpsestError | None:
         """A round; where a stop comes meanwhile it is given a while, and cancelled then."""
-        working, stopped = asyncio.create_task(self._round()), asyncio.create_task(self._stop.wait())
+        working, stopped = asyncio.create_task(self._round(once=once)), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
@@ -136,7 +141,7 @@ class Worker:
                 await surely(partial(asyncio.wait, {working}))
         return None if working.cancelled() else working.result()
 
-    async def _round(self, *, once: bool = False) -> PalimpsestError | None:
+    async def _round(self, *, once: bool) -> PalimpsestError | None:
         """Go through all duties in all places; return what went wrong with a store, when all else is done."""
         self.report.rounds += 1
         found = None
@@ -163,7 +168,7 @@ class Worker:
             return self._tenants
         found, last = list[str](), None
         while page := await memory.store.tenants(after=last):
-            found += [name for name in page if name.isprintable()]  # others are our own
+            found += [name for name in page if is_id(name)]  # others are our own
             last = page[-1]
         return found
 

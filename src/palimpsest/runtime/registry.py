@@ -28,6 +28,10 @@ class Registry:
         """The names of what comes with Palimpsest."""
         return tuple(self._built_in)
 
+    def is_built_in(self, name: str) -> bool:
+        """Whether `name` stands for what comes with Palimpsest, and the program has put nothing in its place."""
+        return name in self._built_in and name not in self._registered
+
     def register(self, name: str, target: Any) -> None:
         """Let `name` stand for `target` in this process, before anything built in."""
         self._registered[name] = target

@@ -25,6 +25,7 @@ from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
+from palimpsest.sessions.opening import check_opening
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
@@ -122,7 +123,10 @@ class AsyncMemory:
         recall_index: str | Path | None = None,
     ) -> None:
         if where is None or runner is None or privacy is None or options is None:  # somebody else than `open`
+            if privacy is not None:  # `open`, without an address
+                raise ConfigError("store", where, "an address or a path, such as 'agent.db'")
             raise ConfigError("AsyncMemory", where, "what AsyncMemory.open(address) gives, such as for 'agent.db'")
+        check_opening(where, options)
         check_id(tenant, "tenant")
         tenant = values.plain_text(tenant)
         self._sweep_every: float | None = None

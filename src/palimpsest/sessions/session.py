@@ -271,9 +271,9 @@ class AsyncSession:
     ) -> Entry:
         """Append a tool's result and return its entry.
 
-        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool `name`. A
-        result that answers no call is kept, and shown as plain data. Raises InvalidEntry, and stores nothing, for what
-        is malformed.
+        It answers the open call of `call_id`, of several that share it in one group the oldest; without an id, the
+        oldest open call of the tool `name`. A result that answers no call is kept, and shown as plain data. Raises
+        InvalidEntry, and stores nothing, for what is malformed.
 
         Args:
             name: the tool's name; None where `call_id` says which call it answers.
@@ -384,16 +384,15 @@ class AsyncSession:
     async def resolve(self, call: Entry | str, *, status: Status = "unknown", output: str = "") -> Entry:
         """Close an open call whose result will not come, and return the result entry that says so.
 
-        Until then a group with an open call is held back from every context. Raises EntryNotFound where no
-        call of this id is open.
+        Until then a group with an open call is held back from every context. Raises EntryNotFound where the entry
+        is no open call, or no call of the id is open.
 
         Args:
             call: the open call, or its `call_id`.
             status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
             output: what the result says instead; empty by default.
         """
-        call_id = call.call_id or call.id if isinstance(call, Entry) else call
-        return await self._adding.resolve(call_id, status, output)
+        return await self._adding.resolve(call, status, output)
 
     async def replace(
         self,

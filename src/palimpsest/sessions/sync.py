@@ -209,9 +209,9 @@ class Session:
     ) -> Entry:
         """Append a tool's result and return its entry.
 
-        It answers the nearest earlier open call of `call_id`; without one, the oldest open call of the tool `name`. A
-        result that answers no call is kept, and shown as plain data. Raises InvalidEntry, and stores nothing, for what
-        is malformed.
+        It answers the open call of `call_id`, of several that share it in one group the oldest; without an id, the
+        oldest open call of the tool `name`. A result that answers no call is kept, and shown as plain data. Raises
+        InvalidEntry, and stores nothing, for what is malformed.
 
         Args:
             name: the tool's name; None where `call_id` says which call it answers.
@@ -326,8 +326,8 @@ class Session:
     def resolve(self, call: Entry | str, *, status: Status = "unknown", output: str = "") -> Entry:
         """Close an open call whose result will not come, and return the result entry that says so.
 
-        Until then a group with an open call is held back from every context. Raises EntryNotFound where no
-        call of this id is open.
+        Until then a group with an open call is held back from every context. Raises EntryNotFound where the entry
+        is no open call, or no call of the id is open.
 
         Args:
             call: the open call, or its `call_id`.

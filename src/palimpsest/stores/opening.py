@@ -95,6 +95,14 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     return opener, url, options_in(query)
 
 
+def has_our_options(where: object) -> bool:
+    """Whether a store of ours is meant, by a path or by the kind of its address: nothing is opened or loaded."""
+    if isinstance(where, os.PathLike):
+        return True
+    kind = _SCHEME.match(where) if isinstance(where, str) else None
+    return isinstance(where, str) and (kind is None or STORES.is_built_in(kind[0][:-1]))
+
+
 def _file_at(path: str, *, typed: bool) -> str:
     """The path of an SQLite file. Raises ConfigError for a folder, and for a text that was meant for an address."""
     shown = discreet_address(path)

@@ -247,7 +247,8 @@ class ConversationMemory:
         that cannot be; of a fork Conflict, where there is one of this id.
 
         Args:
-            data: what `export_conversation` gave, or `{}` for a new conversation without turns.
+            data: what `export_conversation` gave: a mapping with the list `turns`, each with both texts; or `{}` for
+                a new conversation without turns.
             conversation_id: the id to keep it under; None: that of the data, or a new one.
         """
         return self._keeper.take_in(data, conversation_id, replaces=not self._is_fork)

@@ -80,25 +80,35 @@ def _lone(turns: Sequence[Sequence[Any]]) -> dict[tuple[int, int], list[Link]]:
     """Results without their call, and calls without a result in turns before the newest, by the turn and the message
     in it that they are in."""
     found: dict[tuple[int, int], list[Link]] = {}
-    waiting: dict[str, tuple[tuple[int, int], Link]] = {}
-    placed = (
-        ((at, i), link)
-        for at, messages in enumerate(turns)
-        for i, message in enumerate(messages)
-        for link in links(message)
-    )
-    for place, link in placed:
-        call = waiting.pop(link.id, None)
-        if not link.answers:
-            waiting[link.id] = place, link
-            if call is not None:  # another one of this id, which nothing has answered
-                found.setdefault(call[0], []).append(call[1])
-        elif call is None:
+    waiting: dict[str, list[tuple[int, tuple[int, int], Link]]] = {}
+    for run, place, link in _placed(turns):
+        same = waiting.setdefault(link.id, [])
+        if link.answers and same:
+            same.pop(0)  # results come in the order of their calls
+        elif link.answers:
             found.setdefault(place, []).append(link)
-    for place, link in waiting.values():
+        else:
+            if same and same[0][0] != run:  # another one of this id, and nothing has answered these
+                for _, earlier, call in same:
+                    found.setdefault(earlier, []).append(call)
+                same.clear()
+            same.append((run, place, link))
+    for _, place, link in (call for same in waiting.values() for call in same):
         if place[0] < len(turns) - 1:
             found.setdefault(place, []).append(link)
     return found
+
+
+def _placed(turns: Sequence[Sequence[Any]]) -> Iterator[tuple[int, tuple[int, int], Link]]:
+    """Calls and results, with the turn and the message in it that they are in, and with the number of a run: messages
+    that call follow each other in it, so its calls are parallel."""
+    run = 0
+    for at, messages in enumerate(turns):
+        for i, message in enumerate(messages):
+            held = links(message)
+            run += all(link.answers for link in held)
+            for link in held:
+                yield run, (at, i), link
 
 
 def _without(message: Any, gone: Sequence[Link]) -> Any:

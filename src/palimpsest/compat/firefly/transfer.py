@@ -51,9 +51,12 @@ class Given:
         told = _mapping(data, "data")
         self.conversation_id = told.get("conversation_id")
         self.summary = _text(told, "summary", "data") or None
-        turns = told.get("turns") or []
+        turns = told.get("turns") if told else []  # {} is a new conversation; anything else says what it holds
         if isinstance(turns, str | Mapping) or not isinstance(turns, Sequence):
-            raise ImportFailed("data.turns", f"{shorten(turns)} is no list")
+            reason = (
+                f"{shorten(turns)} is no list" if "turns" in told else "is not there; give what was exported, or {}"
+            )
+            raise ImportFailed("data.turns", reason)
         self.turns = [GivenTurn(one, f"data.turns[{i}]") for i, one in enumerate(turns)]
         ids = [turn.turn_id for turn in self.turns]
         if any(not values.is_whole(id, 0, 2**31) for id in ids) or ids != sorted(set(ids)):
@@ -141,8 +144,8 @@ class GivenTurn:
 
     def __init__(self, data: object, where: str) -> None:
         told = _mapping(data, where)
-        self.user = _text(told, "user_prompt", where)
-        self.response = _text(told, "assistant_response", where)
+        self.user = _said(told, "user_prompt", where)
+        self.response = _said(told, "assistant_response", where)
         self.tokens = declared_of(told.get("token_estimate"))
         self.turn_id: Any = told.get("turn_id")
         self.at = _moment(told.get("timestamp"), f"{where}.timestamp")
@@ -210,6 +213,12 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ImportFailed(where, f"a mapping is needed, not {type(value).__name__}")
     return dict(value)
+
+
+def _said(told: Mapping[str, Any], name: str, where: str) -> str:
+    if told.get(name) is None:
+        raise ImportFailed(f"{where}.{name}", "is not there; a turn needs both texts")
+    return _text(told, name, where)
 
 
 def _text(told: Mapping[str, Any], name: str, where: str) -> str:

@@ -21,13 +21,17 @@ _CALLING, _CALL, _FUNCTION = {"role", "content", "tool_calls"}, {"id", "type", "
 
 
 def is_plain(messages: object, format: str) -> bool:
-    """Whether these are messages of a format that nothing has to be recognised in, as most are."""
+    """Whether these are messages of a format that nothing has to be recognised in, as most are. Gemini's have parts."""
     if type(messages) is not list:
         return False
     for message in messages:
         if type(message) is not dict:
             return False
-        if type(message.get("content")) is str and (len(message) == len(_LEAST) or message.keys() <= _PLAIN):
+        if (
+            format != "gemini"
+            and type(message.get("content")) is str
+            and (len(message) == len(_LEAST) or message.keys() <= _PLAIN)
+        ):
             continue  # one of two keys has a role beside it, or is told what it lacks
         if format != "openai" or not _is_calling(message):
             return False

@@ -22,6 +22,7 @@ from palimpsest.formats.received.shapes import (
     holder_of,
     joined,
     shape_of,
+    taken_as,
 )
 from palimpsest.formats.received.usage import reported
 from palimpsest.formats.received.values import Received, Run
@@ -99,7 +100,7 @@ def _messages(
     if shape == "message":
         if own == ANTHROPIC and "usage" in item:
             _note(found, item, place)
-        return own or format, [item], False
+        return own or taken_as(item, format), [item], False
     if shape == "piece":
         if item.get("type") == "text" and own == ANTHROPIC != format and not (is_model(one) or "citations" in item):
             raise InvalidEntry(place, _NOBODY)

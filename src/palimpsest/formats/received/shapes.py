@@ -117,6 +117,16 @@ def _holder(part: object) -> str:
     return RESPONSES if kind in _RESPONSES_PARTS else CHAT if kind in _CHAT_PARTS else ""
 
 
+def taken_as(message: Message, format: str) -> str:
+    """The format of a message that may be anybody's, where `format` is that of the session: this one, or that of chat
+    completions, where the session's has no such content: no part of type `text`, or no `content` at all."""
+    content = message.get("content")
+    if format == RESPONSES and isinstance(content, list):
+        texts = (isinstance(part, Mapping) and part.get("type") == "text" for part in content)
+        return CHAT if any(texts) else format
+    return CHAT if format == GEMINI and content is not None else format
+
+
 def holder_of(piece: Message, format: str) -> Message:
     """The message that a piece of one, given alone, stands in, with this piece; no role where nothing tells it."""
     if format == CHAT:

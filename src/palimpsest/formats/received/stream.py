@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from palimpsest.errors import InvalidEntry
+from palimpsest.errors import Closed, InvalidEntry
 from palimpsest.formats import Message
 from palimpsest.formats.received.plain import plain
 from palimpsest.formats.received.shapes import ANTHROPIC, CHAT, GEMINI, RESPONSES, shape_of
@@ -59,6 +59,7 @@ class AnswerStream:
         self.format = ""
         """Whose it is; empty before the first event."""
         self._gathered: Gathering | None = None
+        self._has_ended = False
 
     @property
     def text(self) -> str:
@@ -70,12 +71,18 @@ class AnswerStream:
         """Whether the provider has said that the answer is over."""
         return self._gathered is not None and self._gathered.is_complete
 
+    def end(self) -> None:
+        """Take nothing from now on."""
+        self._has_ended = True
+
     def feed(self, event: object) -> str:
         """Take the next event and return what the model says in it.
 
         An event of a type that nobody here knows says nothing, once the stream has begun: clients get new ones. Raises
-        InvalidEntry for what is no event.
+        InvalidEntry for what is no event, and Closed after the end.
         """
+        if self._has_ended:
+            raise Closed("the answer", "feed it inside the block; session.stream() begins another one")
         found = _told(event, begun=self._gathered is not None)
         if found is None:
             return ""
@@ -123,4 +130,6 @@ def _told(event: Any, *, begun: bool) -> tuple[str, Message] | None:
         return format, item
     if isinstance(kind, str) and (begun or kind == "error"):
         return None  # an error is raised by the client, and what has arrived is cut off
+    if shape == "response" or (shape, format) == ("message", ANTHROPIC):
+        raise InvalidEntry(WHERE, f"{type(event).__qualname__} is a whole response; add() it")
     raise InvalidEntry(WHERE, f"{type(event).__qualname__} is no event that is known here; {_WANTED}")

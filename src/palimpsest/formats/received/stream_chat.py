@@ -14,6 +14,8 @@ from palimpsest.formats import Message
 _ONCE = frozenset({"role", "id", "type", "name", "index", "object", "format"})
 """Keys whose values do not go on: some services repeat them in every chunk."""
 
+_UNKEPT = frozenset({"delta", "message", "logprobs"})
+
 
 class ChatAnswer:
     """The message of a stream's first choice, with what the stream says around it."""
@@ -33,14 +35,14 @@ class ChatAnswer:
             self._take(choice)
 
     def _take(self, choice: Message) -> None:
-        delta = choice.get("delta") or {}
+        delta = choice.get("delta", choice.get("message")) or {}  # a server may send the whole as its one chunk
         if not isinstance(delta, dict):
             raise InvalidEntry("event.choices[0].delta", "is no mapping")
         for key in ("content", "refusal"):
             if isinstance(delta.get(key), str):
                 self.text += delta[key]
         _extend(self._message, delta)
-        rest = {key: value for key, value in choice.items() if key not in ("delta", "logprobs") and value is not None}
+        rest = {key: value for key, value in choice.items() if key not in _UNKEPT and value is not None}
         self._choice |= rest
         self.is_complete = self.is_complete or rest.get("finish_reason") is not None
 

@@ -49,7 +49,8 @@ class Answer:
         """Take the next `event` of the client's stream, and return what the model says in it ("" where it says
         nothing).
 
-        Raises InvalidEntry for what is no event of the stream that was begun.
+        Raises InvalidEntry for what is no event of the stream that was begun, and Closed after the block has ended:
+        nothing more is stored.
         """
         return self._stream.feed(event)
 
@@ -83,6 +84,7 @@ class Streaming:
         self, answer: Answer, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
     ) -> None:
         """Store what has arrived even for a task that is cancelled: nobody can have it come once more."""
+        stream.end()
 
         async def store(*, again: bool = False) -> None:
             answer.entries = await self._stored(stream, cut_off, key, metadata, unless_last=again and key is None)

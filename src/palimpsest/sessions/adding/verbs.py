@@ -31,6 +31,7 @@ Content = str | Sequence[Part]
 _MUCH = 1_000
 """Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
 
+_NO_PARTS = str | bytes | bytearray | memoryview | range
 _CHARACTERS, _HOLDING = 1_000, (dict, list, tuple, Mapping)  # the quick ones to ask for first
 
 
@@ -90,20 +91,14 @@ class Adding:
         call_id: str | None,
         status: Status,
         metadata: dict[str, Any] | None,
+        answers: int = 0,
     ) -> Entry:
         """Append a result."""
-        if name is None and call_id is None:
+        if name is None and call_id is None and not answers:
             raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
         content = output if isinstance(output, str) else await self._json_text(output, "output")
-        entry = Entry(
-            kind="tool_result",
-            role="tool",
-            content=content,
-            name=name,
-            call_id=call_id,
-            status=status,
-            metadata=metadata,
-        )
+        fields: dict[str, Any] = {"call_id": call_id, "answers": answers, "status": status, "metadata": metadata}
+        entry = Entry(kind="tool_result", role="tool", content=content, name=name, **fields)
         return (await self._appender.append([entry], "tool_result"))[0]
 
     async def context(
@@ -212,15 +207,16 @@ class Adding:
             check(entry, f"entries[{i}]")
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
-    async def resolve(self, call_id: str, status: Status, output: str) -> Entry:
-        """Append the result of a call that has none."""
+    async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
+        """Append the result of a call that has none. An entry says by its place which call of an id is meant."""
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
-        head = await self._scope.head()
-        if not isinstance(call_id, str) or not any(call.call_id == call_id for call in head.calls):
-            raise EntryNotFound(self._scope.key.session, call_id, "open call")
-        metadata = {"resolved": True}
-        return await self.tool_result(None, output or f"[no result: {status}]", call_id, status, metadata)
+        place, id, name = (call.seq, call.call_id, call.id) if isinstance(call, Entry) else (0, call, call)
+        calls = (await self._scope.head()).calls if isinstance(call, Entry | str) else ()
+        if not any(one.call_id == id and place in (0, one.seq) for one in calls):
+            raise EntryNotFound(self._scope.key.session, name if id is None else id, "open call")
+        said, more = output or f"[no result: {status}]", {"resolved": True}
+        return await self.tool_result(None, said, id, status, more, answers=place)
 
 
 def _is_text(batch: object) -> bool:
@@ -286,7 +282,7 @@ def _of_run(run: Run, blank: bool) -> list[Entry]:
 
 def _fixed(content: Content) -> str | tuple[Part, ...]:
     """Content as an entry holds it; what is no list of parts comes back as it is, for the check to name it."""
-    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, str | range) else content
+    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, _NO_PARTS) else content
 
 
 def checked_key(key: str | None) -> str | None:

@@ -127,7 +127,8 @@ class Contexts:
         if at is not None:
             raise ConfigError(name, "with `at`", "none: what was behind the log then is not known")
         if not self._options.tail_share:
-            raise ConfigError(name, "without room", "a session with `tail_share`, such as 0.1 of the log's room")
+            found = "a session that keeps no room for a tail"
+            raise ConfigError(name, found, "one that is opened with tail_share=0.1, a tenth of the log's room")
 
     async def _recollection(self, query: str) -> TailPart:
         def make() -> Recalling:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, runtime_checkable
 
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, shorten
 from palimpsest.runtime.registry import Registry
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply
 from palimpsest.summaries.models.callables import BoundCallable, BoundSource, CallableSummarizer, ObjectSummarizer
-from palimpsest.summaries.models.chat_model import BoundModel
+from palimpsest.summaries.models.chat_model import COMMON, FORM, BoundModel, check_model, check_provider, model_string
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
-from palimpsest.tokens.models import find_model
 
 SummarizeCallable = Callable[[str], str | Awaitable[str]]
 """The simplest summarizer: it gets the prompt as text and returns the summary, at once or as a coroutine."""
@@ -122,18 +121,35 @@ def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Asked:
     raise ConfigError("summarizer", given, ALLOWED)
 
 
+def doubt_of(name: str) -> str | None:
+    """Return what has to be said of a text that may stand for a summarizer, or may not; None: it does.
+
+    Raises ConfigError for a text that can stand for none. Nothing of a provider is imported.
+    """
+    if ":" in name:
+        return doubt_of_model(name, None, "summarizer")
+    if SUMMARIZERS.knows(name):
+        return None
+    if not name.isidentifier() or name in COMMON or model_string(name) is not None:
+        raise ConfigError("summarizer", name, FORM, nearest=model_string(name))
+    return f"{shorten(name)} is no model string; a program has to register a summarizer of this name"
+
+
+def doubt_of_model(model: str, base_url: str | None, where: str) -> str | None:
+    """Return the same of a model string, or of the name of a model at a `base_url`, which the option `where` holds."""
+    check_model(model, base_url, where)
+    if base_url is not None or check_provider(model, where):
+        return None
+    return f"whether {shorten(model)} has a provider, Pydantic AI says when a session is opened"
+
+
 def _named(name: str) -> Any:
     """What a model string or a registered name stands for."""
     if ":" in name:
+        check_model(name, where="summarizer")
         return ModelSummarizer(name)
     try:
         target = SUMMARIZERS.find(name)
     except ConfigError as unknown:
-        raise ConfigError("summarizer", name, ALLOWED, nearest=unknown.nearest or _model_string(name)) from unknown
+        raise ConfigError("summarizer", name, ALLOWED, nearest=unknown.nearest or model_string(name)) from unknown
     return ModelSummarizer(target) if isinstance(target, str) else target
-
-
-def _model_string(name: str) -> str | None:
-    """The string that was meant by a model's plain name."""
-    known = find_model(name)
-    return f"{known.provider}:{known.name}" if known is not None else None

@@ -35,6 +35,40 @@ COMMON = frozenset(
 """Providers known without a look into Pydantic AI, whose import takes a second. It is asked about any other."""
 
 
+def check_model(model: object, base_url: str | None = None, where: str = "model") -> str:
+    """Return the provider that a model string names, or the model at a `base_url`. Raises ConfigError, naming the
+    option `where`, for what is no such string. Nothing is imported, so a provider that is not `COMMON` may be none."""
+    provider, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
+    if not provider or (not name if base_url is None else colon and not name):
+        raise ConfigError(where, model, FORM, nearest=model_string(model) if isinstance(model, str) else None)
+    return provider
+
+
+def check_provider(model: str, where: str) -> bool:
+    """Whether the provider of a model string is one of those that are `COMMON`. Raises ConfigError for a name that is
+    so close to one of theirs that it is misspelt; whether any other is a provider, Pydantic AI says, when it is used.
+    """
+    if model.partition(":")[0] in COMMON:
+        return True
+    near = _meant(model, cutoff=0.8)
+    if near is not None and not model.startswith(near.partition(":")[0]):  # a longer name may be a newer provider's
+        raise ConfigError(where, model, FORM, nearest=near)
+    return False
+
+
+def _meant(model: str, cutoff: float = 0.6) -> str | None:
+    """The model string with the provider that was meant by a misspelt one."""
+    provider, _, name = model.partition(":")
+    near = nearest(provider, COMMON, cutoff=cutoff)
+    return f"{near}:{name}" if near else None
+
+
+def model_string(name: str) -> str | None:
+    """The string that was meant by a model's plain name."""
+    known = find_model(name)
+    return f"{known.provider}:{known.name}" if known is not None else None
+
+
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a model said, and what it cost. `cached_tokens` are those of the input that came from a provider's cache.
 
@@ -97,17 +131,14 @@ class ChatModel:
 
     def _provider(self, model: object) -> str:
         """Check the model string and return what is before its colon."""
-        provider, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
-        if not provider or (not name if self.base_url is None else colon and not name):
-            raise ConfigError("model", model, FORM)
+        provider = check_model(model, self.base_url)
         if find_spec("pydantic_ai") is None:
             raise MissingExtra(f"the model {model!r}", "llm")
         if self.base_url is None and provider not in COMMON:
             from palimpsest.summaries.models import providers  # needs the extra, takes seconds
 
             if not providers.knows(provider):
-                near = nearest(provider, COMMON)
-                raise ConfigError("model", model, FORM, nearest=f"{near}:{name}" if near else None)
+                raise ConfigError("model", model, FORM, nearest=_meant(str(model)))
         return provider
 
     def bound(self, runner: Runner, clock: Callable[[], int]) -> BoundModel:

@@ -31,6 +31,9 @@ _OTHERS = (
     "(SELECT message_id FROM message_structure WHERE session_id = ?1 AND branch_id = ?2)"
 )
 
+_OURS = {"place", "entry", "meta"}
+"""Tables that a store of Palimpsest has."""
+
 
 class OpenAIAgents:
     """Sessions of the OpenAI Agents SDK (`SQLiteSession`, and `AdvancedSQLiteSession` with its branches).
@@ -55,7 +58,8 @@ class OpenAIAgents:
         tables = {name.decode("utf-8", "replace") for name in found}
         if "agent_messages" not in tables:
             seen = ", ".join(sorted(tables)[:6]) or "none"
-            raise ImportFailed(self._name, f"has no table agent_messages (its tables: {seen})")
+            ours = "; a store of Palimpsest is copied by `palimpsest copy`" if tables >= _OURS else ""
+            raise ImportFailed(self._name, f"has no table agent_messages (its tables: {seen}){ours}")
         self._advanced = "message_structure" in tables
 
     @staticmethod
