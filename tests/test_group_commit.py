@@ -13,6 +13,7 @@ import pytest
 
 import interrupts
 from palimpsest import Conflict, StoreUnavailable
+from palimpsest.errors import PalimpsestError, StoreCorrupt
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, Runner, drive
@@ -176,6 +177,53 @@ def test_who_fails_alone_is_told_and_leaves_the_queue() -> None:
     lead(commits, other)
 
     assert writer.commits == [texts([other])]
+
+
+class Handed:
+    """The turn of a queue, which somebody who waits for it has as soon as it is given back."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self._lock, self._then = allocate_lock(), [then]
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+        if self._then:
+            self._then.pop()()
+
+
+@pytest.mark.parametrize("failures", [[refused, refused], [interrupted]], ids=["refused", "interrupted"])
+def test_who_waits_for_the_turn_writes_nothing_of_who_fails(failures: list[Failure]) -> None:
+    """What its caller was told has failed is out of the queue before another thread has the turn."""
+    writer = Writer(*failures)
+    commits, own = queue_before(writer), new()
+    (other,) = waiting(commits, 1)
+    commits._queue.turn = Handed(lambda: lead(commits, other))  # type: ignore[assignment]
+
+    with pytest.raises((StoreUnavailable, KeyboardInterrupt)):
+        drive(commits.run(own))
+
+    assert writer.commits == [texts([other])]
+    assert not own.done
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("a store", "no", written=None), StoreCorrupt("a store", "damaged")])
+def test_what_was_done_before_another_batch_failed_is_done_once(fault: PalimpsestError) -> None:
+    """Of several sessions in one call some may be written before another fails: nobody writes those again."""
+    writer = Writer(after=[fault])
+    commits, own = queue_before(writer), new()
+    (other,) = waiting(commits, 1, OTHER)
+
+    drive(commits.run(own))
+
+    assert stored(writer) == texts([own])
+    lead(commits, other)
+    assert stored(writer, OTHER) == texts([other])
 
 
 def test_an_interrupt_is_nobody_elses_failure() -> None:

@@ -155,3 +155,18 @@ def test_one_bad_name_is_nobody_elses_failure(kind: str, tmp_path: Path, guard: 
     assert [type(one) for one in done if not isinstance(one, Entry)] == [InvalidEntry]
     with Memory.open(where(kind, tmp_path), **guard) as memory:
         assert len(memory.sessions()) == (0 if kind == "memory" else 40)
+
+
+@pytest.mark.parametrize("id", ["\U0010ffff", "\U0010ffff" * 2, "\U0010ffff" * 256, "\U0010ffffa"], ids=ascii)
+def test_every_session_is_on_one_page_whatever_its_id(memory: Memory, id: str) -> None:
+    """Who goes through the sessions of a tenant comes to an end, also where an id sorts behind all others."""
+    memory = memory.for_tenant("apart")
+    for name in ("a", id):
+        memory.session(name, user="ann").add_user_message(f"the heron of {len(name)} {name == id} stands")
+
+    assert [one.session for one in memory.sessions()] == ["a", id]
+    assert memory.sessions(after=id) == []
+    assert [one.session for one in memory.sessions(after="a", limit=1)] == [id]
+    assert {one.session for one in memory.recall("heron").passages} == {"a", id}
+    memory.rebuild_index()
+    assert memory.forget(user="ann").sessions == ("a", id)

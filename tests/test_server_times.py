@@ -14,6 +14,7 @@ import pytest
 
 from on_servers import KINDS, OnServer, own_server
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest.stores.backend import Place, Step
 from palimpsest.testing import FakeClock
 from processes import Process, together, whole_turns
 from servers import Server, with_options
@@ -258,3 +259,23 @@ def test_ten_megabytes_and_odd_texts_come_back(store: OnServer) -> None:
                 assert memory.delete_session("s\u00e9{")
     with Memory.open(address, tenant="two") as memory:
         assert len(memory.session("s\u00e9{").entries()) == len(odd)
+
+
+def test_what_was_done_of_several_batches_is_told(store: OnServer) -> None:
+    """Where a later batch of one call fails, nobody is told that nothing of it was written."""
+    address = store.address_of("several")
+
+    async def work() -> tuple[bool | None, list[str]]:
+        async with AsyncMemory.open(address) as memory:
+            await memory.sessions()
+            backend = memory.store.backend
+            done, refused = (Place("t", home, "item/x", "k") for home in ("one", "two"))
+
+            def again(*_: object) -> None:
+                raise StoreUnavailable("a store", "is full")
+
+            with pytest.raises(StoreUnavailable) as caught:
+                await backend.write([[Step(done, None, b"new")], [Step(refused, b"old", b"new")]], 0, again=again)
+            return caught.value.written, [one.place.home for one in await backend.places("t", "item/", beneath=True)]
+
+    assert asyncio.run(work()) == (None, ["one"])

@@ -588,7 +588,7 @@ class AsyncMemory:
             session_id: the id to store it under; None: its own.
             on_conflict: what happens where the session exists: "error" (default), "replace" or "merge".
         """
-        if on_conflict == "replace":
+        if isinstance(on_conflict, str) and on_conflict == "replace":
             self._may_destroy()
         return await (await self._importing()).session(data, session_id=session_id, on_conflict=on_conflict)
 

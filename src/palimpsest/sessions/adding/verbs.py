@@ -9,6 +9,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+import msgspec
+
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Format, find_format
 from palimpsest.formats.common import canonical
@@ -17,9 +19,7 @@ from palimpsest.formats.received.values import Reported, Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
 from palimpsest.log.late import dumps
-from palimpsest.sessions.adding.already import known_context, last_said
-from palimpsest.sessions.adding.appender import Appender
-from palimpsest.sessions.adding.marking import annotated, as_cut_off
+from palimpsest.sessions.adding.appender import Appender, known_context, last_said
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 Content = str | Sequence[Part]
 """What somebody says: text, or parts such as `Text` and `Image`."""
+
+MARK = "cut_off"
+"""The key of an entry's metadata, true where the answer was cut off."""
 
 _MUCH = 1_000
 """Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
@@ -194,7 +197,7 @@ class Adding:
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
-            entries = [annotated(entry, statuses or {}, metadata) for entry in entries]
+            entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
         return entries, usages
@@ -272,7 +275,7 @@ def _of_run(run: Run, blank: bool) -> list[Entry]:
     """The entries of messages of one format. Raises InvalidEntry naming which of those that were given is malformed."""
     try:
         entries = _of_messages(find_format(run.format), run.messages, blank)
-        return list(map(as_cut_off, entries)) if run.cut_off else entries
+        return list(map(_as_cut_off, entries)) if run.cut_off else entries
     except InvalidEntry as fault:
         place, found, rest = fault.where.removeprefix("messages[").partition("]")
         if not found or not place.isdecimal():
@@ -314,3 +317,16 @@ def takes_long(value: object) -> bool:
 def _json_text(value: Any, where: str) -> str:
     check_json(value, where)
     return dumps(value, ensure_ascii=False)
+
+
+def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
+    """The entry with the status of its call's id, if it is a result, and with this metadata; a mark stays."""
+    status = statuses.get(entry.call_id or "", entry.status) if entry.kind == "tool_result" else None
+    marked = entry.metadata is not None and MARK in entry.metadata
+    made = msgspec.structs.replace(entry, status=status, metadata=metadata)
+    return _as_cut_off(made) if marked else made
+
+
+def _as_cut_off(entry: Entry) -> Entry:
+    """The entry with the mark of an answer that was cut off."""
+    return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), MARK: True})
