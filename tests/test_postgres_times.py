@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from on_servers import own_server
-from palimpsest import LockTimeout, Memory, StoreUnavailable
+from palimpsest import AsyncMemory, LockTimeout, Memory, StoreUnavailable
 from palimpsest.runtime.threaded import Threaded
 from palimpsest.stores.backend import LAST_KEY, Ask, Place, Range, Row, Step
 from palimpsest.stores.postgres import open_postgres
@@ -56,6 +56,41 @@ def test_who_is_cancelled_as_a_connection_comes_back_is_cancelled_and_no_more() 
         assert await waiting[1] is taken
 
     asyncio.run(cancelled())
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes"])
+def test_a_connection_that_is_just_being_ended_is_taken_for_a_lost_one(writes: bool) -> None:
+    """The server has said that it ends it, and the driver has read half of that: nothing was sent, so another one is
+    asked."""
+    asked = list[Any]()
+
+    async def connected() -> Any:
+        return Idle()
+
+    async def do(db: Any) -> str:
+        asked.append(db)
+        if len(asked) == 1:
+            raise asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+        return "done"
+
+    async def used() -> str:
+        return await Pool(connected, 2).using(do, writes=writes)
+
+    assert asyncio.run(used()) == "done"
+    assert len(set(map(id, asked))) == 2
+
+
+def test_the_isolation_is_the_one_that_the_statements_are_written_for() -> None:
+    """Whatever the server has by default: under another, calls beside each other would fail."""
+    address = address_of("contract", options="-c default_transaction_isolation=serializable")
+
+    async def shown() -> str:
+        async with AsyncMemory.open(address) as memory:
+            await memory.sessions()
+            found: str = await memory.store.backend.do(lambda db: db.fetchval("SHOW transaction_isolation"))
+            return found
+
+    assert asyncio.run(shown()) == "read committed"
 
 
 # --- many writers
