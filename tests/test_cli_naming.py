@@ -342,3 +342,21 @@ def test_what_is_wrong_is_told_with_what_the_command_has(here: Path, command: tu
     assert done.exit_code != 0
     assert told in done.output
     assert ("--store" in done.output) == ("--store" in command)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--strategy", "superseded_contexts", "--keep", "2"), "--keep is not for"),
+        (("--if-over", "80"), "--if-over': 80.0 is not"),
+    ],
+)
+def test_an_option_of_compact_is_told_by_its_own_name(here: Path, options: tuple[str, ...], told: str) -> None:
+    """What the strategy does not take, or is no share, is named as the command has it."""
+    with Memory.open("chats.db") as memory:
+        memory.session("s").add_user_message("hello")
+
+    done = run("compact", "s", "--store", "chats.db", *options)
+
+    assert done.exit_code == 2
+    assert told in done.output

@@ -163,6 +163,15 @@ def test_a_folder_that_is_back_is_the_same_store(tmp_path: Path, how: str) -> No
     drive(store.close())
 
 
+def test_a_folder_without_a_store_is_told_once_where_none_is_made(tmp_path: Path) -> None:
+    """The error names the address once, and what is missing."""
+    with pytest.raises(StoreUnavailable) as caught:
+        Memory.open(f"file://{tmp_path}/new", readonly=True)
+
+    assert str(caught.value).count("file://") == 1
+    assert "None" not in str(caught.value)
+
+
 def test_what_is_written_to_a_folder_that_was_put_back_is_found(tmp_path: Path, clock: FakeClock) -> None:
     """A memory that was open meanwhile lists and finds what came afterwards, by the files that are there now."""
     folder = tmp_path / "logs"

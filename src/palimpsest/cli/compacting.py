@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from palimpsest import Session
     from palimpsest.types import CompactionResult, Summary
 
+STYLE = {"interaction_keep": "--keep", "summary_tokens": "--summary-tokens"}
+"""Options of strategies that only some of them have, with how the command has them."""
+
 FAILURES = ("failed", "empty", "no_gain", "conflict")
 
 
@@ -47,7 +50,12 @@ FAILURES = ("failed", "empty", "no_gain", "conflict")
 @click.option("--max-tokens", type=Whole(1), metavar="N", help="The session's limit in tokens.")
 @click.option("--max-messages", type=Whole(1), metavar="N", help="The session's limit in messages.")
 @click.option("--summarizer", metavar="MODEL", help="Such as openai:gpt-4o-mini. Without it no model is asked.")
-@click.option("--if-over", type=click.FLOAT, metavar="SHARE", help="Only if this share of the limits is reached.")
+@click.option(
+    "--if-over",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="Only if this share of the limits is reached.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before a strategy destroys.")
 @json_option
@@ -75,7 +83,7 @@ def compact_command(
     error.
     """
     chosen: Any = {"strategy": strategy or "ladder"}
-    for name, value in (("interaction_keep", keep), ("summary_tokens", summary_tokens)):
+    for name, value in zip(STYLE, (keep, summary_tokens), strict=True):
         if value is not None:
             chosen[name] = value
     if summarizer is not None and chosen["strategy"] in ("ladder", "summarizer", "hybrid_summary"):
@@ -91,7 +99,12 @@ def compact_command(
             expect_somebody(as_json, besides=", and this strategy destroys")
         busy = console(stderr=True).status(f"compacting {line(session)} …") if on_terminal() else nullcontext()
         with busy:
-            result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
+            try:
+                result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
+            except ConfigError as fault:
+                if fault.found in chosen and (option := STYLE.get(str(fault.found))):  # it has none of that name
+                    raise click.UsageError(f"{option} is not for {chosen['strategy']}") from fault
+                raise
         if asks and result.erased:
             print_result(result)
             click.confirm("Destroy this? It cannot be undone.", abort=True)

@@ -65,6 +65,8 @@ class FileBackend(BlockingBackend):
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:
             self._files = Folder(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
+        except StoreUnavailable:
+            raise  # which is an OSError, too
         except OSError as cause:
             raise unavailable(url, cause) from cause
         self._marks = Marks(self._files)
