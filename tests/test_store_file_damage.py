@@ -362,6 +362,20 @@ def test_a_damaged_line_that_may_be_lost_is_passed_over(store: Store, folder: Pa
     assert [(entry.text, entry.tokens) for entry in found] == [("a", None), ("b", None)]
 
 
+def test_a_break_behind_a_line_that_may_be_lost_takes_nothing_along(store: Store, folder: Path) -> None:
+    """Where the end of a line of counts is damaged, what was acknowledged behind it is not passed over."""
+    add(store, "a")
+    drive(store.count(KEY, "words", {1: 7}))
+    add(store, "b")
+    log = log_of(folder)
+    lines = log.read_bytes().splitlines(keepends=True)
+    (counts,) = (line for line in lines if b'"fleeting":true' in line)
+    log.write_bytes(log.read_bytes().replace(counts, counts[:-1] + b" "))
+
+    with pytest.raises(StoreCorrupt):
+        texts(quick(folder))
+
+
 def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:
     """Damage in one session is raised after all others were swept: what has expired does not stay for it."""
     for session in ("a", "b", "c"):

@@ -219,8 +219,8 @@ class _Copying:
         sessions = [place.name for place in places if place.space == "session"]
         self._beside = [*self._counts, *(table for one in sessions for table in figure_tables(one))]
         for _ in range(TRIES):
-            laid = await self._laid(where)
-            before = await heads_of(self._source, [*dict.fromkeys([*places, *laid])])
+            laid = [place for place in listed if place.space == LAID]
+            before = await heads_of(self._source, places)
             there = await heads_of(self._target, [*before])
             if not again and before == there and await self._same(rows):
                 self._copied[where] = before, True
@@ -250,8 +250,9 @@ class _Copying:
         return [one.place async for one in all_places(self._source, where[0], LAID) if one.place.home == where[1]]
 
     async def _is_as(self, before: Heads, where: Home, *, laid: bool = False) -> bool:
-        """Whether the source's heads are those; of logs that are being laid those, with `laid` no further either."""
-        now = await heads_of(self._source, [*dict.fromkeys([*before, *await self._laid(where)])])
+        """Whether the source's heads are those; with `laid` those of all logs that are being laid, and no further."""
+        places = [*before, *(await self._laid(where) if laid else ())]
+        now = await heads_of(self._source, [*dict.fromkeys(places)])
         moved = [place for place, head in now.items() if head != before.get(place)]
         return all(place.space == LAID and not laid and now[place] and before.get(place) for place in moved)
 

@@ -174,6 +174,7 @@ class Appender:
 
     async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
+        self._scope.may_write()
         if self._options.definition is not None:  # pseudonyms may make the session
             await self.declare()
         try:

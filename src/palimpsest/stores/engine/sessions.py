@@ -234,17 +234,18 @@ class Sessions:
         written instead, while nobody else can write: so nobody who never pauses is in the way for ever.
         """
         batch, after = made
+        instead: Batch | None = None
 
         def again(_: int, heads: Refusal, look: Look) -> Batch | None:
-            nonlocal batch, after
+            nonlocal after, instead
             other = anew(heads, look)
             if other is None:
                 return None
-            batch, after = other
-            return batch
+            instead, after = other
+            return instead
 
         refusal = await self.crowds.write(batch, at, again=again)
-        if refusal is not None and (over := _over_notes(batch, refusal)):
+        if refusal is not None and instead is None and (over := _over_notes(batch, refusal)):
             refusal = await self.crowds.write(over, at)
         if refusal is None:
             for known in after:

@@ -232,8 +232,9 @@ def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
 
 
 def is_fleeting(raw: bytes) -> bool:
-    """Whether a line that cannot be read is of a batch that may be lost. No text says so: its quotes are escaped."""
-    return b'],"fleeting":true' in raw.partition(_FRAME)[0]
+    """Whether what cannot be read is one line, of a batch that may be lost: it says so right before its only frame."""
+    frames = [found.start() for found in _FRAMES.finditer(raw)]
+    return len(frames) == 1 and raw[: frames[0]].endswith(b'],"fleeting":true')
 
 
 def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
