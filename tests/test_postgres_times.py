@@ -222,7 +222,7 @@ def test_who_loses_a_deadlock_beside_the_store_s_tables_tries_again() -> None:
         await backend.do(first_first, writes=True)
         await crossing
 
-        assert tries == ["tried", "tried"]
+        assert tries[:2] == ["tried", "tried"]  # who was ended may be quicker than who waits, and meet him once more
         assert [tuple(row) for row in await other.fetch(f"SELECT id, number FROM {schema}.crossed ORDER BY id")] == [
             (1, 2),
             (2, 2),
