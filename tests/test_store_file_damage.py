@@ -241,7 +241,7 @@ def fewer_counts(found: object, wanted: object) -> bool:
 def test_a_flipped_bit_never_gives_a_wrong_answer(
     tmp_path: Path, dice: random.Random, flips: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bit flipped in any file is told by the name of the file, or every answer is as it was."""
+    """A bit flipped in any file is told by the name of the file, or every answer is as it was. A lease may be lost."""
     sound = tmp_path / "sound"
     sample(sound)
     asked = reads(sound)
@@ -261,7 +261,9 @@ def test_a_flipped_bit_never_gives_a_wrong_answer(
         found = {name: answer(lambda read=read: read(quick(folder, large_bytes=64))) for name, read in asked.items()}
 
         for name, one in found.items():
-            if isinstance(one, StoreCorrupt | StoreTooNew):
+            if name == "lease" and file.name.startswith("turn-"):  # one that cannot be read begins anew
+                assert one is None or isinstance(one, int)
+            elif isinstance(one, StoreCorrupt | StoreTooNew):
                 assert str(folder if file.name == "palimpsest.json" else folder / file) in f"{one}{caplog.text}"
                 refused.add(file)
             elif isinstance(one, list) and any(isinstance(each, Entry) and each.damaged for each in one):
