@@ -240,3 +240,41 @@ def test_what_was_let_go_of_and_came_back_stays(memory: Memory) -> None:
     session.pin(1)
     branch.end_turn()
     assert not session.entries()[0].erased
+
+
+def test_a_branch_has_let_go_of_nothing_when_it_is_made(memory: Memory) -> None:
+    """What its origin has let go of stays with the branch, whatever another branch flushes."""
+    session = flushing(memory, "a")
+    say(session, 0, 1)
+    other = session.fork("b")
+    with session.turn():
+        session.compact()
+    session.fork("c")
+
+    with (again := flushing(memory, "b")).turn():
+        assert again.compact().done
+
+    branch = memory.session("c", auto_compact="off")
+    assert [entry.erased for entry in branch.entries()] == [False] * 4
+    assert branch.restore() == 2
+    assert other.id == "b"
+
+
+def test_who_spoke_goes_with_the_last_summary_that_tells_of_it(memory: Memory) -> None:
+    """Where an erasure takes a summary, plain tombstones stay of all that it alone told of."""
+    session = flushing(memory)
+    with session.turn():
+        for code, name in enumerate(("ann", "bob", "cid")):
+            about = {"user_id": f"u-{name}"}
+            session.add_user_message(f"CODE-{code} " + "and more " * 40, name=name, metadata=about)
+            session.add_assistant_message("noted " + "with a long answer " * 20)
+        assert session.compact().done
+    assert "u-bob" in str(session.export())
+
+    assert session.erase(1).entries == 1
+
+    assert told(session) == set()
+    assert "bob" not in str(session.export())
+    assert [entry.flushed for entry in session.entries()] == [False] * 6
+    assert not session.erase(3).entries
+    assert session.verify().ok

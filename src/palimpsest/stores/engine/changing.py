@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -10,13 +10,13 @@ import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log import spans as ranges
-from palimpsest.log.change import Change, Record, recounted, still_meant
+from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
-from palimpsest.log.withdrawal import flushed, forgotten, needed, standing, tombstone
-from palimpsest.stores.backend import Ask, Cells, Look, Named, Range, Refusal, Row, Seen, Step
-from palimpsest.stores.engine.forms import LAST, beside_entries, entry_row, key_of, record_row
+from palimpsest.stores.backend import Ask, Cells, Look, Range, Refusal, Row, Seen, Step
+from palimpsest.stores.engine.erasing import Erasure, of_erasure
+from palimpsest.stores.engine.forms import LAST, beside_entries, entry_row, record_row
 from palimpsest.stores.engine.known import Known, noted
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
@@ -145,9 +145,9 @@ class Changing:
 
     async def _erase(self, key: SessionKey, change: Change, expect: Expect) -> Head:
         while True:
-            known, seen = await self._sessions.look(key, lambda known: _of_erasure(known, change))
+            known, seen = await self._sessions.look(key, lambda known: of_erasure(known, change))
             expect(known.head)
-            erasure = _Erasure(self._sessions, self._reading, known, change)
+            erasure = Erasure(self._sessions, self._reading, known, change)
             await erasure.read(seen)
             more = await self._large.let_go(known, erasure.points)
             at = self._clock()
@@ -203,141 +203,9 @@ def _changed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, 
     return (after.renewed(at) if change.kind == "about" or linked else after), record, linked
 
 
-class _Erasure:
-    """One erasure: what it means in the session where it was asked for, and in every branch that has the entries."""
-
-    def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
-        self._sessions, self._reading, self._known, self._change = sessions, reading, known, change
-        self.sharing = Sharing(sessions, known, None)
-        self._records: list[Record] = []
-        self._living: list[Entry] = []
-        self._graves: dict[SessionKey, set[int]] = {}
-
-    @property
-    def points(self) -> list[tuple[int, int]]:
-        """The keys of what is erased."""
-        return _joined(self._known.keys(self._change.seqs))
-
-    async def read(self, seen: Sequence[Seen]) -> None:
-        """Take what was read of the session, and read what is read of its branches."""
-        known = self._known
-        if not seen:
-            self._change = still_meant(known.head, self._change, {})
-            return
-        tree, rows = seen
-        entries = await self._reading.slim(known, rows.rows[0])
-        flushes = self._change.spare
-        living = [e for e in entries if e.damaged or (not e.erased if flushes else e.is_there)]
-        change = still_meant(known.head, self._change, {e.seq: e.id for e in living})
-        meant = set(change.seqs)
-        self._living = [entry for entry in living if entry.seq in meant]
-        graves = tuple(entry.seq for entry in self._living if entry.flushed)
-        self._change = change = msgspec.structs.replace(change, graves=graves)
-        told = {row[0]: row for some in rows.rows[1:] for row in some}
-        self._records = self._reading.told(known, [told[key] for key in sorted(told)])
-        self.sharing = Sharing(self._sessions, known, tree, change.seqs)
-        await self.sharing.look()
-        self._check_unshared()
-        if any(entry.damaged for entry in self._living):
-            self.sharing.fixed = True  # what is damaged is counted anew by reading whole logs
-            for each in (known, *(other.known for other in self.sharing.others)):
-                self._graves[each.key] = await self._reading.graves(each)
-
-    def _check_unshared(self) -> None:
-        """Raise Conflict where a flush would destroy what another session has not let go of."""
-        if not self._change.unshared:
-            return
-        self.sharing.fixed, now = True, self._sessions.clock()
-        for other, seqs, rows in self.sharing.others:
-            state = standing(self._reading.told(other, rows), other.head)
-            if not other.head.is_over(now) and needed(state, other.head, seqs):
-                raise Conflict(f"session {other.key.session!r}", "has what a flush would destroy: look again")
-
-    def batch(self, expect: Expect, more: Sequence[Step], known: Known, at: int) -> Made:
-        """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
-        expect(known.head)
-        change = self._change
-        made = [self._in(known, change, self._records, at)]
-        for other, seqs, rows in self.sharing.others:
-            records = self._reading.told(other, rows)
-            made.append(self._in(other, _of_branch(change, known.key, seqs), records, at))
-        told = self._told()
-        stay = [flushed(one) if ranges.within(told, one.seq) else tombstone(one) for one in self._living]
-        graves = [entry_row(known.log_of(grave.seq), grave) for grave in stay]
-        points = _joined(row[0] for row in graves)
-        log = Step(
-            known.logs,
-            rows_only=True,
-            drop=beside_entries(points),
-            put=[("entry", graves), ("record", [row for _, _, rows in made for row in rows])],
-            destroys=True,
-        )
-        batch = [*(step for _, step, _ in made), self.sharing.tree.step(), log, *more]
-        return batch, [after for after, _, _ in made]
-
-    def _told(self) -> tuple[ranges.Span, ...]:
-        """Of which entries a flush leaves summaries that tell of them, here or in a branch: they are found by what
-        stays of these."""
-        if not self._change.spare:
-            return ()
-        there = [(other, self._reading.told(other, rows)) for other, _, rows in self.sharing.others]
-        states = [standing(records, one.head) for one, records in ((self._known, self._records), *there)]
-        return ranges.union(*(state.covered for state in states))
-
-    def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
-        """What it makes of one session."""
-        gone = [*change.seqs, *ranges.members(change.also)]
-        let_go = change.released
-        made, state = forgotten(there, known.head, gone, spare=change.spare, released=let_go, silence=change.silence)
-        if state is not None:
-            change = msgspec.structs.replace(change, compaction=state)
-        after, record, _ = committed(known.head, change, at)
-        if known.key in self._graves:
-            after = recounted(after, self._graves[known.key] | set(change.seqs))
-        if record is not None:
-            made.append(record)
-        now, step = known.step(after)
-        return now, step, [record_row(known.log, one) for one in made]
-
-
 def _delayed(change: Change, steps: list[Step]) -> list[Step]:
     """What makes a change, which need not wait for the disk where it can be computed again."""
     return [msgspec.structs.replace(step, delayed=True) for step in steps] if change.kind in COMPUTED else steps
-
-
-def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
-    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
-
-    What was made from them, and what is remembered of compactions, is each branch's own.
-    """
-    detail = {**change.detail, "session": key.session}
-    return msgspec.structs.replace(
-        change,
-        seqs=tuple(seqs),
-        also=(),
-        silence=(),
-        said=(),
-        compaction=None,
-        released=(),
-        attempts=None,
-        detail=detail,
-    )
-
-
-def _of_erasure(known: Known, change: Change) -> list[Ask]:
-    """What asks for all that an erasure has to know of a session."""
-    silent = [(key, key) for key in sorted(key_of(known.log, revision) for revision in set(change.silence))]
-    wanted: list[Range | Named] = [
-        Range("entry", _joined(known.keys(change.seqs))),
-        Named("record", [str(known.log)]),
-        Range("record", silent),
-    ]
-    return [of_tree(known), known.ask(*wanted)]
-
-
-def _joined(keys: Iterable[int]) -> list[tuple[int, int]]:
-    """Keys as spans, as few as there can be."""
-    return list(ranges.of(set(keys)))
 
 
 def _rewriting(

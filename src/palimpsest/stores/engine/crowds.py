@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 
-from palimpsest.stores.backend import Again, Backend, Batch, Refusal
+from palimpsest.stores.backend import Again, Backend, Batch, Look, Refusal
 from palimpsest.stores.rules import heads_at
 
 FIRST, LONGEST = 0.002, 0.25
@@ -58,13 +58,22 @@ class Crowds:
             await self._backend.pause(longest * self._chance())
 
     async def write(self, batch: Batch, at: int, *, lasting: bool = True, again: Again | None = None) -> Refusal | None:
-        """Write one batch, for who holds nothing; where it is refused, the heads that are there once he has waited."""
-        (refusal,) = await self._backend.write([batch], at, lasting=lasting, again=again)
+        """Write one batch, for who holds nothing; where it is refused, the heads that are there once he has waited, in
+        the places of what was tried last."""
+        tried = batch
+
+        def noted(number: int, heads: Refusal, look: Look) -> Batch | None:
+            nonlocal tried
+            other = again(number, heads, look) if again is not None else None
+            tried = tried if other is None else other
+            return other
+
+        (refusal,) = await self._backend.write([batch], at, lasting=lasting, again=again and noted)
         what = batch[0].place
         self.note(what, refusal is not None)
         if refusal is None or not self.is_at(what):
             return refusal
         await self.wait(what)
-        meant = [step.place for step in batch if not step.rows_only]
+        meant = [step.place for step in tried if not step.rows_only]
         there = dict(zip(meant, await heads_at(self._backend, meant), strict=True))
-        return tuple(there.get(step.place) for step in batch)
+        return tuple(there.get(step.place) for step in tried)

@@ -8,6 +8,7 @@ Until then a place says that the log is being laid: who dies meanwhile leaves it
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -16,7 +17,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.withdrawal import buried
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, PlaceHead, Range, Row, Seen, Step
 from palimpsest.stores.engine.destroying import Destroying
-from palimpsest.stores.engine.forms import LAST, entry_row, new_log, record_row
+from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_row, new_log, record_of, record_row
 from palimpsest.stores.engine.known import (
     LAID,
     PATIENCE,
@@ -45,6 +46,9 @@ from palimpsest.stores.engine.trees import (
 )
 from palimpsest.stores.rules import expect_of, heads_at
 from palimpsest.stores.values import Dump
+
+RELEASED = b'"released"'
+"""How a record is known that says what a flush has let go of."""
 
 PIECE, BYTES = 1000, 2**22
 """Rows, and bytes of rows, that are put in one step."""
@@ -125,7 +129,7 @@ class WholeSessions:
             tree.join(branch, shares, head.first_seq)
             assert known.there is not None, "what was looked at is there"
             log = branch.log
-            rows = [Row(log << 32 | key & LAST, value, str(log) if id else "") for key, value, id, _ in seen[1].rows[0]]
+            rows = [_inherited(log, row) for row in seen[1].rows[0]]
             bar = seen[2].head
             steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
             steps.append(Step(barred(place)) if bar is None else bar_of(place, bar, at))
@@ -265,6 +269,18 @@ def _removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bo
     alone = tree.is_alone(known)
     tree.leave(known)
     return tree, tree.unread(read_by(known)), alone
+
+
+def _inherited(log: int, row: Cells) -> Row:
+    """The row of a record in the log of a branch: what the session has let go of, the branch has not."""
+    key, value, id, _ = row
+    if RELEASED in value:
+        with suppress(*DAMAGED):  # whoever reads it is told
+            record = record_of(row)
+            if record.compaction is not None:
+                kept = msgspec.structs.replace(record.compaction, released=())
+                return record_row(log, msgspec.structs.replace(record, compaction=kept))
+    return Row(log << 32 | key & LAST, value, str(log) if id else "")
 
 
 def _laid_at(new: Known) -> Place:

@@ -1,0 +1,186 @@
+"""An erasure: what it means in the session where it was asked for, and in every branch that has the entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from palimpsest.errors import Conflict
+from palimpsest.log import spans as ranges
+from palimpsest.log.change import Change, Record, recounted, still_meant
+from palimpsest.log.entry import Entry
+from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.resuming import committed
+from palimpsest.log.summary import Compaction
+from palimpsest.log.withdrawal import flushed, forgotten, needed, standing, tombstone
+from palimpsest.stores.backend import Ask, Named, Range, Row, Seen, Step
+from palimpsest.stores.engine.forms import beside_entries, entry_row, key_of, record_row
+from palimpsest.stores.engine.known import Known
+from palimpsest.stores.engine.reading import Reading
+from palimpsest.stores.engine.sessions import Made, Sessions
+from palimpsest.stores.engine.trees import Sharing, of_tree
+
+Expect = Callable[[Head], None]
+
+
+class Erasure:
+    """One erasure: what it means in the session where it was asked for, and in every branch that has the entries."""
+
+    def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
+        self._sessions, self._reading, self._known, self._change = sessions, reading, known, change
+        self.sharing = Sharing(sessions, known, None)
+        self._records: list[Record] = []
+        self._living: list[Entry] = []
+        self._graves: dict[SessionKey, set[int]] = {}
+        self._untold: list[tuple[int, Entry]] = []
+
+    @property
+    def points(self) -> list[tuple[int, int]]:
+        """The keys of what is erased."""
+        return _joined(self._known.keys(self._change.seqs))
+
+    async def read(self, seen: Sequence[Seen]) -> None:
+        """Take what was read of the session, and read what is read of its branches."""
+        known = self._known
+        if not seen:
+            self._change = still_meant(known.head, self._change, {})
+            return
+        tree, rows = seen
+        entries = await self._reading.slim(known, rows.rows[0])
+        flushes = self._change.spare
+        living = [e for e in entries if e.damaged or (not e.erased if flushes else e.is_there)]
+        change = still_meant(known.head, self._change, {e.seq: e.id for e in living})
+        meant = set(change.seqs)
+        self._living = [entry for entry in living if entry.seq in meant]
+        graves = tuple(entry.seq for entry in self._living if entry.flushed)
+        self._change = change = msgspec.structs.replace(change, graves=graves)
+        told = {row[0]: row for some in rows.rows[1:] for row in some}
+        self._records = self._reading.told(known, [told[key] for key in sorted(told)])
+        self.sharing = Sharing(self._sessions, known, tree, change.seqs)
+        await self.sharing.look()
+        self._check_unshared()
+        self._untold = await self._told_no_more()
+        if any(entry.damaged for entry in self._living):
+            self.sharing.fixed = True  # what is damaged is counted anew by reading whole logs
+            for each in (known, *(other.known for other in self.sharing.others)):
+                self._graves[each.key] = await self._reading.graves(each)
+
+    def _check_unshared(self) -> None:
+        """Raise Conflict where a flush would destroy what another session has not let go of."""
+        if not self._change.unshared:
+            return
+        self.sharing.fixed, now = True, self._sessions.clock()
+        for other, seqs, rows in self.sharing.others:
+            state = standing(self._reading.told(other, rows), other.head)
+            if not other.head.is_over(now) and needed(state, other.head, seqs):
+                raise Conflict(f"session {other.key.session!r}", "has what a flush would destroy: look again")
+
+    def batch(self, expect: Expect, more: Sequence[Step], known: Known, at: int) -> Made:
+        """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
+        expect(known.head)
+        made = [self._in(*one, at) for one in self._each(known)]
+        told = self._told()
+        stay = [flushed(one) if ranges.within(told, one.seq) else tombstone(one) for one in self._living]
+        graves = [entry_row(known.log_of(grave.seq), grave) for grave in stay]
+        graves += [entry_row(log, tombstone(one)) for log, one in self._untold]
+        points = _joined(row[0] for row in graves)
+        log = Step(
+            known.logs,
+            rows_only=True,
+            drop=beside_entries(points),
+            put=[("entry", graves), ("record", [row for _, _, rows in made for row in rows])],
+            destroys=True,
+        )
+        batch = [*(step for _, step, _ in made), self.sharing.tree.step(), log, *more]
+        return batch, [after for after, _, _ in made]
+
+    def _told(self) -> tuple[ranges.Span, ...]:
+        """Of which entries a flush leaves summaries that tell of them, here or in a branch: they are found by what
+        stays of these."""
+        if not self._change.spare:
+            return ()
+        there = [(other, self._reading.told(other, rows)) for other, _, rows in self.sharing.others]
+        states = [standing(records, one.head) for one, records in ((self._known, self._records), *there)]
+        return ranges.union(*(state.covered for state in states))
+
+    def _each(self, known: Known) -> Iterable[tuple[Known, Change, list[Record]]]:
+        """Each session that has any of the entries, what the erasure is there, and its records of compactions."""
+        yield known, self._change, self._records
+        for other, seqs, rows in self.sharing.others:
+            yield other, _of_branch(self._change, known.key, seqs), self._reading.told(other, rows)
+
+    async def _told_no_more(self) -> list[tuple[int, Entry]]:
+        """What a flush has left of entries of which summaries tell before it, and none does then, by their logs: with
+        the last summary goes who spoke."""
+        if self._change.spare:
+            return []
+        each = [(one, records, _forgotten(one, change, records)[1]) for one, change, records in self._each(self._known)]
+        if all(now is None for _, _, now in each):  # contexts show the summaries that they did
+            return []
+        before = {key for one, told, _ in each for key in _told_by(one, told, standing(told, one.head))}
+        then = {key for one, told, now in each for key in _told_by(one, told, now or standing(told, one.head))}
+        wanted = _joined(before - then - set(self._known.keys(self._change.seqs)))
+        rows = await self._reading.rows(self._known, Range("entry", wanted)) if wanted else []
+        there = zip(rows, await self._reading.slim(self._known, rows), strict=True)
+        return [(row[0] >> 32, one) for row, one in there if one.flushed]
+
+    def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
+        """What it makes of one session."""
+        made, state = _forgotten(known, change, there)
+        if state is not None:
+            change = msgspec.structs.replace(change, compaction=state)
+        after, record, _ = committed(known.head, change, at)
+        if known.key in self._graves:
+            after = recounted(after, self._graves[known.key] | set(change.seqs))
+        if record is not None:
+            made.append(record)
+        now, step = known.step(after)
+        return now, step, [record_row(known.log, one) for one in made]
+
+
+def _forgotten(known: Known, change: Change, there: Sequence[Record]) -> tuple[list[Record], Compaction | None]:
+    """What an erasure does to what was made from entries in a session, of which these are the records."""
+    gone = [*change.seqs, *ranges.members(change.also)]
+    return forgotten(there, known.head, gone, spare=change.spare, released=change.released, silence=change.silence)
+
+
+def _told_by(known: Known, records: Iterable[Record], state: Compaction) -> list[int]:
+    """The keys of the entries of which the summaries of a state tell."""
+    made = [one.compaction.summary for one in records if one.compaction is not None and one.revision in state.current]
+    return known.keys(ranges.members(ranges.union(*(one.covers for one in made if one is not None))))
+
+
+def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
+    """The erasure as another branch has it: of the entries that it shares, with the session where it was asked for.
+
+    What was made from them, and what is remembered of compactions, is each branch's own.
+    """
+    detail = {**change.detail, "session": key.session}
+    return msgspec.structs.replace(
+        change,
+        seqs=tuple(seqs),
+        also=(),
+        silence=(),
+        said=(),
+        compaction=None,
+        released=(),
+        attempts=None,
+        detail=detail,
+    )
+
+
+def of_erasure(known: Known, change: Change) -> list[Ask]:
+    """What asks for all that an erasure has to know of a session."""
+    silent = [(key, key) for key in sorted(key_of(known.log, revision) for revision in set(change.silence))]
+    wanted: list[Range | Named] = [
+        Range("entry", _joined(known.keys(change.seqs))),
+        Named("record", [str(known.log)]),
+        Range("record", silent),
+    ]
+    return [of_tree(known), known.ask(*wanted)]
+
+
+def _joined(keys: Iterable[int]) -> list[tuple[int, int]]:
+    """Keys as spans, as few as there can be."""
+    return list(ranges.of(set(keys)))
