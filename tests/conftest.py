@@ -199,6 +199,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """Promised is asyncio only."""
+    return "asyncio"
+
+
+@pytest.fixture
 def clock() -> FakeClock:
     """A clock that stands still until it is told to go on."""
     return FakeClock()

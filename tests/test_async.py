@@ -32,12 +32,6 @@ FACES = [
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Promised is asyncio only."""
-    return "asyncio"
-
-
-@pytest.fixture
 async def memory(tmp_path: Path) -> AsyncIterator[AsyncMemory]:
     """An SQLite store under an event loop."""
     async with AsyncMemory.open(tmp_path / "log.db") as memory:

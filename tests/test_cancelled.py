@@ -31,11 +31,6 @@ PART = [("I look", {"cut_off": True})]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def memory(tmp_path: Path) -> AsyncIterator[AsyncMemory]:
     """An SQLite store under an event loop, where a write that has not begun can be taken back."""
     async with AsyncMemory.open(tmp_path / "log.db") as memory:

@@ -336,12 +336,6 @@ def test_a_summary_holds_only_what_providers_take(memory: Memory) -> None:
 # --- under an event loop
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Promised is asyncio only."""
-    return "asyncio"
-
-
 @pytest.fixture(params=["sqlite", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a durable store."""

@@ -17,9 +17,10 @@ from palimpsest.log.entry import Entry, now_us
 from palimpsest.log.head import SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
-from palimpsest.stores.backend import Batch
+from palimpsest.stores.backend import Again, Batch, Place, Step
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.keys import Keys
+from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.opening import unlocked
 from sealed import FIRST
@@ -271,3 +272,26 @@ def test_where_writers_wait_for_a_lock_nobody_waits_beside(verb: Verb) -> None:
     drive(verb(store, "mine"))
 
     assert backend.times == 0
+
+
+def test_the_heads_that_are_told_are_of_what_was_tried_last() -> None:
+    """Where what is tried instead is refused, too, and has other places, the caller hears of those."""
+    mine, other = (Place("t", "h", "session", name) for name in ("a", "b"))
+    given, longer = [Step(mine, b"0", b"x")], [Step(mine, b"1", b"x"), Step(other, b"0", b"y")]
+
+    class Server(MemoryBackend):
+        """Somebody was quicker again."""
+
+        remote = True
+
+        async def pause(self, seconds: float) -> None:
+            """Nobody else is there to be waited for."""
+
+        async def write(self, batches: Any, at: int, *, lasting: bool = True, again: Again | None = None) -> Any:
+            assert again is not None
+            return [(None,) * len(again(0, (None,), lambda asks: []) or ())]
+
+    crowds = Crowds(Server(Inline()), lambda: 0.0)
+    for _ in range(3):
+        assert drive(crowds.write(given, 0, again=lambda *_: longer)) == (None, None)
+    assert crowds.is_at(mine)

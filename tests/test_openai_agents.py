@@ -35,11 +35,6 @@ THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content"
 LONG = "the wind blows over the sea and the land " * 12
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def _no_traces() -> None:
     agents.set_tracing_disabled(True)

@@ -42,11 +42,6 @@ DONE = [messages.TextPart("Clear.")]
 PICTURE = messages.BinaryContent(data=b"\x89PNG\r\n\x1a\n\xfb\xff", media_type="image/png")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def opened(kind: str, store: str = "memory://", *, privacy: Any = None, **options: Any) -> AsyncIterator[Any]:
     """A session of this kind."""

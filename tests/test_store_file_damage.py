@@ -352,7 +352,9 @@ def test_a_damaged_log_of_a_lease_begins_anew(folder: Path, line: int) -> None:
     assert file.read_bytes().count(b"\n") == 3
 
 
-def test_a_damaged_line_that_may_be_lost_is_passed_over(store: Store, folder: Path) -> None:
+def test_a_damaged_line_that_may_be_lost_is_passed_over(
+    store: Store, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Counts are made again: a line of them that cannot be read takes nothing along that was acknowledged."""
     add(store, "a")
     drive(store.count(KEY, "words", {1: 7}))
@@ -362,6 +364,7 @@ def test_a_damaged_line_that_may_be_lost_is_passed_over(store: Store, folder: Pa
     found = drive(quick(folder).read(KEY, counter="words"))
 
     assert [(entry.text, entry.tokens) for entry in found] == [("a", None), ("b", None)]
+    assert f"{log_of(folder)}, line 3" in caplog.text
 
 
 def test_a_break_behind_a_line_that_may_be_lost_takes_nothing_along(store: Store, folder: Path) -> None:

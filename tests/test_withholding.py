@@ -337,12 +337,6 @@ async def test_an_asynchronous_memory_holds_it_as_well(tmp_path: Path) -> None:
     assert found_in(bytes_of(tmp_path), SECRET) == []
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Promised is asyncio only."""
-    return "asyncio"
-
-
 def test_threads_may_add_at_once(memory: Memory) -> None:
     """Every thread's withheld messages and stubs are in the context, once each."""
     session = chat(memory)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,29 +83,18 @@ def compact_command(
     the neuralyzer destroys: what it would is shown, and nothing goes before that is confirmed. Nothing to do is no
     error.
     """
-    chosen: Any = {"strategy": strategy or "ladder"}
-    for name, value in zip(STYLE, (keep, summary_tokens), strict=True):
-        if value is not None:
-            chosen[name] = value
-    if summarizer is not None and chosen["strategy"] in ("ladder", "summarizer", "hybrid_summary"):
-        chosen["on_failure"] = "keep"  # who names a model by hand is told where it gave no answer
+    given = _chosen(strategy or "ladder", keep, summary_tokens, summarizer)
     with open_memory(store, tenant, write=not dry_run) as memory:
         session = require(memory, session, whole=yes).session
         chat = memory.session(
             session, model=model, max_tokens=max_tokens, max_messages=max_messages, summarizer=summarizer
         )
-        given = chosen if len(chosen) > 1 else chosen["strategy"]
         asks = not (yes or dry_run) and _destroys(chat, given)
         if asks:
             expect_somebody(as_json, besides=", and this strategy destroys")
         busy = console(stderr=True).status(f"compacting {line(session)} …") if on_terminal() else nullcontext()
-        with busy:
-            try:
-                result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
-            except ConfigError as fault:
-                if fault.found in chosen and (option := STYLE.get(str(fault.found))):  # it has none of that name
-                    raise click.UsageError(f"{option} is not for {chosen['strategy']}") from fault
-                raise
+        with busy, _as_the_command_has_it(given):
+            result = chat.compact(given, dry_run=dry_run or asks, threshold=if_over)
         if asks and result.erased:
             print_result(result)
             click.confirm("Destroy this? It cannot be undone.", abort=True)
@@ -117,6 +107,27 @@ def compact_command(
         raise Conflicting(result.why or "another compaction of this session is under way")
     if result.reason in FAILURES:
         raise OperationFailed(result.why or f"nothing was changed: {result.reason}")
+
+
+def _chosen(strategy: str, keep: int | None, summary_tokens: int | None, summarizer: str | None) -> Any:
+    """The strategy by its name, or with what was given for it."""
+    given = zip(STYLE, (keep, summary_tokens), strict=True)
+    options: dict[str, Any] = {name: value for name, value in given if value is not None}
+    if summarizer is not None and strategy in ("ladder", "summarizer", "hybrid_summary"):
+        options["on_failure"] = "keep"  # who names a model by hand is told where it gave no answer
+    return {"strategy": strategy, **options} if options else strategy
+
+
+@contextmanager
+def _as_the_command_has_it(given: Any) -> Iterator[None]:
+    """Name an option that the strategy does not have as the command does."""
+    try:
+        yield
+    except ConfigError as fault:
+        option = STYLE.get(str(fault.found))
+        if option is None or fault.found not in given:
+            raise
+        raise click.UsageError(f"{option} is not for {given['strategy']}") from fault
 
 
 def _destroys(chat: Session, strategy: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import get_ident  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +34,19 @@ class TurnBuffer:
         self.slots: list[Admitted] = []
         self.given_ids = False
         self.reports: list[tuple[int, int, Callable[[], Awaitable[None]]]] = []
+        self.contexts: dict[str | None, Entry] = {}
+
+    def take(self, slots: Sequence[Admitted]) -> None:
+        """Gather entries; of contexts the newest of each name is at hand."""
+        self.slots.extend(slots)
+        self.contexts |= {
+            one.kept.name: one.kept for one in slots if one.kept is not None and one.kept.kind == "context"
+        }
+
+    def newest(self, many: int) -> list[Entry]:
+        """The newest so many entries, or fewer, oldest first."""
+        kept = (slot.kept for slot in reversed(self.slots) if slot.kept is not None)
+        return [*islice(kept, many)][::-1]
 
     async def report(self, stored: Sequence[Entry]) -> None:
         """Have what answers cost noted, where any entry of theirs is new: of the newest revision."""
@@ -156,7 +170,7 @@ class Appender:
         slots = await self.admitted(entries)
         if self.turn.buffer is None:
             return await self.commit(slots, given_ids=given_ids)
-        self.turn.buffer.slots.extend(slots)
+        self.turn.buffer.take(slots)
         self.turn.buffer.given_ids |= given_ids
         return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
 
@@ -250,9 +264,9 @@ async def known_context(scope: SessionScope, appender: Appender, entry: Entry) -
     kept = (await appender.admitted([entry]))[0].kept
     if kept is None:
         return None
-    for one in reversed(_gathered(appender)):
-        if (one.kind, one.name) == (kept.kind, kept.name):  # whatever the log has is an older version
-            return one if one.text == kept.text else None
+    buffer = appender.turn.buffer
+    if buffer is not None and (one := buffer.contexts.get(kept.name)) is not None:  # the log has an older version
+        return one if one.text == kept.text else None
     head = await scope.store.head(scope.key)
     known = head.contexts.get(kept.name or "") if head is not None else None
     if known is None or known[1] != digest(kept.text):
@@ -263,7 +277,8 @@ async def known_context(scope: SessionScope, appender: Appender, entry: Entry) -
 
 async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The newest entries, where they say what these would say, and contexts show them, or will when the turn ends."""
-    there, many = _gathered(appender)[-len(entries) :], len(entries)
+    buffer, many = appender.turn.buffer, len(entries)
+    there = buffer.newest(many) if buffer is not None else []
     if len(there) < many:
         there = [*await newest_active(scope.store, scope.key, scope.clock(), many - len(there)), *there]
     if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
@@ -271,12 +286,6 @@ async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[E
     slots = await appender.admitted(entries)
     same = [_says(old, slot.kept) for old, slot in zip(there, slots, strict=True)]
     return tuple(there) if all(same) else ()
-
-
-def _gathered(appender: Appender) -> list[Entry]:
-    """What the open turn will add, oldest first."""
-    buffer = appender.turn.buffer
-    return [slot.kept for slot in buffer.slots if slot.kept is not None] if buffer is not None else []
 
 
 def _says(old: Entry, new: Entry | None) -> bool:

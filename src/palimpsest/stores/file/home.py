@@ -148,7 +148,9 @@ class Home:
     def _note(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
         said = read_batch(raw, sound) if sound or sure else None
         if said is None:
-            if not (sure and is_fleeting(raw)):
+            if sure and is_fleeting(raw):
+                warn("%s", f"{self._line(offset)}: it may be lost, and is passed over")
+            else:
                 self._refuse(offset, sure)
             return
         if not sound:
@@ -229,11 +231,8 @@ class Home:
 
     def listed(self, meant: Callable[[str], bool]) -> list[Listed]:
         """The places of these spaces that have a head."""
-        return [
-            Listed(self._place(space, name), one.head, one.at)
-            for (space, name), one in self.heads.items()
-            if meant(space)
-        ]
+        there = [(where, one) for where, one in self.heads.items() if meant(where[0])]
+        return [Listed(self._place(*where), one.head, one.at) for where, one in there]
 
     def expired(self, now: int) -> list[Due]:
         """What has expired of it."""
