@@ -266,12 +266,15 @@ async def test_what_was_redacted_later_has_no_signature() -> None:
 
 def _louder(history: list[Any]) -> list[Any]:
     """The prompts written anew, and what tools returned told without its time."""
-    loud = {"user-prompt": lambda part: dataclasses.replace(part, content=part.content.upper())}
-    loud["tool-return"] = lambda part: messages.ToolReturnPart(part.tool_name, "short", part.tool_call_id)
-    same = lambda part: part  # noqa: E731
-    return [
-        dataclasses.replace(one, parts=[loud.get(part.part_kind, same)(part) for part in one.parts]) for one in history
-    ]
+
+    def louder(part: Any) -> Any:
+        if part.part_kind == "user-prompt":
+            return dataclasses.replace(part, content=part.content.upper())
+        if part.part_kind == "tool-return":
+            return messages.ToolReturnPart(part.tool_name, "short", part.tool_call_id)
+        return part
+
+    return [dataclasses.replace(one, parts=[*map(louder, one.parts)]) for one in history]
 
 
 PROCESSORS = {
