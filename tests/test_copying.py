@@ -18,7 +18,7 @@ from palimpsest.errors import ConfigError, Conflict
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import copying
 from palimpsest.stores.copying import copy_store
-from palimpsest.stores.engine.whole_sessions import WholeSessions
+from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.testing import FakeClock
@@ -363,8 +363,8 @@ def test_what_an_import_has_left_unfinished_goes_from_a_copy_too(
         session.add([{"role": "user", "content": f"a secret {number}"} for number in range(1500)])
         dump = session.export()
         session.clear()
-        monkeypatch.setattr(WholeSessions, "_made", None)  # dies behind its first piece
-        monkeypatch.setattr(WholeSessions, "taken_away", suspended)
+        monkeypatch.setattr(Loading, "_make", None)  # dies behind its first piece
+        monkeypatch.setattr(Loading, "taken_away", suspended)
         with pytest.raises(TypeError):
             memory.import_session(dump, on_conflict="replace")
     monkeypatch.undo()

@@ -38,7 +38,7 @@ ELSEWHERE = (
 )
 """Packages and modules that have no part in what is added to a file of SQLite, nor in its context."""
 
-RARE = tuple(f"stores.engine.{name}" for name in ("changing", "maintenance", "trees", "whole_sessions"))
+RARE = tuple(f"stores.engine.{name}" for name in ("changing", "loading", "maintenance", "trees", "whole_sessions"))
 
 
 def loaded(path: Path, more: str = "pass") -> set[str]:

@@ -12,7 +12,7 @@ from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Dump, Store
 from palimpsest.stores.backend import Again, Batch, Refusal
-from palimpsest.stores.engine import whole_sessions
+from palimpsest.stores.engine import loading
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.testing import FakeClock
 
@@ -23,7 +23,7 @@ LONG = "x" * 100
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_sessions, "PIECE", 3)
+    monkeypatch.setattr(loading, "PIECE", 3)
 
 
 class Watched(MemoryBackend):
@@ -98,7 +98,7 @@ def test_what_came_in_is_what_one_step_would_have_made(replace: bool, monkeypatc
     """In pieces or at once, alone or in the place of another, the same rows are there."""
     came = []
     for piece in (3, 1000):
-        monkeypatch.setattr(whole_sessions, "PIECE", piece)
+        monkeypatch.setattr(loading, "PIECE", piece)
         backend = Watched()
         store = opened(backend)
         if replace:

@@ -222,7 +222,7 @@ def test_a_sweep_makes_no_session_that_is_deleted_meanwhile(
     async def replaced(maintenance: Maintenance, key: SessionKey) -> None:
         await maintenance.wholes.delete(key, None)
         if key.session == "anew":
-            await maintenance.wholes.load(key, dump, replace=False)
+            await maintenance.loading.load(key, dump, replace=False)
 
     Between(monkeypatch, replaced)
     clock.advance(11)

@@ -24,7 +24,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Place, Rang
 from palimpsest.stores.engine.forms import TOKENS, figure_tables
 from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.known import LAID, PATIENCE
-from palimpsest.stores.engine.whole_sessions import BYTES, PIECE, in_pieces
+from palimpsest.stores.engine.loading import BYTES, PIECE, in_pieces
 from palimpsest.stores.homes import Home, Listing, homes_of, is_list, is_users, listed_of, owner_of, tenants_of
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address

@@ -92,6 +92,19 @@ async def asked_again(
 # --- what is looked at
 
 
+Looks = Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
+"""As `Backend.look`: that, or what looks while nobody else can write."""
+
+
+def awaited(look: Look) -> Looks:
+    """What looks at the same, for who awaits it: for a coroutine that is driven while nobody else can write."""
+
+    async def looked(asks: Sequence[Ask]) -> list[Seen]:
+        return look(asks)
+
+    return looked
+
+
 async def heads_at(backend: Backend, places: Sequence[Place]) -> list[PlaceHead | None]:
     """Return the heads that there are in these places, all as they are at one moment; None for one without."""
     return [seen.head for seen in await backend.look([Ask(place) for place in places])]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from palimpsest.errors import Conflict
 from palimpsest.log.entry import now_us
 from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
-from palimpsest.stores.engine.whole_sessions import PIECE
+from palimpsest.stores.engine.loading import PIECE
 from palimpsest.stores.rules import heads_at
 
 SECOND = 1_000_000

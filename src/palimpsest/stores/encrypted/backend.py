@@ -142,12 +142,15 @@ class SealedBackend(Wrapper):
                 if done[i] is None:
                     sealing.finish()
                     made.append((i, sealing))
+                elif tries == 1 and again is not None and not self.remote and sealing.probe():
+                    made.append((i, sealing))  # else who never pauses could be in its way for ever
             over = partial(self._over, batches, made, again) if again is not None else None
             steps = [one.steps for _, one in made]
             results = await self.below.write(steps, at, lasting=lasting, again=over) if made else []
             left = []
             for (i, sealing), refusal in zip(made, results, strict=True):
                 if refusal is None:
+                    done[i] = None
                     await self._done(sealing)
                     continue
                 heads = self._refusal(sealing, refusal)

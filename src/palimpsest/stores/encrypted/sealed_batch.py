@@ -85,6 +85,17 @@ class Sealing:
             self._ahead[place] = self.after[i] = after
             self.steps[i] = _with_head(self._with_rows(step, anew), place, before, after)
 
+    def probe(self) -> bool:
+        """Make steps that the store below refuses in any case, so that it asks what is to be written while nobody else
+        can write; whether there is a head that can be compared for that."""
+        self.steps = [
+            Step(place or self._rows.at(step.place), NO_HEAD.hot, NO_HEAD.hot)
+            if place or not step.rows_only
+            else Step(step.place, rows_only=True)
+            for step, place in zip(self.batch, self.places, strict=True)
+        ]
+        return any(self.places)
+
     def _after(self, step: Step, before: SealedHead | None, place: Place) -> SealedHead | None:
         """The head that a step makes, as yet without what it notes; itself where it is only looked at."""
         if step.rows_only:

@@ -19,7 +19,8 @@ The modules, none of which imports one above it:
 
     store, opened               the face: each verb checked, and run where the backend's verbs run
     maintenance                 listings, expiry, scrubbing; loaded with the next two when first asked for
-    changing, whole_sessions    commits and redaction; branches, imports, deletion
+    changing, whole_sessions    commits and redaction; branches, deletion
+    loading                     sessions that come in from elsewhere
     erasing                     what an erasure is in each session that has the entries
     destroying                  deletion of a session whose head cannot be read
     trees                       who reads which log, and changes of what several sessions have

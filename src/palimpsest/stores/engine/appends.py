@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -11,11 +11,14 @@ from palimpsest.errors import Conflict, InvalidEntry, PalimpsestError, StoreCorr
 from palimpsest.log.entry import Entry, same, unpack
 from palimpsest.log.head import About, SessionKey
 from palimpsest.log.linking import link
+from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Ask, Batch, Cells, Look, Range, Refusal, Step
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_row
 from palimpsest.stores.engine.known import Known, met, noted, where_of
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
+from palimpsest.stores.rules import Looks, awaited
 from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
@@ -23,8 +26,6 @@ REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
 
 Made = tuple[Known, Known, Batch]
 """A session before and after appends, and what makes it so."""
-
-ByIds = Callable[[Known, Sequence[str]], Awaitable[list[Entry]]]
 
 
 class Append(msgspec.Struct, eq=False):
@@ -47,10 +48,10 @@ class Append(msgspec.Struct, eq=False):
 
 
 class Appends:
-    """Appends to sessions. `by_ids` finds the entries of a session that have these ids."""
+    """Appends to sessions."""
 
-    def __init__(self, sessions: Sessions, large: Large, clock: Callable[[], int], by_ids: ByIds) -> None:
-        self._sessions, self._large, self._clock, self._by_ids = sessions, large, clock, by_ids
+    def __init__(self, sessions: Sessions, large: Large, reading: Reading) -> None:
+        self._sessions, self._large, self._reading, self._clock = sessions, large, reading, sessions.clock
         self._backend, self.crowds = sessions.backend, sessions.crowds
 
     async def write(self, claimed: Sequence[Append]) -> None:
@@ -94,7 +95,7 @@ class Appends:
         known = self._sessions.remembered(append.key)
         if known is None or append.over is not None:
             return
-        at, appends = self._clock(), (append,)
+        at, appends = self._clock(), [append]
         made = self._plain(appends, known, at)
         if made is None:
             return
@@ -114,18 +115,18 @@ class Appends:
     def _again(
         self,
         batches: list[Made],
-        appends: Mapping[SessionKey, Sequence[Append]],
+        appends: Mapping[SessionKey, list[Append]],
         at: int,
         number: int,
         heads: Refusal,
-        _: Look,
+        look: Look,
     ) -> Batch | None:
         """What writes the appends of the batch of this number over the head that is there, if it is of the same log."""
         before = batches[number][0]
         known = self._sessions.now(before, heads[0])
         if known.there is None or known.head.is_over(at) or not known.reads_as(before):
             return None
-        anew = self._plain(appends[before.key], known, at)
+        anew = drive(self._made(appends[before.key], known, at, awaited(look)))
         if anew is None:
             return None
         batches[number] = anew
@@ -166,16 +167,20 @@ class Appends:
         """What writes these appends; None where none is to be written."""
         if known is None or any([append.check_ids for append in appends]):  # noqa: C419
             known = await self._sessions.find(key)
+        return await self._made(appends, known, at, self._backend.look)
+
+    async def _made(self, appends: list[Append], known: Known, at: int, look: Looks) -> Made | None:
+        """What writes these appends to a session as it is known; None where none is to be written."""
         if (plain := self._plain(appends, known, at)) is not None:
             return plain
-        head, entered = known.head, list[Entry]()
+        key, head, entered = known.key, known.head, list[Entry]()
         for append in appends:
             try:
                 met_as = met(key, head, append.about)
                 found: dict[str, Entry] = {}
                 fresh = append.entries
                 if append.check_ids:
-                    there = await self._by_ids(known, [entry.id for entry in append.entries])
+                    there = await self._reading.within(look).by_ids(known, [entry.id for entry in append.entries])
                     found = {entry.id: entry for entry in (*there, *entered)}
                     fresh = _unknown_only(append.entries, found)
                 if not fresh:
@@ -201,7 +206,7 @@ class Appends:
         log = known.log
         rows = [entry_row(log, entry) for entry in entered]
         now, step = known.grown(head.renewed(at))
-        put, more = await self._large.split(known, rows) if self._large.meant(rows) else ([("entry", rows)], ())
+        put, more = await self._large.within(look).split(known, rows)
         steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
         return known, now, [*steps, *noted(known, now), *await self._sessions.created(known, at)]
 

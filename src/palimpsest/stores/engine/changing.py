@@ -21,7 +21,8 @@ from palimpsest.stores.engine.known import Known, noted
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading, of_records
 from palimpsest.stores.engine.sessions import Made, Sessions, expected
-from palimpsest.stores.engine.trees import Sharing, Tree, dropped, of_tree, read_by, spans_of
+from palimpsest.stores.engine.trees import Tree, dropped, of_tree, read_by, sharers, spans_of
+from palimpsest.stores.rules import Looks
 
 Expect = Callable[[Head], None]
 
@@ -123,68 +124,75 @@ class Changing:
         return now, _delayed(change, steps)
 
     async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
-        while True:
-            known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
+        async def cleared(known: Known, seen: list[Seen], at: int, look: Looks) -> Made:
             expect(known.head)
-            tree, at = Tree(self._sessions.url, known, seen[0] if seen else None), self._clock()
+            tree = Tree(self._sessions.url, known, seen[0] if seen else None)
             head, record, _ = committed(known.head, change, at)
             unread = [(known.log, 0, head.first_seq - 1)]
             if tree.hot is not None:
                 tree.leave(known)
                 tree.join(known, (), head.first_seq)
                 unread = tree.unread(read_by(known))
-            more = await self._large.let_go(known, spans_of(unread))
+            more = await self._large.within(look).let_go(known, spans_of(unread))
             rows = [record_row(known.log, record)] if record is not None else []
-            cleared, step = known.step(head, ())
+            after, step = known.step(head, ())
             gone = Step(
                 known.logs, rows_only=True, drop=dropped([known.log], unread), put=[("record", rows)], destroys=True
             )
-            steps = [step, gone, tree.step(), *more, *await self._sessions.created(known, at)]
-            if await self._sessions.write(steps, at, cleared) is None:
-                return head
+            return [step, gone, tree.step(), *more, *await self._sessions.created(known, at)], [after]
+
+        after = await self._sessions.change(key, lambda known: [of_tree(known)], cleared)
+        assert after is not None, "something is made of every session"
+        return after[0].head
 
     async def _erase(self, key: SessionKey, change: Change, expect: Expect) -> Head:
-        while True:
-            known, seen = await self._sessions.look(key, lambda known: of_erasure(known, change))
+        async def erased(known: Known, seen: list[Seen], at: int, look: Looks) -> Made:
             expect(known.head)
-            erasure = Erasure(self._sessions, self._reading, known, change)
-            await erasure.read(seen)
-            more = await self._large.let_go(known, erasure.points)
-            at = self._clock()
-            more += await self._sessions.created(known, at)
-            after = await erasure.sharing.write(partial(erasure.batch, expect, more), at)
-            if after is not None:
-                return after[0].head
+            erasure = Erasure(self._sessions, self._reading.within(look), known, change)
+            await erasure.read(seen, look)
+            more = await self._large.within(look).let_go(known, erasure.points)
+            return erasure.batch([*more, *await self._sessions.created(known, at)], at)
+
+        after = await self._sessions.change(key, lambda known: of_erasure(known, change), erased)
+        assert after is not None, "something is made of every session"
+        return after[0].head
 
     async def rewrite(self, key: SessionKey, how: Rewrite, seqs: Collection[int]) -> int:
+        done = 0
+
         def asks(known: Known) -> list[Ask]:
             wanted = Range("entry", list(ranges.of(known.keys(seqs))))
             return [of_tree(known), of_records(known), known.ask(wanted)]
 
-        while True:
-            known, seen = await self._sessions.look(key, asks)
+        async def rewritten(known: Known, seen: list[Seen], _: int, look: Looks) -> Made | None:
+            nonlocal done
             if not seen:
-                return 0
+                return None
             head = how.head(known.head)  # first, for it may object
-            records, new = await self._rewritten(known, how, seen)
-            if not (records or new or head is not known.head):
-                return 0
-            sharing = Sharing(self._sessions, known, seen[0], [row[0] & LAST for row in new])
-            await sharing.look()
+            records, new = await self._rewritten(known, how, seen, look)
+            done = len(records) + len(new)
+            if not done and head is known.head:
+                return None
+            tree = Tree(self._sessions.url, known, seen[0])
+            others = await sharers(self._sessions, known, tree, [row[0] & LAST for row in new], look)
             gone = list(ranges.of(row[0] for row in new))
-            put, more = await self._large.split(known, new, gone)
+            put, more = await self._large.within(look).split(known, new, gone)
             if records:
                 put.append(("record", records))
+            made = [known.step(head)]
+            made += [other.step(how.branch(other.key, other.head, its)) for other, its, _ in others]
             log = Step(known.logs, rows_only=True, drop=beside_entries(gone), put=put, destroys=True)
-            made = partial(_rewriting, how, sharing, [log, *more], known, head)
-            if await sharing.write(made, self._clock()) is not None:
-                return len(records) + len(new)
+            return [*(step for _, step in made), tree.step(), log, *more], [after for after, _ in made]
 
-    async def _rewritten(self, known: Known, how: Rewrite, seen: list[Seen]) -> tuple[list[Row], list[Cells]]:
+        return done if await self._sessions.change(key, asks, rewritten) is not None else 0
+
+    async def _rewritten(
+        self, known: Known, how: Rewrite, seen: list[Seen], look: Looks
+    ) -> tuple[list[Row], list[Cells]]:
         """What records and entries that were read become others, and which."""
         there, rows = self._reading.told(known, seen[1].rows[0]), seen[2].rows[0]
         records = [record_row(known.log, one) for old in there if (one := how.record(old)) is not old]
-        return records, self._new(known, how, rows, await self._reading.entries(known, rows, {}))
+        return records, self._new(known, how, rows, await self._reading.within(look).entries(known, rows, {}))
 
     def _new(self, known: Known, how: Rewrite, rows: Sequence[Cells], entries: list[Entry]) -> list[Cells]:
         found = []
@@ -206,12 +214,3 @@ def _changed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, 
 def _delayed(change: Change, steps: list[Step]) -> list[Step]:
     """What makes a change, which need not wait for the disk where it can be computed again."""
     return [msgspec.structs.replace(step, delayed=True) for step in steps] if change.kind in COMPUTED else steps
-
-
-def _rewriting(
-    how: Rewrite, sharing: Sharing, log: Sequence[Step], was: Known, head: Head, known: Known, _: int
-) -> Made:
-    """The steps that rewrite a session, which `was` so and gets this head, as it is by now; the sessions after them."""
-    made = [known.step(head if known is was else how.head(known.head))]
-    made += [other.step(how.branch(other.key, other.head, seqs)) for other, seqs, _ in sharing.others]
-    return [*(step for _, step in made), sharing.tree.step(), *log], [after for after, _ in made]

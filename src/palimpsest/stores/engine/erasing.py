@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -10,7 +10,7 @@ from palimpsest.errors import Conflict
 from palimpsest.log import spans as ranges
 from palimpsest.log.change import Change, Record, recounted, still_meant
 from palimpsest.log.entry import Entry
-from palimpsest.log.head import Head, SessionKey
+from palimpsest.log.head import SessionKey
 from palimpsest.log.resuming import committed
 from palimpsest.log.summary import Compaction
 from palimpsest.log.withdrawal import flushed, forgotten, needed, standing, tombstone
@@ -19,9 +19,8 @@ from palimpsest.stores.engine.forms import beside_entries, entry_row, key_of, re
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Made, Sessions
-from palimpsest.stores.engine.trees import Sharing, of_tree
-
-Expect = Callable[[Head], None]
+from palimpsest.stores.engine.trees import Sharer, Tree, of_tree, sharers
+from palimpsest.stores.rules import Looks
 
 
 class Erasure:
@@ -29,7 +28,7 @@ class Erasure:
 
     def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
         self._sessions, self._reading, self._known, self._change = sessions, reading, known, change
-        self.sharing = Sharing(sessions, known, None)
+        self._tree, self._others = Tree(sessions.url, known, None), list[Sharer]()
         self._records: list[Record] = []
         self._living: list[Entry] = []
         self._graves: dict[SessionKey, set[int]] = {}
@@ -40,7 +39,7 @@ class Erasure:
         """The keys of what is erased."""
         return _joined(self._known.keys(self._change.seqs))
 
-    async def read(self, seen: Sequence[Seen]) -> None:
+    async def read(self, seen: Sequence[Seen], look: Looks) -> None:
         """Take what was read of the session, and read what is read of its branches."""
         known = self._known
         if not seen:
@@ -57,30 +56,28 @@ class Erasure:
         self._change = change = msgspec.structs.replace(change, graves=graves)
         told = {row[0]: row for some in rows.rows[1:] for row in some}
         self._records = self._reading.told(known, [told[key] for key in sorted(told)])
-        self.sharing = Sharing(self._sessions, known, tree, change.seqs)
-        await self.sharing.look()
+        self._tree = Tree(self._sessions.url, known, tree)
+        self._others = await sharers(self._sessions, known, self._tree, change.seqs, look)
         self._check_unshared()
         self._untold = await self._told_no_more()
         if any(entry.damaged for entry in self._living):
-            self.sharing.fixed = True  # what is damaged is counted anew by reading whole logs
-            for each in (known, *(other.known for other in self.sharing.others)):
+            # What is damaged is counted anew by reading whole logs.
+            for each in (known, *(other.known for other in self._others)):
                 self._graves[each.key] = await self._reading.graves(each)
 
     def _check_unshared(self) -> None:
         """Raise Conflict where a flush would destroy what another session has not let go of."""
         if not self._change.unshared:
             return
-        self.sharing.fixed, now = True, self._sessions.clock()
-        for other, seqs, rows in self.sharing.others:
+        now = self._sessions.clock()
+        for other, seqs, rows in self._others:
             state = standing(self._reading.told(other, rows), other.head)
             if not other.head.is_over(now) and needed(state, other.head, seqs):
                 raise Conflict(f"session {other.key.session!r}", "has what a flush would destroy: look again")
 
-    def batch(self, expect: Expect, more: Sequence[Step], known: Known, at: int) -> Made:
-        """The steps of it, with `more`, and the sessions after them; of the session as it is known by now."""
-        expect(known.head)
-        made = [self._in(*one, at) for one in self._each(known)]
-        told = self._told()
+    def batch(self, more: Sequence[Step], at: int) -> Made:
+        """The steps of it, with `more`, and the sessions after them."""
+        made, told, known = [self._in(*one, at) for one in self._each()], self._told(), self._known
         stay = [flushed(one) if ranges.within(told, one.seq) else tombstone(one) for one in self._living]
         graves = [entry_row(known.log_of(grave.seq), grave) for grave in stay]
         graves += [entry_row(log, tombstone(one)) for log, one in self._untold]
@@ -92,7 +89,7 @@ class Erasure:
             put=[("entry", graves), ("record", [row for _, _, rows in made for row in rows])],
             destroys=True,
         )
-        batch = [*(step for _, step, _ in made), self.sharing.tree.step(), log, *more]
+        batch = [*(step for _, step, _ in made), self._tree.step(), log, *more]
         return batch, [after for after, _, _ in made]
 
     def _told(self) -> tuple[ranges.Span, ...]:
@@ -100,22 +97,22 @@ class Erasure:
         stays of these."""
         if not self._change.spare:
             return ()
-        there = [(other, self._reading.told(other, rows)) for other, _, rows in self.sharing.others]
+        there = [(other, self._reading.told(other, rows)) for other, _, rows in self._others]
         states = [standing(records, one.head) for one, records in ((self._known, self._records), *there)]
         return ranges.union(*(state.covered for state in states))
 
-    def _each(self, known: Known) -> Iterable[tuple[Known, Change, list[Record]]]:
+    def _each(self) -> Iterable[tuple[Known, Change, list[Record]]]:
         """Each session that has any of the entries, what the erasure is there, and its records of compactions."""
-        yield known, self._change, self._records
-        for other, seqs, rows in self.sharing.others:
-            yield other, _of_branch(self._change, known.key, seqs), self._reading.told(other, rows)
+        yield self._known, self._change, self._records
+        for other, seqs, rows in self._others:
+            yield other, _of_branch(self._change, self._known.key, seqs), self._reading.told(other, rows)
 
     async def _told_no_more(self) -> list[tuple[int, Entry]]:
         """What a flush has left of entries of which summaries tell before it, and none does then, by their logs: with
         the last summary goes who spoke."""
         if self._change.spare:
             return []
-        each = [(one, records, _forgotten(one, change, records)[1]) for one, change, records in self._each(self._known)]
+        each = [(one, records, _forgotten(one, change, records)[1]) for one, change, records in self._each()]
         if all(now is None for _, _, now in each):  # contexts show the summaries that they did
             return []
         before = {key for one, told, _ in each for key in _told_by(one, told, standing(told, one.head))}

@@ -20,10 +20,10 @@ import msgspec
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded, encoded
 from palimpsest.log.late import sha256
-from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Cells, Range, Row, Seen, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.forms import new_log, stamped
 from palimpsest.stores.engine.known import Known
-from palimpsest.stores.rules import expect_of
+from palimpsest.stores.rules import Looks, expect_of
 
 MARK = b'{"held":'
 """How the stored form of an entry begins that has something large. No other does, and no text can pretend to."""
@@ -39,8 +39,12 @@ def _key(digest: str) -> int:
 class Large:
     """Large contents. `limit` is how many bytes a string may have before it is kept apart; None: none is."""
 
-    def __init__(self, backend: Backend, limit: int | None) -> None:
-        self._backend, self.limit = backend, limit
+    def __init__(self, look: Looks, limit: int | None) -> None:
+        self._look, self.limit = look, limit
+
+    def within(self, look: Looks) -> Large:
+        """The same, which looks at the store by this."""
+        return Large(look, self.limit)
 
     def meant(self, rows: Sequence[Cells]) -> bool:
         """Whether there may be something large in these rows of entries."""
@@ -64,7 +68,7 @@ class Large:
         slim, held, contents = list[Cells](), list[Row](), dict[str, bytes]()
         uses: Counter[str] = Counter()
         if gone:
-            (seen,) = await self._backend.look([known.ask(Range("held", gone))])
+            (seen,) = await self._look([known.ask(Range("held", gone))])
             uses.subtract(digest for _, value, *_ in seen.rows[0] for digest in _digests(value))
         for row in rows:
             key, value, id, expires = row
@@ -77,52 +81,53 @@ class Large:
         put: list[tuple[str, Sequence[Cells]]] = [
             (name, some) for name, some in (("entry", slim), ("held", held)) if some
         ]
-        return put, [await self._counted(known, uses, contents)] if uses else []
+        return put, [await _counted(known, uses, contents, self._look)] if uses else []
 
     async def let_go(self, known: Known, gone: Sequence[tuple[int, int]]) -> list[Step]:
         """The steps by which the entries at these keys hold nothing any more."""
         return (await self.split(known, (), gone))[1]
 
-    async def _counted(self, known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes]) -> Step:
-        """What counts that so many entries more, or less, have these contents."""
-        place, keys = known.large, sorted((_key(digest), digest) for digest in uses)
-        those = Range("uses", [(key, key) for key, _ in keys])
-        others = Range("uses", [(0, LAST_KEY)], len(keys) + 1 if min(uses.values()) < 0 else 0)
-        (seen,) = await self._backend.look([Ask(place, [those, others])])
-        there = {row[0]: Row(*row) for row in seen.rows[0]}
-        put, new, gone = [], [], list[int]()
-        for key, digest in keys:
-            before = there.get(key)
-            if before is not None and before.id != digest:
-                raise Conflict(f"large content {digest}", "has the same key as another, which nobody has ever seen")
-            number = (int(before.value) if before is not None else 0) + uses[digest]
-            if number > 0:
-                put.append(Row(key, b"%d" % number, digest))
-                if before is None:
-                    new.append(Row(key, contents[digest], digest))
-            else:
-                gone.append(key)
-        hot = expect_of(seen.head)
-        number = int(hot) if hot is not None else new_log() << 16  # none comes again, of whatever place
-        left = put or any(row[0] not in gone for row in seen.rows[1])
-        drop = [(table, key, key) for key in gone for table in ("uses", "large")]
-        after = b"%d" % (number + 1) if left else None
-        some = [(table, rows) for table, rows in (("uses", put), ("large", new)) if rows]
-        return Step(place, hot, after, drop=drop, put=some, destroys=bool(drop))
-
     async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:
         """The contents of these digests that are there and as they were written."""
         wanted = sorted(set(digests))
         try:
-            (seen,) = await self._backend.look([asked(known, wanted)])
+            (seen,) = await self._look([asked(known, wanted)])
             return sound(seen, wanted)
         except StoreCorrupt:  # what is damaged keeps nobody from the others
             there: dict[str, bytes] = {}
             for digest in wanted:
                 with suppress(StoreCorrupt):
-                    (seen,) = await self._backend.look([asked(known, [digest])])
+                    (seen,) = await self._look([asked(known, [digest])])
                     there |= sound(seen, [digest])
             return there
+
+
+async def _counted(known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes], look: Looks) -> Step:
+    """What counts that so many entries more, or less, have these contents."""
+    place, keys = known.large, sorted((_key(digest), digest) for digest in uses)
+    those = Range("uses", [(key, key) for key, _ in keys])
+    others = Range("uses", [(0, LAST_KEY)], len(keys) + 1 if min(uses.values()) < 0 else 0)
+    (seen,) = await look([Ask(place, [those, others])])
+    there = {row[0]: Row(*row) for row in seen.rows[0]}
+    put, new, gone = [], [], list[int]()
+    for key, digest in keys:
+        before = there.get(key)
+        if before is not None and before.id != digest:
+            raise Conflict(f"large content {digest}", "has the same key as another, which nobody has ever seen")
+        number = (int(before.value) if before is not None else 0) + uses[digest]
+        if number > 0:
+            put.append(Row(key, b"%d" % number, digest))
+            if before is None:
+                new.append(Row(key, contents[digest], digest))
+        else:
+            gone.append(key)
+    hot = expect_of(seen.head)
+    number = int(hot) if hot is not None else new_log() << 16  # none comes again, of whatever place
+    left = put or any(row[0] not in gone for row in seen.rows[1])
+    drop = [(table, key, key) for key in gone for table in ("uses", "large")]
+    after = b"%d" % (number + 1) if left else None
+    some = [(table, rows) for table, rows in (("uses", put), ("large", new)) if rows]
+    return Step(place, hot, after, drop=drop, put=some, destroys=bool(drop))
 
 
 def asked(known: Known, digests: Iterable[str]) -> Ask:

@@ -19,6 +19,7 @@ from palimpsest.stores.engine.forms import LAST
 from palimpsest.stores.engine.items import ITEMS, LEASES, Items, Leases
 from palimpsest.stores.engine.known import BARRED, ENDS, FAR, LAID, OWNED, root
 from palimpsest.stores.engine.large import Large
+from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.engine.trees import Tree, named, read_by
 from palimpsest.stores.engine.whole_sessions import WholeSessions
@@ -35,7 +36,7 @@ class Maintenance:
     """Lists sessions, sweeps what has expired, scrubs; has what makes and removes sessions; has `changing` erase."""
 
     def __init__(self, sessions: Sessions, changing: Changing, large: Large, items: Items, leases: Leases) -> None:
-        self._changing, self.wholes = changing, WholeSessions(sessions, large)
+        self._changing, self.wholes, self.loading = changing, WholeSessions(sessions, large), Loading(sessions, large)
         self._sessions, self._items, self._leases, self._backend = sessions, items, leases, sessions.backend
         self._told = set[SessionKey]()
 
@@ -141,7 +142,7 @@ class Maintenance:
             await self._leases.swept(place)
             return 0
         if place.space == LAID:
-            await self.wholes.taken_away(place)
+            await self.loading.taken_away(place)
         elif place.space == BARRED:  # whoever began to make a branch has given up long ago
             (head,) = await heads_at(self._backend, [place])
             if head is not None:

@@ -26,6 +26,7 @@ from palimpsest.stores.engine.forms import (
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.large import MARK, Large, asked, held, sound, whole
 from palimpsest.stores.engine.sessions import Sessions
+from palimpsest.stores.rules import Looks
 from palimpsest.stores.values import Standing
 
 BESIDE = 8
@@ -35,10 +36,13 @@ BESIDE = 8
 class Reading:
     """What of the store's verbs only reads."""
 
-    def __init__(self, sessions: Sessions, large: Large) -> None:
-        self._sessions, self._large = sessions, large
+    def __init__(self, sessions: Sessions, large: Large, look: Looks | None = None) -> None:
+        self._sessions, self._large, self._look = sessions, large, look or sessions.backend.look
         self._backend, self._url = sessions.backend, sessions.url
-        self._told: set[tuple[SessionKey, int]] = set()
+
+    def within(self, look: Looks) -> Reading:
+        """The same for a session that is known, which looks at the store by this."""
+        return Reading(self._sessions, self._large.within(look), look)
 
     # --- entries
 
@@ -73,7 +77,7 @@ class Reading:
 
     async def rows(self, known: Known, *wanted: Range | Named) -> list[Cells]:
         """Rows of a session's logs, beside its head, which vouches for them."""
-        _, seen = await self._backend.look([Ask(known.place), known.ask(*wanted)])
+        _, seen = await self._look([Ask(known.place), known.ask(*wanted)])
         return [row for rows in seen.rows for row in rows]
 
     def _whole(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
@@ -95,7 +99,7 @@ class Reading:
         """The entries of a session that have these ids, in log order."""
         if known.there is None:
             return []
-        _, seen = await self._backend.look([Ask(known.place), _by_name(known, (), ids, None)])
+        _, seen = await self._look([Ask(known.place), _by_name(known, (), ids, None)])
         return await self._fetched(known, seen, (), ids, None)
 
     async def _fetched(
@@ -112,7 +116,7 @@ class Reading:
         counts = counts_of(seen.rows[2]) if counter is not None else {}
         apart = [key for key, _, id, _ in mine if key not in counts and id]
         if counter is not None and apart:  # they were found by ids that do not tell their places
-            (more,) = await self._backend.look([known.ask(ask_counts(counter, [(key, key) for key in apart]))])
+            (more,) = await self._look([known.ask(ask_counts(counter, [(key, key) for key in apart]))])
             counts |= counts_of(more.rows[0])
         entries = await self.entries(known, mine, counts)
         return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
@@ -157,7 +161,7 @@ class Reading:
             old, digests = row[1], held(body)
             asks = [Ask(known.place), known.ask(Range("entry", [(key, key)])), asked(known, digests)]
             try:
-                _, rows, contents = await self._backend.look(asks)
+                _, rows, contents = await self._look(asks)
                 if not rows.rows[0]:
                     return tombstone(entry)  # it has been cleared
                 row = rows.rows[0][0]
@@ -183,15 +187,15 @@ class Reading:
         """What stands for the entry of a row that cannot be read. That it is so is told, once."""
         key, session = row[0], known.key.session
         log, seq = key >> 32, key & LAST
-        if (known.key, seq) not in self._told:
-            self._told.add((known.key, seq))
+        if (known.key, seq) not in self._sessions.told:
+            self._sessions.told.add((known.key, seq))
             told = f"entry {seq} of session {session!r} cannot be read ({why or CHANGED})"
             warn("%s: %s", self._url, f"{told}; it is set aside, and `repair` takes it out")
         wanted = [
             Range("entry", [(key_of(log, 0), key - 1)], BESIDE, newest_first=True),
             Range("entry", [(key + 1, key_of(log, LAST))], BESIDE),
         ]
-        _, seen = await self._backend.look([Ask(known.place), known.ask(*wanted)])
+        _, seen = await self._look([Ask(known.place), known.ask(*wanted)])
         before, behind = ([entry for row in rows if (entry := readable(row))] for rows in seen.rows)
         body, name = remains(row)
         return set_aside(name, seq, body, before, behind)

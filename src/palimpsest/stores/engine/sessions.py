@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -10,6 +12,7 @@ from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.codec import decoded
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.runtime.logs import warn
+from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Ask, Backend, Batch, Look, Place, PlaceHead, Range, Refusal, Seen, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import (
@@ -24,7 +27,7 @@ from palimpsest.stores.engine.forms import (
     read_hot,
 )
 from palimpsest.stores.engine.known import ENDS, KNOWN, OWNED, Known, Over, bar_of, barred, root, where_of
-from palimpsest.stores.rules import expect_of, heads_at
+from palimpsest.stores.rules import Looks, awaited, expect_of, heads_at
 
 _replace = msgspec.structs.replace
 
@@ -35,6 +38,10 @@ WAY_OUT = "restore a backup, or destroy the session: `delete_session`, `palimpse
 
 Made = tuple[Batch, Sequence[Known]]
 """A batch, and the sessions after it."""
+
+Make = Callable[[Known, list[Seen], int, Looks], Coroutine[Any, Any, Made | None]]
+"""Makes a change of a session as it is known, by what was seen of it, at a time; None where there is nothing to do. It
+waits for nothing but what it looks at. The session's own step is the first."""
 
 
 class Sessions:
@@ -48,6 +55,8 @@ class Sessions:
         self.backend, self.url, self.crowds, self.clock = backend, backend.url, crowds, clock
         self._known: dict[SessionKey, Known] = {}
         self.era = 0
+        self.told = set[tuple[SessionKey, int]]()
+        """The entries of which it was told that they cannot be read."""
 
     def remembered(self, key: SessionKey) -> Known | None:
         """The session as it was last seen; None where it was not, or its time is over."""
@@ -245,12 +254,59 @@ class Sessions:
             return instead
 
         refusal = await self.crowds.write(batch, at, again=again)
-        if refusal is not None and instead is None and (over := _over_notes(batch, refusal)):
+        if refusal is not None and (over := _over_notes(batch if instead is None else instead, refusal)):
             refusal = await self.crowds.write(over, at)
         if refusal is None:
             for known in after:
                 self.remember(known)
         return refusal, after
+
+    async def change(
+        self,
+        key: SessionKey,
+        asks: Asks,
+        make: Make,
+        refused: Callable[[Refusal], None] = lambda _: None,
+        *,
+        over: bool = False,
+    ) -> Sequence[Known] | None:
+        """Write what `make` makes of a session, as `tried` does, until nobody is in the way; the sessions after it.
+
+        None where it makes nothing. `refused` is told of a batch that was not written, and may raise.
+        """
+        while True:
+            known, seen = await self.look(key, asks, over=over)
+            refusal, after = await self.tried(known, seen, asks, make)
+            if refusal is None:
+                return after
+            refused(refusal)
+
+    async def tried(
+        self, known: Known, seen: list[Seen], asks: Asks, make: Make
+    ) -> tuple[Refusal | None, Sequence[Known] | None]:
+        """Write what `make` makes of a session by what was seen of it; what came of it, and the sessions after it.
+
+        Where somebody was first it is made anew by what there is by then, while nobody else can write if the store has
+        that: so it ends beside those who never pause, be they quicker.
+        """
+        at = self.clock()
+        made = await make(known, seen, at, self.backend.look)
+        if made is None:
+            return None, None
+        return await self.write_over(made, at, partial(_made_anew, self, known, asks, make, at))
+
+
+def _made_anew(
+    sessions: Sessions, known: Known, asks: Asks, make: Make, at: int, heads: Refusal, look: Look
+) -> Made | None:
+    """What is made of the session that is there by now, by what is seen of it now; None where it has to be sought."""
+    now = sessions.now(known, heads[0]) if known.there is not None else known
+    if now.there is None or now.era != known.era or not now.reads_as(known):
+        return None
+    try:
+        return drive(make(now, look(asks(now)), at, awaited(look)))
+    except Conflict:  # whoever asked for it hears of that when he has looked
+        return None
 
 
 def _over_notes(batch: Batch, heads: Refusal) -> Batch | None:

@@ -45,10 +45,10 @@ class Store(Opened):
         super().__init__(backend, crowds, clock)
         self._sessions = sessions = Sessions(backend, crowds, clock)
         self.ending: Callable[[Store, SessionKey], Awaitable[object]] = Store.end  # a memory tells who derives
-        self._large = Large(backend, backend.large_bytes)
+        self._large = Large(backend.look, backend.large_bytes)
         self._reading = Reading(sessions, self._large)
         self._counting = Counting(sessions, self._reading, clock)
-        self._appends = Queues(backend, Appends(sessions, self._large, clock, self._reading.by_ids))
+        self._appends = Queues(backend, Appends(sessions, self._large, self._reading))
 
     @lazy
     def _changing(self) -> Changing:
@@ -247,7 +247,7 @@ class Store(Opened):
 
     async def load(self, key: SessionKey, dump: Dump, *, replace: bool = False) -> None:
         """Write a whole session in one step. Raises Conflict where it exists, unless `replace` is set."""
-        await self._rarely(self._make, lambda rare: rare.wholes.load(key, dump, replace))
+        await self._rarely(self._make, lambda rare: rare.loading.load(key, dump, replace))
 
     async def delete(self, key: SessionKey, *, expect: int | None = None) -> bool:
         """Destroy the session with all that is its, also where its head is damaged; return whether there was one.
@@ -327,7 +327,7 @@ class Store(Opened):
         if dry_run:
             return await self._look(lambda: self._items.clear(tenant, namespace, dry_run))
         if namespace is None:
-            await self._rarely(self._run, lambda rare: rare.wholes.clear(tenant))
+            await self._rarely(self._run, lambda rare: rare.loading.clear(tenant))
             await self._run(lambda: self._leases.end_all(tenant))
         return await self._run(lambda: self._items.clear(tenant, namespace, dry_run))
 

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from palimpsest.errors import Conflict
 from palimpsest.log import spans
 from palimpsest.log.codec import decoded, ready
-from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Look, Named, Place, PlaceHead, Refusal, Row, Seen, Step
+from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Row, Seen, Step
 from palimpsest.stores.engine.forms import (
     LAST,
     Share,
@@ -29,8 +28,8 @@ from palimpsest.stores.engine.forms import (
     stamped,
 )
 from palimpsest.stores.engine.known import Known
-from palimpsest.stores.engine.sessions import Made, Sessions
-from palimpsest.stores.rules import expect_of
+from palimpsest.stores.engine.sessions import Sessions
+from palimpsest.stores.rules import Looks, expect_of
 
 Readers = Mapping[tuple[str, int], tuple[int, ...]]
 """Which entries sessions have, by their names and the numbers of their own logs."""
@@ -212,11 +211,7 @@ def dropped(own: Iterable[int], pieces: Pieces) -> list[tuple[str, int, int]]:
     return [*(("record", key_of(log, 0), key_of(log, LAST)) for log in own), *dropping(pieces)]
 
 
-# --- changes of whatever several sessions have
-
-
-Make = Callable[[Known, int], Made]
-"""Makes a change of a session, as it is known by now, at a time."""
+# --- who shares what
 
 
 class Sharer(NamedTuple):
@@ -227,99 +222,21 @@ class Sharer(NamedTuple):
     records: Sequence[Cells]
 
 
-class Sharing:
-    """Which sessions share these entries of a session with it, by a tree as it was seen."""
-
-    def __init__(self, sessions: Sessions, known: Known, tree: Seen | None, seqs: Collection[int] = ()) -> None:
-        self._sessions, self._known, self._seqs = sessions, known, seqs
-        self.tree = Tree(sessions.url, known, tree)
-        self.others: list[Sharer] = []
-        self.fixed = False
-        """Whether somebody who has come since cannot be taken in by one look, so that all is looked at anew."""
-        self._steps: Sequence[Step] = ()
-
-    async def look(self) -> None:
-        """See how the others are now."""
-        readers = self.tree.others(self._known, self._seqs)
-        if readers:
-            self.others = self._met(readers, await self._sessions.backend.look(_asks(self._known, readers)))
-
-    async def write(self, make: Make, at: int) -> Sequence[Known] | None:
-        """Write what `make` makes of the session as it is by then, whose own step is the first; the sessions after it.
-
-        None where the session has changed otherwise than by appends, or something else has that the steps compare: then
-        the caller looks at all of it anew. Where only the tree has changed, or another session in it, that is looked at
-        here, while nobody else can write: so this ends beside those who never pause to append, or to make branches.
-        """
-
-        def over(heads: Refusal, look: Look) -> Made | None:
-            now = self._again(heads, look)
-            try:
-                return self._made(make, now, at) if now is not None else None
-            except Conflict:  # whoever asked for it hears of that when he has looked
-                return None
-
-        now: Known | None = self._known
-        while now is not None:
-            refusal, after = await self._sessions.write_over(self._made(make, now, at), at, over)
-            if refusal is None:
-                return after
-            now = self._again(refusal) if self._sessions.moved(now, refusal[0]) is not None else None
-            at = self._sessions.clock()
-        return None
-
-    def _made(self, make: Make, now: Known, at: int) -> Made:
-        made = make(now, at)
-        self._steps = made[0]
-        return made
-
-    def _again(self, refusal: Refusal, look: Look | None = None) -> Known | None:
-        """The session by the heads that are there, in the places of the steps that were made last; None as `write`."""
-        now = self._sessions.now(self._known, refusal[0])
-        if now.there is None or not _only_appended(self._known, now):
-            return None
-        there = {step.place: head for step, head in zip(self._steps, refusal, strict=True) if not step.rows_only}
-        moved = {at.place for at in self._steps[1:] if not at.rows_only and expect_of(there[at.place]) != at.expect}
-        known = {self._known.tree, *(other.known.place for other in self.others)}
-        if moved and (look is None or self.fixed or moved - known):
-            return None
-        self._known = now
-        if look is not None and moved:
-            self._renew(there, look)
-        return now
-
-    def _renew(self, there: Mapping[Place, PlaceHead | None], look: Look) -> None:
-        known = self._known
-        (tree,) = look([of_tree(known)])
-        self.tree = Tree(self._sessions.url, known, tree)
-        readers = self.tree.others(known, self._seqs)
-        kept = [one for one in self.others if there.get(one.known.place) == one.known.there and _name(one) in readers]
-        here = set(map(_name, kept))
-        new = {name: seqs for name, seqs in readers.items() if name not in here}
-        self.others = [*kept, *self._met(new, look(_asks(known, new)) if new else ())]
-
-    def _met(self, readers: Readers, seen: Sequence[Seen]) -> list[Sharer]:
-        """Those of these sessions that are there, by what was seen of what was asked for."""
-        by_log: dict[int, list[Cells]] = {}
-        for row in seen[-1].rows[0] if seen else ():
-            by_log.setdefault(row[0] >> 32, []).append(row)
-        found, known = [], self._known
-        for ((name, log), seqs), one in zip(readers.items(), seen, strict=False):
-            other = self._sessions.read(known.key._replace(session=name), known.place._replace(name=name), one.head)
-            if other.there is not None and other.log == log:
-                found.append(Sharer(other, tuple(sorted(seqs)), by_log.get(log, [])))
-        return found
-
-
-def _only_appended(known: Known, now: Known) -> bool:
-    """Whether nothing has become of a session but appends: what was read of it is as it was."""
-    return now.reads_as(known) and now.head.epoch == known.head.epoch and now.stirred == known.stirred
+async def sharers(sessions: Sessions, known: Known, tree: Tree, seqs: Collection[int], look: Looks) -> list[Sharer]:
+    """The other sessions that have some of these entries of a session, as they are now."""
+    readers = tree.others(known, seqs)
+    seen = await look(_asks(known, readers)) if readers else []
+    by_log: dict[int, list[Cells]] = {}
+    for row in seen[-1].rows[0] if seen else ():
+        by_log.setdefault(row[0] >> 32, []).append(row)
+    found = []
+    for ((name, log), its), one in zip(readers.items(), seen, strict=False):
+        other = sessions.read(known.key._replace(session=name), known.place._replace(name=name), one.head)
+        if other.there is not None and other.log == log:
+            found.append(Sharer(other, tuple(sorted(its)), by_log.get(log, [])))
+    return found
 
 
 def _asks(known: Known, readers: Iterable[tuple[str, int]]) -> list[Ask]:
     heads = [Ask(known.place._replace(name=name)) for name, _ in readers]
     return [*heads, known.ask(Named("record", [str(log) for _, log in readers]))]
-
-
-def _name(one: Sharer) -> tuple[str, int]:
-    return one.known.key.session, one.known.log

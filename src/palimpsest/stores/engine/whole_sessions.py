@@ -1,26 +1,19 @@
-"""Sessions as wholes: how they are made, as branches and by what comes in from elsewhere, and removed.
-
-What comes in is a log of a number that nobody reads yet. More entries than go into one step are put piece by piece, so
-that no store has to take all of them at once, and other writers go on in between. Then one step makes the session.
-Until then a place says that the log is being laid: who dies meanwhile leaves it, and it goes when it has expired.
-"""
+"""Sessions as wholes: how branches are made of them, and how they are removed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from palimpsest.errors import Conflict, StoreCorrupt
 from palimpsest.log.head import Head, SessionKey
-from palimpsest.log.withdrawal import buried
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Place, PlaceHead, Range, Row, Seen, Step
 from palimpsest.stores.engine.destroying import Destroying
-from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_row, new_log, record_of, record_row
+from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, new_log, record_of, record_row
 from palimpsest.stores.engine.known import (
-    LAID,
-    PATIENCE,
     Known,
     Over,
     bar_of,
@@ -32,30 +25,25 @@ from palimpsest.stores.engine.known import (
 )
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import of_records
-from palimpsest.stores.engine.sessions import Sessions, expected
+from palimpsest.stores.engine.sessions import Made, Sessions, expected
 from palimpsest.stores.engine.trees import (
     Pieces,
     Tree,
     dropped,
-    dropping,
     figures_of,
     of_owner,
     of_tree,
     read_by,
     spans_of,
 )
-from palimpsest.stores.rules import expect_of, heads_at
-from palimpsest.stores.values import Dump
+from palimpsest.stores.rules import Looks
 
 RELEASED = b'"released"'
 """How a record is known that says what a flush has let go of."""
 
-PIECE, BYTES = 1000, 2**22
-"""Rows, and bytes of rows, that are put in one step."""
-
 
 class WholeSessions:
-    """Makes sessions, and removes them."""
+    """Makes branches, and removes sessions."""
 
     def __init__(self, sessions: Sessions, large: Large) -> None:
         self._sessions, self._large, self._clock = sessions, large, sessions.clock
@@ -80,64 +68,46 @@ class WholeSessions:
         return {name: read for (name, _), read in sorted(others.items())}
 
     async def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
-        while True:
-            known, seen = await self._sessions.look(
-                key,
-                lambda known: [
-                    of_owner(known),
-                    of_records(known, 0, head.revision + 1),
-                    Ask(barred(known.place._replace(name=into))),
-                ],
-            )
-            expected(key, known.head, None, expect_epoch, created)
-            if head.next_seq > known.head.next_seq:  # the branch would name entries that are nowhere
+        def asks(known: Known) -> list[Ask]:
+            records, bar = of_records(known, 0, head.revision + 1), Ask(barred(known.place._replace(name=into)))
+            return [of_owner(known), records, bar]
+
+        def expect(now: Head) -> None:
+            expected(key, now, None, expect_epoch, created)
+            if head.next_seq > now.next_seq:  # the branch would name entries that are nowhere
                 raise Conflict(
                     f"session {key.session!r}", "is shorter than its branch: it was made anew; read it again"
                 )
+
+        while True:
+            known, seen = await self._sessions.look(key, asks)
+            expect(known.head)
             target = await self._sessions.find(SessionKey(key.tenant, into))
             if target.over is not None:
                 raise Over(target.key)
             if target.there is not None:
                 raise Conflict(f"session {into!r}", "is there already; give the branch another id")
-            if await self._forked(known, seen, target, head):
+            branch = await self._begun(known, target)
+            if branch is None:
+                continue
+            before = await self._sessions.created(branch, self._clock())
+            make = partial(_forked, self._url, branch, head, before, seen[2].head if seen else None, expect)
+            if (await self._sessions.tried(known, seen, asks, make))[0] is None:
                 return
 
-    async def _forked(self, known: Known, seen: list[Seen], target: Known, head: Head) -> bool:
-        """Make the branch where it is to be, unless somebody was first."""
-        key, pointer, at = target.key, target.pointer, self._clock()
+    async def _begun(self, known: Known, target: Known) -> Known | None:
+        """The branch that is not made yet, where it is to be; None where somebody was first."""
+        key, pointer = target.key, target.pointer
         home = known.place.home if known.there is not None else key.session
         if home != key.session:
+            at = self._clock()
             elsewhere = pointer is not None and self._sessions.home_of(key, pointer) != home
             if pointer is not None and elsewhere and not await self._sessions.keeps_from(key, pointer, at):
-                return False
+                return None
             pointer = pointer_to(home)
             if await self._sessions.write([Step(where_of(key), target.pointer, pointer), Step(root(key))], at):
-                return False
-        place = Place(key.tenant, home, "session", key.session)
-        branch = Known(key, place, new_log(), pointer=pointer)
-        steps: list[Step] = []
-        shares: tuple[tuple[int, int], ...] = ()
-        if seen:
-            tree = Tree(self._url, known, seen[0])
-            shares = tuple(
-                (min(last, head.next_seq - 1), log)
-                for log, first, last in known.pieces(head.first_seq - 1)
-                if first < head.next_seq
-            )
-            if tree.owner(known.log) is None:  # it has never had a branch, be there those of one of its name before it
-                tree.join(known, (), known.head.first_seq)
-            tree.join(branch, shares, head.first_seq)
-            assert known.there is not None, "what was looked at is there"
-            log = branch.log
-            rows = [_inherited(log, row) for row in seen[1].rows[0]]
-            bar = seen[2].head
-            steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
-            steps.append(Step(barred(place)) if bar is None else bar_of(place, bar, at))
-            old = figures_of(key.session, (log for _, log in shares))
-            steps.append(Step(branch.logs, rows_only=True, drop=old, put=[("record", rows)] if rows else []))
-        after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
-        batch = [step, *steps, *noted(branch, after), *await self._sessions.created(branch, at)]
-        return await self._sessions.write(batch, at, after) is None
+                return None
+        return Known(key, Place(key.tenant, home, "session", key.session), new_log(), pointer=pointer)
 
     # --- deletion
 
@@ -155,113 +125,75 @@ class WholeSessions:
             return await self.destroying.destroy(key) is not None
 
     async def _deleted(self, key: SessionKey, expect: int | None, *, only_over: bool = False) -> bool:
-        while True:
-            known, seen = await self._sessions.look(key, _of_removal, over=True)
-            is_over = known.head.is_over(self._clock())
-            expected(key, Head() if is_over else known.head, expect)
-            if known.there is None or (only_over and not is_over):
-                return False
-            tree, pieces, last = _removed(self._url, known, seen)
-            steps = [Step(known.place, known.there.hot, destroys=True), *noted(known, None), tree.step(last=last)]
-            steps += await self._large.let_go(known, spans_of(pieces))
+        gone, was_over = Known(key, root(key), 0), False
+
+        async def without(known: Known, seen: list[Seen], at: int, look: Looks) -> Made | None:
+            nonlocal gone, was_over
+            gone, was_over = known, known.head.is_over(at)
+            expected(key, Head() if was_over else known.head, expect)
+            if known.there is None or (only_over and not was_over):
+                return None
+            tree, pieces, last = removed(self._url, known, seen)
             drop = [*dropped([known.log], pieces), *figures_of(key.session, read_by(known))]
-            steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
-            if await self._sessions.write(steps, self._clock()) is None:
-                self._sessions.forget(key)
-                if known.place.home != key.session:
-                    await self._sessions.write([Step(where_of(key), known.pointer, destroys=True)], self._clock())
-                return only_over or not is_over
+            steps = [
+                Step(known.place, known.there.hot, destroys=True),
+                *noted(known, None),
+                tree.step(last=last),
+                *await self._large.within(look).let_go(known, spans_of(pieces)),
+                Step(known.logs, rows_only=True, drop=drop, destroys=True),
+            ]
+            return steps, ()
 
-    # --- what comes in
-
-    async def load(self, key: SessionKey, dump: Dump, replace: bool) -> None:
-        known = await self._sessions.find(key)
-        _head(known, dump, replace)
-        new = msgspec.structs.replace(known, log=new_log(), head=Head())
-        laid, last = 0, list[Cells]()
-        try:
-            for piece in in_pieces(entry_row(new.log, buried(one)) for one in dump.entries):
-                if last:
-                    laid += 1  # whoever is interrupted does not know whether it was
-                    await self._lay(new, laid - 1, last)
-                last = piece
-            while not await self._made(new, dump, replace, last, laid):
-                pass
-        except BaseException:
-            if laid:
-                await self._backend.surely(lambda: self.taken_away(_laid_at(new)))
-            raise
-
-    async def _lay(self, new: Known, number: int, piece: Sequence[Cells]) -> None:
-        """Put the next piece of a log that nobody reads yet."""
-        while True:
-            put, more = await self._large.split(new, piece)
-            at = self._clock()
-            laid = Step(_laid_at(new), _count(number), _count(number + 1), expires=at + PATIENCE)
-            refusal = await self._sessions.write([laid, Step(new.logs, rows_only=True, put=put), *more], at)
-            if refusal is None:
-                return
-            _still_laid(new.key, refusal[0], number)
-
-    async def _made(self, new: Known, dump: Dump, replace: bool, last: Sequence[Cells], laid: int) -> bool:
-        """Make the session in one step, of what was laid and the last piece; whether nobody was in the way."""
-        known, seen = await self._sessions.look(new.key, _of_removal)
-        if known.place != new.place and laid:
-            raise Conflict(f"session {new.key.session!r}", "was made anew elsewhere meanwhile: load it again")
-        at = self._clock()
-        head = msgspec.structs.replace(_head(known, dump, replace), expires=None).renewed(at)
-        new = msgspec.structs.replace(known, log=new.log, head=Head())
-        after, step = new.step(head, ())
-        steps, drop, gone = [step], list[tuple[str, int, int]](), list[tuple[int, int]]()
-        if laid:
-            steps.append(Step(_laid_at(new), _count(laid)))
-        if seen:
-            tree, unread, _ = _removed(self._url, known, seen)
-            if tree.hot is not None:
-                tree.join(new, (), head.first_seq)
-            steps.append(tree.step())
-            drop, gone = dropped([known.log], unread), spans_of(unread)
-            drop += figures_of(known.key.session, read_by(known))
-        put, more = await self._large.split(known, last, gone)
-        if dump.records:
-            put.append(("record", [record_row(new.log, record) for record in dump.records]))
-        steps += [Step(known.logs, rows_only=True, drop=drop, put=put, destroys=bool(drop)), *more]
-        steps += noted(known, after)
-        refusal = await self._sessions.write([*steps, *await self._sessions.created(known, at)], at, after)
-        if refusal is not None and laid:
-            _still_laid(new.key, refusal[1], laid)
-        return refusal is None
-
-    # --- what nobody has finished
-
-    async def taken_away(self, place: Place) -> None:
-        """Take away a log that was being laid, unless it has become a session's."""
-        owner = Place(place.tenant, place.home, "session", place.home)
-        new = Known(SessionKey(place.tenant, place.home), owner, int(place.name))
-        unread = [(new.log, 0, LAST)]
-        while True:
-            (head,) = await heads_at(self._backend, [place])
-            if head is None:
-                return
-            more = await self._large.let_go(new, spans_of(unread))
-            gone = Step(new.logs, rows_only=True, drop=dropping(unread), destroys=True)
-            if await self._sessions.write([Step(place, head.hot), gone, *more], self._clock()) is None:
-                return
-
-    async def clear(self, tenant: str) -> None:
-        """Take away all logs of a tenant that are being laid: who lays them is told."""
-        while page := await self._backend.places(tenant, LAID):
-            for one in page:
-                await self.taken_away(one.place)
+        if await self._sessions.change(key, of_removal, without, over=True) is None:
+            return False
+        self._sessions.forget(key)
+        if gone.place.home != key.session:
+            await self._sessions.write([Step(where_of(key), gone.pointer, destroys=True)], self._clock())
+        return only_over or not was_over
 
 
-def _of_removal(known: Known) -> list[Ask]:
+async def _forked(
+    url: str,
+    branch: Known,
+    head: Head,
+    before: Sequence[Step],
+    bar: PlaceHead | None,
+    expect: Callable[[Head], None],
+    known: Known,
+    seen: list[Seen],
+    at: int,
+    _: Looks,
+) -> Made:
+    """What makes a branch of a session, with the steps `before`, unless somebody has barred it since it was begun."""
+    expect(known.head)
+    steps, shares = list[Step](), tuple[Share, ...]()
+    if seen:
+        tree = Tree(url, known, seen[0])
+        shares = tuple(
+            (min(last, head.next_seq - 1), log)
+            for log, first, last in known.pieces(head.first_seq - 1)
+            if first < head.next_seq
+        )
+        if tree.owner(known.log) is None:  # it has never had a branch, be there those of one of its name before it
+            tree.join(known, (), known.head.first_seq)
+        tree.join(branch, shares, head.first_seq)
+        assert known.there is not None, "what was looked at is there"
+        rows = [_inherited(branch.log, row) for row in seen[1].rows[0]]
+        steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
+        steps.append(Step(barred(branch.place)) if bar is None else bar_of(branch.place, bar, at))
+        old = figures_of(branch.key.session, (log for _, log in shares))
+        steps.append(Step(branch.logs, rows_only=True, drop=old, put=[("record", rows)] if rows else []))
+    after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
+    return [*steps, step, *noted(branch, after), *before], [after]
+
+
+def of_removal(known: Known) -> list[Ask]:
     """What asks who reads what, and whether anybody else is in the home."""
     tree, more = of_tree(known), len(known.shares) + 2
     return [Ask(tree.place, [*tree.rows, Range("share", [(0, LAST_KEY)], more)])]
 
 
-def _removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bool]:
+def removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bool]:
     """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
     tree = Tree(url, known, seen[0])
     if tree.hot is None:
@@ -281,51 +213,3 @@ def _inherited(log: int, row: Cells) -> Row:
                 kept = msgspec.structs.replace(record.compaction, released=())
                 return record_row(log, msgspec.structs.replace(record, compaction=kept))
     return Row(log << 32 | key & LAST, value, str(log) if id else "")
-
-
-def _laid_at(new: Known) -> Place:
-    """Where it says that a log is being laid."""
-    return new.place._replace(space=LAID, name=str(new.log))
-
-
-def _count(pieces: int) -> bytes | None:
-    return b"%d" % pieces if pieces else None
-
-
-def _still_laid(key: SessionKey, there: PlaceHead | None, laid: int) -> None:
-    """Raise Conflict unless so many pieces are laid."""
-    if expect_of(there) != _count(laid):
-        told = "took so long to come that what was there of it was taken away: load it again"
-        raise Conflict(f"session {key.session!r}", told)
-
-
-def _head(known: Known, dump: Dump, replace: bool) -> Head:
-    """The head of an import, where a session may be in its place: what was seen of that one is seen as outdated.
-
-    Raises Conflict where it may not be replaced.
-    """
-    before, after = known.head, dump.head
-    if known.there is None:
-        return after
-    if not replace:
-        told = "is there already; import with on_conflict='replace' or 'merge'"
-        raise Conflict(f"session {known.key.session!r}", told)
-    return msgspec.structs.replace(
-        after,
-        revision=max(after.revision, before.revision + 1),
-        epoch=max(after.epoch, before.epoch + 1),
-        epoch_reason="import",
-    )
-
-
-def in_pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
-    """Rows in pieces that go into one step each, made when they are put."""
-    piece, size = list[Cells](), 0
-    for row in rows:
-        if piece and (len(piece) >= PIECE or size + len(row[1]) > BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(row)
-        size += len(row[1])
-    if piece:
-        yield piece
