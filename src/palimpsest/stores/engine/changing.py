@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,7 +13,7 @@ from palimpsest.log.change import Change, Record
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.resuming import committed
-from palimpsest.stores.backend import Ask, Cells, Look, Range, Refusal, Row, Seen, Step
+from palimpsest.stores.backend import Ask, Cells, Range, Row, Seen, Step
 from palimpsest.stores.engine.erasing import Erasure, of_erasure
 from palimpsest.stores.engine.forms import LAST, beside_entries, entry_row, record_row
 from palimpsest.stores.engine.known import Known, noted
@@ -70,51 +69,35 @@ class Changing:
             return await self._erase(key, change, expect)
         if change.kind == "clear":
             return await self._clear(key, change, expect)
+
+        async def changed(known: Known, _: list[Seen], at: int, look: Looks) -> Made:
+            expect(known.head)
+            after, steps = await self._changed(known, change, at, look)
+            return [*steps, *await self._sessions.created(known, at)], [after]
+
         known = self._sessions.remembered(key)
         fresh = known is None
         while True:
-            known, at = known or await self._sessions.find(key), self._clock()
+            known = known or await self._sessions.find(key)
             try:
-                expect(known.head)
-                after, steps = await self._changed(known, change, at)
+                refusal, after = await self._sessions.tried(known, [], _nothing, changed)
             except Conflict:
                 if fresh:
                     raise
                 known, fresh = None, True  # what was remembered may be outdated
                 continue
-            steps += await self._sessions.created(known, at)
-            over = partial(self._changed_over, known, change, at, expect)
-            refusal, (after,) = await self._sessions.write_over((steps, [after]), at, over)
             if refusal is None:
-                return after.head
+                assert after is not None, "something is made of every session"
+                return after[0].head
             known, fresh = self._sessions.moved(known, refusal[0]), True
 
-    def _changed_over(
-        self, known: Known, change: Change, at: int, expect: Expect, heads: Refusal, _: Look
-    ) -> Made | None:
-        """The change over the head that is there, where it moves that one and no other."""
-        now = self._sessions.now(known, heads[0])
-        if now.there is None or now.head.is_over(at) or not now.reads_as(known):
-            return None
-        try:
-            expect(now.head)
-            head, record, linked = _changed(now.head, change, at)
-        except Conflict:
-            return None
-        if linked or len(heads) > (1 if record is None else 2):
-            return None
-        after, step = now.step(head)
-        if noted(now, after):  # whose it is is written beside the head
-            return None
-        rows = [record_row(now.log, record)] if record is not None else []
-        steps = [step, *(Step(now.logs, rows_only=True, put=[("record", [row])]) for row in rows)]
-        return _delayed(change, steps), [after]
-
-    async def _changed(self, known: Known, change: Change, at: int) -> tuple[Known, list[Step]]:
+    async def _changed(self, known: Known, change: Change, at: int, look: Looks) -> tuple[Known, list[Step]]:
         """The session after a change of it alone, and what makes it so."""
-        head, record, linked = _changed(known.head, change, at)
+        head, record, linked = committed(known.head, change, at)
+        if change.kind == "about" or linked:
+            head = head.renewed(at)
         rows = [entry_row(known.log, entry) for entry in linked]
-        put, more = await self._large.split(known, rows)
+        put, more = await self._large.within(look).split(known, rows)
         if record is not None:
             put.append(("record", [record_row(known.log, record)]))
         now, step = known.step(head)
@@ -206,9 +189,9 @@ class Changing:
         return found
 
 
-def _changed(head: Head, change: Change, at: int) -> tuple[Head, Record | None, list[Entry]]:
-    after, record, linked = committed(head, change, at)
-    return (after.renewed(at) if change.kind == "about" or linked else after), record, linked
+def _nothing(_: Known) -> list[Ask]:
+    """What asks for nothing beside the session."""
+    return []
 
 
 def _delayed(change: Change, steps: list[Step]) -> list[Step]:

@@ -276,13 +276,13 @@ class Sessions:
         """
         while True:
             known, seen = await self.look(key, asks, over=over)
-            refusal, after = await self.tried(known, seen, asks, make)
+            refusal, after = await self.tried(known, seen, asks, make, over=over)
             if refusal is None:
                 return after
             refused(refusal)
 
     async def tried(
-        self, known: Known, seen: list[Seen], asks: Asks, make: Make
+        self, known: Known, seen: list[Seen], asks: Asks, make: Make, *, over: bool = False
     ) -> tuple[Refusal | None, Sequence[Known] | None]:
         """Write what `make` makes of a session by what was seen of it; what came of it, and the sessions after it.
 
@@ -293,20 +293,19 @@ class Sessions:
         made = await make(known, seen, at, self.backend.look)
         if made is None:
             return None, None
-        return await self.write_over(made, at, partial(_made_anew, self, known, asks, make, at))
+        return await self.write_over(made, at, partial(self._anew, known, asks, make, at, over))
 
-
-def _made_anew(
-    sessions: Sessions, known: Known, asks: Asks, make: Make, at: int, heads: Refusal, look: Look
-) -> Made | None:
-    """What is made of the session that is there by now, by what is seen of it now; None where it has to be sought."""
-    now = sessions.now(known, heads[0]) if known.there is not None else known
-    if now.there is None or now.era != known.era or not now.reads_as(known):
-        return None
-    try:
-        return drive(make(now, look(asks(now)), at, awaited(look)))
-    except Conflict:  # whoever asked for it hears of that when he has looked
-        return None
+    def _anew(
+        self, known: Known, asks: Asks, make: Make, at: int, over: bool, heads: Refusal, look: Look
+    ) -> Made | None:
+        """What is made of the session as it is by now, by what is seen of it now; None where it is to be sought."""
+        now = self.now(known, heads[0]) if known.there is not None else known
+        if now.there is None or now.era != known.era or not now.reads_as(known) or (now.head.is_over(at) and not over):
+            return None
+        try:
+            return drive(make(now, look(wanted) if (wanted := asks(now)) else [], at, awaited(look)))
+        except Conflict:  # whoever asked for it hears of that when he has looked
+            return None
 
 
 def _over_notes(batch: Batch, heads: Refusal) -> Batch | None:
