@@ -289,7 +289,7 @@ def test_the_heads_that_are_told_are_of_what_was_tried_last() -> None:
 
         async def write(self, batches: Any, at: int, *, lasting: bool = True, again: Again | None = None) -> Any:
             assert again is not None
-            return [(None,) * len(again(0, (None,), lambda asks: []) or ())]
+            return [(None,) * len(again(0, batches[0], (None,), lambda asks: []) or ())]
 
     crowds = Crowds(Server(Inline()), lambda: 0.0)
     for _ in range(3):

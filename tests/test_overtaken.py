@@ -1,176 +1,243 @@
 """Every verb of a store ends beside another writer who is quicker each time, where the writers of a store wait for each
-other: before each of its writes somebody else has added, forked, or put something large."""
+other; and what it says is so where a transaction is taken back, or begun anew."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from log_rules.rewriting import Saying
-from palimpsest import Entry
+from overtaken import (
+    KEY,
+    KINDS,
+    VERBS,
+    Meddling,
+    Overtaken,
+    adding,
+    both,
+    enlarging,
+    filled,
+    forking,
+    opened,
+)
+from palimpsest import Entry, StoreUnavailable
 from palimpsest.log.change import Change
-from palimpsest.log.entry import now_us
-from palimpsest.log.head import Head, SessionKey
-from palimpsest.runtime.runner import Inline, drive
-from palimpsest.stores import Dump, Store
-from palimpsest.stores.backend import Again, Backend, Batch, Refusal
-from palimpsest.stores.opening import unlocked
-from palimpsest.stores.options import DiskOptions
-from palimpsest.stores.sqlite.backend import SQLiteBackend
-from sealed import FIRST
+from palimpsest.runtime.runner import drive
+from palimpsest.stores import Store
+from palimpsest.stores.backend import Again, Ask, Batch, Refusal, Seen
+from palimpsest.stores.engine.appends import Append, Appends
+from palimpsest.stores.rules import asked_again
 
-KEY = SessionKey("t", "one")
-WORD = "sesame1f"
-LARGE = "x" * 2000
+Verb = Callable[[Store], Awaitable[None]]
+
 TRIES = 3
 """Writes that a verb may need: one that is overtaken, what it says instead, and one beside them."""
 
-Meddling = Callable[[Store, int], Awaitable[object]]
 
-
-class Overtaken(SQLiteBackend):
-    """A file in which somebody else writes before each write, in full, as one does who is quicker."""
-
-    def __init__(self, folder: Path) -> None:
-        path = f"{folder}/a.db"
-        super().__init__(f"sqlite:///{path}", path, Inline(), DiskOptions(synchronous="NORMAL"))
-        self.large_bytes = 1000
-        self.before: Callable[[int], Awaitable[object]] | None = None
-        self.writes, self._inside = 0, False
-
-    async def write(
-        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
-    ) -> list[Refusal | None]:
-        if self.before is not None and not self._inside:
-            self.writes += 1
-            assert self.writes < 20, "it begins anew for ever"
-            self._inside = True
-            try:
-                await self.before(self.writes)
-            finally:
-                self._inside = False
-        return await super().write(batches, at, lasting=lasting, again=again)
-
-
-def opened(below: Backend, sealed: bool) -> Store:
-    """A store over the file, encrypted or not."""
-    store = Store(below)
-    return drive(unlocked(store, FIRST, now_us)) if sealed else store
-
-
-async def adding(store: Store, _: int) -> None:
-    """Add a message."""
-    await store.append(KEY, [Entry(content="meanwhile")])
-
-
-async def forking(store: Store, number: int) -> None:
-    """Make a branch."""
-    head = await store.head(KEY)
-    assert head is not None
-    await store.fork(KEY, f"branch {number}", head, expect_epoch=head.epoch, created=head.created)
-
-
-async def enlarging(store: Store, number: int) -> None:
-    """Add something large."""
-    await store.append(KEY, [Entry(content=f"{LARGE} {number}")])
-
-
-async def both(store: Store, number: int) -> None:
-    """Add a message, something large, and make a branch."""
-    await adding(store, number)
-    await enlarging(store, number)
-    await forking(store, number)
-
-
-async def _head(store: Store) -> Head:
-    head = await store.head(KEY)
-    assert head is not None
-    return head
-
-
-async def erase(store: Store) -> None:
-    """Erase two entries, of which one is large."""
-    await store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 3)))
-    assert [one.erased for one in await store.read(KEY, after=0, before=4)] == [True, False, True]
-
-
-async def flush(store: Store) -> None:
-    """Erase as a flush does."""
-    await store.commit(KEY, Change(kind="erase", reason="r", seqs=(1, 3), spare=True, unshared=False))
-    assert [one.erased for one in await store.read(KEY, after=0, before=4)] == [True, False, True]
-
-
-async def clear(store: Store) -> None:
-    """Take all entries out."""
-    head = await store.commit(KEY, Change(kind="clear", reason="r"))
-    assert await store.read(KEY, before=head.first_seq) == []
-
-
-async def delete(store: Store) -> None:
-    """Delete the session."""
-    assert await store.delete(KEY)
-    assert await store.head(KEY) is None
-
-
-async def fork(store: Store) -> None:
-    """Make a branch."""
-    head = await _head(store)
-    await store.fork(KEY, "mine", head, expect_epoch=head.epoch, created=head.created)
-    assert [one.text for one in await store.read(KEY._replace(session="mine"))][:1] == [WORD]
-
-
-async def pin(store: Store) -> None:
-    """Commit a change of the head."""
-    await store.commit(KEY, Change(kind="pin", reason="r", seqs=(2,)))
-
-
-async def rewrite(store: Store) -> None:
-    """Redact what is stored."""
-    assert await store.rewrite(KEY, Saying(WORD, "-"), range(1, 4))
-    assert [one.text for one in await store.read(KEY, after=0, before=3)] == ["-", "two"]
-
-
-async def load(store: Store) -> None:
-    """Replace the session by another."""
-    entries = (Entry(id="a", seq=1, content="new"), Entry(id="b", seq=2, content=f"new {LARGE}"))
-    await store.load(KEY, Dump(head=Head(revision=1, next_seq=3), entries=entries, records=()), replace=True)
-    assert [one.id for one in await store.read(KEY)] == ["a", "b"]
-
-
-async def append(store: Store) -> None:
-    """Add an entry."""
-    await store.append(KEY, [Entry(content="mine")])
-
-
-async def append_large(store: Store) -> None:
-    """Add something large."""
-    await store.append(KEY, [Entry(content="mine " + LARGE)])
-
-
-async def append_named(store: Store) -> None:
-    """Add an entry that may be there already, which is looked for by its id."""
-    mine = Entry(id="mine", content="mine")
-    assert (await store.append(KEY, [mine], check_ids=True)).added == 1
-    assert (await store.append(KEY, [mine], check_ids=True)).added == 0
-
-
-VERBS = (erase, flush, clear, delete, fork, pin, rewrite, load, append, append_large, append_named)
-
-
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meddling", [adding, forking, enlarging, both])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_ends_beside_who_is_quicker_each_time(
-    verb: Callable[[Store], Awaitable[None]], meddling: Meddling, sealed: bool, tmp_path: Path
-) -> None:
+def test_a_verb_ends_beside_who_is_quicker_each_time(verb: Verb, meddling: Meddling, kind: str, tmp_path: Path) -> None:
+    """Before each of its writes somebody else has added, forked, or put something large."""
     below = Overtaken(tmp_path)
-    store = opened(below, sealed)
-    other = opened(below, sealed)
-    drive(store.append(KEY, [Entry(content=WORD), Entry(content="two"), Entry(content=f"{WORD} {LARGE}")]))
+    filled(below, kind)
+    store, other = opened(below, kind), opened(below, kind)
     below.before = lambda number: meddling(other, number)
 
     drive(verb(store))  # type: ignore[arg-type]
 
     assert below.writes <= TRIES
+
+
+class Retried(Overtaken):
+    """Takes back each transaction once, after its body, and begins it anew, as servers do that cannot go on."""
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        database: Any = self._database
+        written = database._written
+
+        def twice(body: Callable[[Any], Any], relaxed: bool) -> Any:
+            def cut(bound: Any) -> Any:
+                bound.connection.execute("SAVEPOINT anew")
+                body(bound)
+                bound.connection.execute("ROLLBACK TO anew")
+                database._known.forget()
+                bound.begin()
+                return body(bound)
+
+            return written(body if self._inside or self.before is None else cut, relaxed)
+
+        database._written = twice
+        try:
+            return await super().write(batches, at, lasting=lasting, again=again)
+        finally:
+            database._written = written
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_transaction_that_is_begun_anew_asks_anew(verb: Verb, kind: str, tmp_path: Path) -> None:
+    """It asks about the batch that it began with, whatever it was told to write the first time."""
+    below = Retried(tmp_path)
+    filled(below, kind)
+    store, other = opened(below, kind), opened(below, kind)
+
+    async def once(number: int) -> None:
+        if number == 1:
+            await both(other, number)
+
+    below.before = once
+
+    drive(verb(store))  # type: ignore[arg-type]
+
+
+class Awaited(Overtaken):
+    """Has looks of who is asked again awaited, as over a driver; something happens behind the first of them."""
+
+    remote = True
+    behind: Callable[[], Awaitable[object]] | None = None
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for nobody."""
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        done = await super().write(batches, at, lasting=lasting)
+        for number, refusal in enumerate(done):
+            if refusal is not None and again is not None:
+                other = await asked_again(again, number, batches[number], refusal, self._seen)
+                if other is not None:
+                    (done[number],) = await super().write([other], at, lasting=lasting)
+        return done
+
+    async def _seen(self, asks: Sequence[Ask]) -> list[Seen]:
+        seen = await self.look(asks)
+        if self.behind is not None:
+            behind, self.behind = self.behind, None
+            await behind()
+        return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_was_looked_at_is_not_older_than_what_was_known_then(verb: Verb, kind: str, tmp_path: Path) -> None:
+    """Where a task of the same process sees later heads before who is asked again is called anew, nothing is told to be
+    of an earlier time, and nothing is destroyed for that."""
+    below = Awaited(tmp_path)
+    filled(below, kind)
+    store, other = opened(below, kind), opened(below, kind)
+
+    async def later() -> None:
+        await forking(other, 7)
+        for session in ("branch 0", "one"):
+            await store.read(KEY._replace(session=session))
+        await store.branches(KEY)
+
+    async def once(number: int) -> None:
+        if number == 1:
+            below.behind = later
+            await adding(other, number)
+
+    below.before = once
+
+    drive(verb(store))  # type: ignore[arg-type]
+
+
+class Full(Overtaken):
+    """Has no space left for a transaction after its body, once that is so."""
+
+    full = False
+
+    def fill(self) -> None:
+        """Leave no space."""
+        database: Any = self._database
+        self.full, database._looked = True, float("-inf")
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        database: Any = self._database
+        looked = database._be_the_same
+
+        def no_space() -> None:
+            if self.full and not self._inside:
+                raise StoreUnavailable(self.url, "no space left", written=False)
+            looked()
+
+        database._be_the_same, database._looked = no_space, float("-inf")
+        try:
+            return await super().write(batches, at, lasting=lasting, again=again)
+        finally:
+            database._be_the_same = looked
+
+
+def appends_of(store: Store) -> Appends:
+    """What writes groups of appends to a store."""
+    queues: Any = store._appends
+    found: Appends = queues._appends
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_taken_back_was_seen_by_nobody(kind: str, tmp_path: Path) -> None:
+    """Of two appends in one call the second is made anew beside what the first has written; then all is taken back."""
+    below = Full(tmp_path)
+    filled(below, kind)
+    store, other = opened(below, kind), opened(below, kind)
+    branch = KEY._replace(session="branch 0")
+    drive(store.commit(branch, Change(kind="erase", reason="r", seqs=(1,))))  # now something is noted of the logs
+    drive(store.delete(KEY))
+
+    async def once(number: int) -> None:
+        if number == 1:
+            await other.append(branch, [Entry(content="meanwhile")])
+            below.fill()
+
+    below.before = once
+    group = [Append(KEY, [Entry(content="anew")], False), Append(branch, [Entry(id="x", content="mine")], True)]
+    with pytest.raises(StoreUnavailable, match="no space left"):
+        drive(appends_of(store).write(group))
+    below.before, below.full = None, False
+
+    assert not any(one.done for one in group)
+    assert [entry.text for entry in drive(store.read(branch))][-1] == "meanwhile"
+    drive(store.append(branch, [Entry(content="later")]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_append_that_another_of_its_group_has_made_is_settled_with_it(
+    fails: bool, kind: str, tmp_path: Path
+) -> None:
+    """Two retries of one batch that go together: neither is told that it is stored before it is, nor another place."""
+    below = Full(tmp_path)
+    filled(below, kind)
+    store, other = opened(below, kind), opened(below, kind)
+
+    async def once(number: int) -> None:
+        if number == 1:
+            await other.append(KEY, [Entry(content="meanwhile")])
+            if fails:
+                below.fill()
+
+    below.before = once
+    group = [Append(KEY, [Entry(id="k", content="mine")], True) for _ in range(2)]
+    group.append(Append(KEY, [Entry(id="k", content="another")], True))
+    if fails:
+        with pytest.raises(StoreUnavailable, match="no space left"):
+            drive(appends_of(store).write(group))
+        assert not any(one.done for one in group)
+        below.before, below.full = None, False
+        for one in group:
+            one.over = None
+    drive(appends_of(store).write(group))
+
+    there = {entry.id: entry.seq for entry in drive(store.read(KEY))}
+    assert [one.done for one in group] == [True] * 3
+    assert [[entry.seq for entry in one.result.entries] for one in group[:2] if one.result] == [[there["k"]]] * 2
+    assert "k" in str(group[2].error)

@@ -91,7 +91,7 @@ def test_who_looks_before_he_writes_anew_is_refused_where_that_has_changed() -> 
                 await other.write([[changes.pop()]], 0)
             return seen
 
-        def again(number: int, heads: Any, look: Any) -> Any:
+        def again(number: int, batch: Any, heads: Any, look: Any) -> Any:
             (seen,) = look([Ask(two)])
             return [Step(one, heads[0].hot, b"saw " + seen.head.hot)]
 

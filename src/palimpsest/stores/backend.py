@@ -146,8 +146,8 @@ Refusal = tuple[PlaceHead | None, ...]
 Look = Callable[[Sequence[Ask]], list[Seen]]
 """As `Backend.look`, at the home of one batch while nobody else can write; it may miss what that call has written."""
 
-Again = Callable[[int, Refusal, Look], Batch | None]
-"""Says what is written in the place of the batch of this number, which these heads refuse; None: nothing is."""
+Again = Callable[[int, Batch, Refusal, Look], Batch | None]
+"""Says what is written in the place of the batch of this number, tried last so, which these heads refuse; or None."""
 
 
 class Listed(msgspec.Struct, frozen=True):

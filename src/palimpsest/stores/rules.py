@@ -55,7 +55,7 @@ def tried(
 ) -> Refusal | None:
     """What came of a batch that this does, or of what `again` says it is to do instead, while nobody else can write."""
     refusal = do(batch)
-    other = again(number, refusal, look) if refusal is not None and again is not None else None
+    other = again(number, batch, refusal, look) if refusal is not None and again is not None else None
     return refusal if other is None else do(other)
 
 
@@ -67,7 +67,7 @@ class _Unseen(Exception):
 
 
 async def asked_again(
-    again: Again, number: int, heads: Refusal, look: Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
+    again: Again, number: int, batch: Batch, heads: Refusal, look: Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
 ) -> Batch | None:
     """Return what `again` says is to be done in the place of a batch, over a driver, where looking has to be awaited.
 
@@ -84,7 +84,7 @@ async def asked_again(
             return there
 
         try:
-            return again(number, heads, known)
+            return again(number, batch, heads, known)
         except _Unseen as more:
             seen.append(await look(more.asks))
 

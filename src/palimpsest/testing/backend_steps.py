@@ -209,7 +209,7 @@ class StepConformance(BackendContract):
         await written(backend, Step(ONE, None, there.hot, there.cold, put=[("t", put)]), beside)
         asked: list[tuple[int, Refusal, list[Seen]]] = []
 
-        def again(number: int, heads: Refusal, look: Look) -> Batch:
+        def again(number: int, _: Batch, heads: Refusal, look: Look) -> Batch:
             asked.append((number, heads, look([Ask(ONE, [all_of(), Named("t", ["x"])]), Ask(BESIDE), Ask(TWO)])))
             return [Step(ONE, there.hot, b"next")]
 

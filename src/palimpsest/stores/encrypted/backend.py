@@ -75,7 +75,7 @@ class SealedBackend(Wrapper):
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
         looking = self._looking(asks)
-        return self._opened(looking, await self.below.look(looking.below))
+        return self._opened(looking, await self.below.look(looking.below), self._heads)
 
     def _looking(self, asks: Sequence[Ask]) -> Looking:
         """What is asked for below."""
@@ -92,13 +92,13 @@ class SealedBackend(Wrapper):
         below += [Ask(place) for place, asked in vouching.items() if not asked]
         return Looking(asks, places, below, [self._heads.all.get(ask.place) for ask in below])
 
-    def _opened(self, looking: Looking, seen: Sequence[Seen]) -> list[Seen]:
-        """What was asked for, of what was seen below."""
+    def _opened(self, looking: Looking, seen: Sequence[Seen], by: Heads) -> list[Seen]:
+        """What was asked for, of what was seen below, with heads that are opened `by` these."""
         rows, heads = self.rows, dict[Place, SealedHead | None]()
         alone = not any(ask.rows for ask in looking.asks)
         for ask, one, floor in zip(looking.below, seen, looking.floors, strict=True):
             if ask.head:
-                heads[ask.place] = self._head(ask.place, one.head, floor, alone=alone)
+                heads[ask.place] = by.seen(ask.place, one.head, floor, alone=alone)
         if not agrees(list(heads.items())):
             sessions = [(place, one.stored) for place, one in heads.items() if one and place.space == SESSION]
             told = f"{', '.join(rows.what(place) for place, _ in sessions)} is of an earlier time"
@@ -112,18 +112,6 @@ class SealedBackend(Wrapper):
             some = [rows.opened(place, what, its, known) for what, its in zip(ask.rows, one.rows, strict=True)]
             found.append(Seen(known.plain if known is not None and ask.head else None, some))
         return found
-
-    def _head(
-        self, place: Place, stored: PlaceHead | None, floor: SealedHead | None, *, alone: bool
-    ) -> SealedHead | None:
-        """A head as it is opened. A session's that cannot be is not, so that it keeps nobody from others, where it is
-        looked at `alone`: beside it rows would be taken for those that it vouches for."""
-        try:
-            return self._heads.opened(place, stored, floor)
-        except StoreCorrupt as fault:
-            if not alone or place.space != SESSION or stored is None:
-                raise
-            return SealedHead.unread(stored, fault.reason)
 
     # --- writing
 
@@ -144,8 +132,9 @@ class SealedBackend(Wrapper):
                     made.append((i, sealing))
                 elif tries == 1 and again is not None and not self.remote and sealing.probe():
                     made.append((i, sealing))  # else who never pauses could be in its way for ever
-            over = partial(self._over, batches, made, again) if again is not None else None
             steps = [one.steps for _, one in made]
+            tried = {id(one.steps): one for _, one in made}
+            over = partial(self._over, batches, made, tried, again, list[Looking]()) if again is not None else None
             results = await self.below.write(steps, at, lasting=lasting, again=over) if made else []
             left = []
             for (i, sealing), refusal in zip(made, results, strict=True):
@@ -153,7 +142,9 @@ class SealedBackend(Wrapper):
                     done[i] = None
                     await self._done(sealing)
                     continue
-                heads = self._refusal(sealing, refusal)
+                heads = self._refusal(sealing, refusal, self._heads)
+                if batches[i] is not sealing.batch:  # what is tried now is the other
+                    heads = await self._there(batches[i])
                 # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
                 alike = batches[i] is not sealing.batch or refused(sealing.batch, heads) is None
                 if alike and (tries == 1 or not self.remote):  # who is in a crowd waits where he holds nothing
@@ -162,12 +153,20 @@ class SealedBackend(Wrapper):
                     done[i] = heads
         return done
 
+    async def _there(self, batch: Batch) -> Refusal:
+        """The heads that there are in the places of a batch."""
+        there = iter(await heads_at(self, [step.place for step in batch if not step.rows_only]))
+        return tuple(None if step.rows_only else next(there) for step in batch)
+
     def _over(
         self,
         batches: list[Batch],
         made: list[tuple[int, Sealing]],
+        tried: dict[int, Sealing],
         again: Again,
+        looked: list[Looking],
         number: int,
+        given: Batch,
         refusal: Refusal,
         look: Look,
     ) -> Batch | None:
@@ -176,25 +175,36 @@ class SealedBackend(Wrapper):
         Not where another batch may have moved what is noted of the logs among them, which is not committed yet. Who is
         asked what to write has told from then on what is in that, as the ids of entries: it takes the batch's place
         even where it cannot be written at once.
+
+        What is seen here may be taken back, with what the others of the call have written: nothing of it is remembered.
+        Over a driver this is called again with what was `looked` at before: what was known then, and no more, is what
+        that may not be older than.
         """
         i, sealing = made[number]
+        sealing = tried.get(id(given), sealing)  # of a transaction that is begun anew the first one
+        made[number], batches[i] = (i, sealing), sealing.batch
         if len(made) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
             return None
-        batch = again(i, self._refusal(sealing, refusal), partial(self._seen_inside, look))
+        inside, before = Heads(self.url, self.rows), iter([*looked])
+        inside.all = dict(self._heads.all)
+
+        def seen(asks: Sequence[Ask]) -> list[Seen]:
+            looking = next(before, None)
+            if looking is None or looking.asks != asks:
+                looking = self._looking(asks)
+                looked.append(looking)
+            return self._opened(looking, look(looking.below), inside)
+
+        batch = again(i, sealing.batch, self._refusal(sealing, refusal, inside), seen)
         if batch is None:
             return None
         batches[i] = batch
-        anew = Sealing(self.rows, sealing.key_id, batch, {})
-        if not anew.begin(self._heads.all) or self._is_under_another(anew):
+        anew = Sealing(self.rows, sealing.key_id, batch, {}, sealing.others)
+        if not anew.begin(inside.all) or not self._others(anew, inside) <= anew.others:
             return None
         anew.finish()
-        made[number] = i, anew
+        made[number], tried[id(anew.steps)] = (i, anew), anew
         return anew.steps
-
-    def _seen_inside(self, look: Look, asks: Sequence[Ask]) -> list[Seen]:
-        """What is asked for, while nobody else can write."""
-        looking = self._looking(asks)
-        return self._opened(looking, look(looking.below))
 
     async def _begun(self, batch: Batch, ahead: dict[Place, SealedHead | None]) -> tuple[Sealing, Refusal | None]:
         """A batch that has its heads, under the key that is to be written with; or the heads that are in its way.
@@ -208,16 +218,18 @@ class SealedBackend(Wrapper):
             sealing, refusal = Sealing(self.rows, self.markings.writing, batch, ahead), None
             while refusal is None and not sealing.begin(self._heads.all):
                 refusal = await self._unexpected(sealing, ahead)
-            if refusal is not None or not self._is_under_another(sealing):
-                return sealing, refusal
-            await self.markings.refresh()
-            if self.markings.writing == sealing.key_id:
-                return sealing, None
+            others = self._others(sealing, self._heads)
+            if others:
+                await self.markings.refresh()
+                if self.markings.writing != sealing.key_id:
+                    continue
+                sealing.others = others
+            return sealing, refusal
 
-    def _is_under_another(self, sealing: Sealing) -> bool:
-        """Whether a head of a batch, or one that is known beside it, is under another key than it is sealed with."""
-        known = [*sealing.before, *(self._heads.all.get(self.rows.at(step.place)) for step in sealing.batch)]
-        return any(one is not None and one.key_id not in ("", sealing.key_id) for one in known)
+    def _others(self, sealing: Sealing, heads: Heads) -> set[str]:
+        """The keys that heads of a batch, or those that are known beside it, are under, but for its own."""
+        known = [*sealing.before, *(heads.all.get(self.rows.at(step.place)) for step in sealing.batch)]
+        return {one.key_id for one in known if one is not None} - {"", sealing.key_id}
 
     async def _unexpected(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
         """Look at the heads of a batch; those that are there, unless they are as it expects them."""
@@ -233,11 +245,11 @@ class SealedBackend(Wrapper):
             found.append(seen.get(step.place, known.plain if known is not None else None))
         return refused(sealing.batch, found)
 
-    def _refusal(self, sealing: Sealing, refusal: Refusal) -> Refusal:
+    def _refusal(self, sealing: Sealing, refusal: Refusal, by: Heads) -> Refusal:
         found: list[PlaceHead | None] = []
         for step, place, head, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
             looked = place if step.rows_only else self.rows.at(step.place)
-            known = self._heads.opened(looked, head, floor) if looked is not None else None
+            known = by.opened(looked, head, floor) if looked is not None else None
             found.append(known.plain if known is not None and not step.rows_only else None)
         return tuple(found)
 
@@ -288,7 +300,7 @@ class SealedBackend(Wrapper):
         return [self._listed(one, floors) for one in page]
 
     def _listed(self, one: Listed, floors: dict[Place, SealedHead]) -> Listed:
-        known = self._head(one.place, one.head, floors.get(one.place), alone=True)
+        known = self._heads.seen(one.place, one.head, floors.get(one.place), alone=True)
         assert known is not None, "what is listed has a head"
         return Listed(_named(one.place, known), known.plain, one.mark)
 

@@ -26,10 +26,21 @@ NO_HEAD = PlaceHead(b"")
 
 
 class Sealing:
-    """One batch under one key. `ahead` is what batches that are written before it make of heads."""
+    """One batch under one key. `ahead` is what batches that are written before it make of heads.
 
-    def __init__(self, rows: Rows, key_id: str, batch: Batch, ahead: dict[Place, SealedHead | None]) -> None:
+    `others` are keys that heads were seen under before the store said that this one is to be written with.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        key_id: str,
+        batch: Batch,
+        ahead: dict[Place, SealedHead | None],
+        others: Collection[str] = (),
+    ) -> None:
         self._rows, self.key_id, self.batch, self._ahead = rows, key_id, batch, ahead
+        self.others = set(others)
         self._mark = new_token()
         self._log: SealedHead | None = None
         self.places: list[Place | None] = []

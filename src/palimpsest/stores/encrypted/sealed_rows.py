@@ -158,6 +158,18 @@ class Heads:
         self.remember(place, known)
         return known
 
+    def seen(
+        self, place: Place, stored: PlaceHead | None, floor: SealedHead | None, *, alone: bool
+    ) -> SealedHead | None:
+        """As `opened`. A session's that cannot be opened is not, so that it keeps nobody from others, where it is
+        looked at `alone`: beside it rows would be taken for those that it vouches for."""
+        try:
+            return self.opened(place, stored, floor)
+        except StoreCorrupt as fault:
+            if not alone or place.space != SESSION or stored is None:
+                raise
+            return SealedHead.unread(stored, fault.reason)
+
     def remember(self, place: Place, known: SealedHead) -> None:
         """Let this be the newest head that was seen of a place, unless a later one was."""
         before = self.all.get(place)

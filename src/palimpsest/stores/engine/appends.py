@@ -85,9 +85,10 @@ class Appends:
                         append.over = None
                 else:
                     self._sessions.remember(after)
+                    there[key] = after
                     for append in left[key]:
-                        append.done = True
-                    left[key] = []
+                        append.done = append.done or append.over is not None
+            left = {key: [one for one in appends if not one.done] for key, appends in left.items()}
             left = {key: appends for key, appends in left.items() if appends and not self.crowds.is_at(key)}
 
     async def quickly(self, append: Append) -> None:
@@ -118,6 +119,7 @@ class Appends:
         appends: Mapping[SessionKey, list[Append]],
         at: int,
         number: int,
+        _: Batch,
         heads: Refusal,
         look: Look,
     ) -> Batch | None:
@@ -170,11 +172,17 @@ class Appends:
         return await self._made(appends, known, at, self._backend.look)
 
     async def _made(self, appends: list[Append], known: Known, at: int, look: Looks) -> Made | None:
-        """What writes these appends to a session as it is known; None where none is to be written."""
+        """What writes these appends to a session as it is known; None where none is to be written.
+
+        What is settled by what is stored already is settled here. An error that may be due to what the others before it
+        enter is told when that is stored: until then it is not `over` anything.
+        """
+        appends = [one for one in appends if not one.done]
         if (plain := self._plain(appends, known, at)) is not None:
             return plain
         key, head, entered = known.key, known.head, list[Entry]()
         for append in appends:
+            append.over = None
             try:
                 met_as = met(key, head, append.about)
                 found: dict[str, Entry] = {}
@@ -185,11 +193,14 @@ class Appends:
                     fresh = _unknown_only(append.entries, found)
                 if not fresh:
                     append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
-                    append.done = True
+                    append.linked = [one for one in append.result.entries if one in entered]
+                    append.over = known if append.linked else None
+                    append.done = append.over is None
                     continue
                 after, linked = link(met_as, fresh, at)
             except REFUSED as fault:
-                append.error, append.done = fault, True
+                if not entered:
+                    append.error, append.done = fault, True
                 continue
             head = after
             append.linked, append.over = linked, known
@@ -200,9 +211,7 @@ class Appends:
                 given = [found[entry.id] for entry in append.entries]
             append.result = Appended(head, tuple(given), len(linked))
         if not entered:
-            appends.clear()
             return None
-        appends[:] = [append for append in appends if not append.done]
         log = known.log
         rows = [entry_row(log, entry) for entry in entered]
         now, step = known.grown(head.renewed(at))

@@ -62,9 +62,9 @@ class Crowds:
         the places of what was tried last."""
         tried = batch
 
-        def noted(number: int, heads: Refusal, look: Look) -> Batch | None:
+        def noted(number: int, given: Batch, heads: Refusal, look: Look) -> Batch | None:
             nonlocal tried
-            other = again(number, heads, look) if again is not None else None
+            other = again(number, given, heads, look) if again is not None else None
             tried = tried if other is None else other
             return other
 

@@ -245,7 +245,7 @@ class Sessions:
         batch, after = made
         instead: Batch | None = None
 
-        def again(_: int, heads: Refusal, look: Look) -> Batch | None:
+        def again(_: int, __: Batch, heads: Refusal, look: Look) -> Batch | None:
             nonlocal after, instead
             other = anew(heads, look)
             if other is None:

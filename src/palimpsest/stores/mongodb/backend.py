@@ -188,7 +188,7 @@ class _Call:
             if self._again is None:
                 return refusal
             try:
-                other = self._again(number, refusal, _unseen)
+                other = self._again(number, batch, refusal, _unseen)
             except _Looks:
                 break
             if other is None:
@@ -262,7 +262,7 @@ class _Call:
         if refusal is None or self._again is None:
             return refusal, changing
         other = await asked_again(
-            self._again, number, refusal, lambda asks: connected.within.look_within(asks, session)
+            self._again, number, batch, refusal, lambda asks: connected.within.look_within(asks, session)
         )
         return (refusal, changing) if other is None else await take(other)
 

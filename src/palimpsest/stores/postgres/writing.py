@@ -127,7 +127,7 @@ class Writing:
             return None, batch
         while len(self._crowds) > CROWDS:
             self._crowds.popitem(last=False)
-        return refusal, await asked_again(again, number, refusal, lambda asks: looked(db, self._sql, asks))
+        return refusal, await asked_again(again, number, batch, refusal, lambda asks: looked(db, self._sql, asks))
 
     def _locks(self, batch: Batch) -> str:
         """What locks the heads of a batch, and the home where one of them is not there, or there are several."""

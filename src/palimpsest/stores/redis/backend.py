@@ -134,7 +134,7 @@ class RedisBackend(ServerBackend[Link]):
             for number, refusal in enumerate(done):
                 if refusal is not None:
                     try:
-                        done[number] = await self._anew(again, number, refusal)
+                        done[number] = await self._anew(again, number, batches[number], refusal)
                     except StoreUnavailable as fault:
                         if any(one is None for one, batch in zip(done, batches, strict=True) if batch):
                             fault.written = None  # others of them are
@@ -170,7 +170,7 @@ class RedisBackend(ServerBackend[Link]):
         answers: list[Any] = await self._with(lambda link: link.run(script, keys, call.arguments), writes=True)
         return answers
 
-    async def _anew(self, again: Again, number: int, refusal: Refusal) -> Refusal | None:
+    async def _anew(self, again: Again, number: int, batch: Batch, refusal: Refusal) -> Refusal | None:
         """What came of what is to be done in the place of a batch: tried once, for others may be quicker again.
 
         They may also write after somebody has looked. So with it goes that what he saw is as it was.
@@ -182,7 +182,7 @@ class RedisBackend(ServerBackend[Link]):
             looked.update({ask.place: one.head for ask, one in zip(asks, seen, strict=True) if ask.head})
             return seen
 
-        instead = await asked_again(again, number, refusal, look)
+        instead = await asked_again(again, number, batch, refusal, look)
         if instead is None:
             return refusal
         own = {step.place for step in instead if not step.rows_only}
