@@ -77,6 +77,14 @@ def test_a_user_is_forgotten_everywhere(memory: Memory) -> None:
     assert memory.forget(user=USER) == Erased(unknown=memory.forget(user=USER).unknown)
 
 
+@pytest.mark.parametrize("subject", ["user", "session", "tenant"])
+@pytest.mark.parametrize("name", ["", "a\ud800", "a\x00", "x" * 257], ids=["empty", "surrogate", "control", "long"])
+def test_who_is_to_be_forgotten_is_named_by_an_id(memory: Memory, subject: str, name: str) -> None:
+    """Whatever the store would make of it."""
+    with pytest.raises(ConfigError, match=f"{subject}: .*1 to 256 characters"):
+        memory.forget(**{subject: name})  # type: ignore[arg-type]
+
+
 def test_a_users_interaction_goes_on_in_branches(memory: Memory) -> None:
     """What each branch has answered to a message that they share goes with it, in whichever branch it is."""
     session = memory.session("one", counter=quarters)

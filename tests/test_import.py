@@ -15,7 +15,7 @@ import pytest
 
 from commands import CHAT, read, run, write_lines
 from exports_chatgpt import simple, written
-from palimpsest import AsyncMemory, ImportFailed, Memory
+from palimpsest import AsyncMemory, ConfigError, ImportFailed, Memory
 from palimpsest.testing import FakeClock
 
 IMPORTER = Path(__file__).with_name("importer.py")
@@ -314,3 +314,14 @@ def test_an_export_of_ours_is_taken_whatever_its_file_is_called(tmp_path: Path, 
 
         assert (report.source, report.refused) == ("palimpsest", ())
         assert [entry.text for entry in other.session("a").entries()] == ["hello"]
+
+
+@pytest.mark.parametrize("stem", ["talk\udcff", "talk\x01"], ids=["no UTF-8", "control"])
+def test_a_file_whose_name_is_no_id_asks_for_one(memory: Memory, stem: str, tmp_path: Path) -> None:
+    """Of what has no id of its own; with one it is imported."""
+    path = tmp_path / f"{stem}.jsonl"
+    path.write_bytes(lines(CHAT))
+
+    with pytest.raises(ConfigError, match=r"session_id: .*nothing in the file or its name gives one"):
+        memory.import_file(path)
+    assert memory.import_file(path, session_id="talk").added == len(CHAT)

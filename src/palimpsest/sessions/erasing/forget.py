@@ -59,7 +59,7 @@ async def forget(
             "forget", " and ".join(given) or "nothing", "exactly one of user, session, tenant and matches"
         )
     check_progress(progress)
-    if given[0] in ("session", "tenant"):
+    if given[0] != "matches":
         check_id(subjects[given[0]], given[0])
     if tenant is not None and tenant != scope.tenant:
         raise ConfigError("tenant", tenant, f"{scope.tenant!r}, whose memory this is; open one of the other tenant")

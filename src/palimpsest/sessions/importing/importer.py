@@ -24,6 +24,7 @@ from palimpsest.errors import (
 from palimpsest.log.checks import TITLE
 from palimpsest.log.entry import Entry, derived_ids
 from palimpsest.log.head import Head
+from palimpsest.log.ids import is_id
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.places import AlternativePlaces, Places
 from palimpsest.sessions.importing.report import CHANGED, ERASED, WITHHELD, Account
@@ -47,7 +48,7 @@ class Importer:
         most: int,
     ) -> None:
         self._scope, self._gate, self._open = scope, scope.gate, open_session
-        self._stem, self._given, self._key = stem, session, key or ""
+        self._stem, self._given, self._key = stem if is_id(stem) else "", session, key or ""
         self.account = Account(scope.gate, most)
         self._talk: Conversation | None = None
         self._line, self._own = _Line(), _Line()  # of the conversation at hand, and of the one that the file is

@@ -79,7 +79,10 @@ class Markings:
         if item is None and not await _is_empty(backend):
             item = await items.get(*MARK)  # another process may have made it meanwhile
             if item is None:
-                told = "None for this store: it holds what is not encrypted. Export that, and import it into a new one"
+                told = (
+                    "None for this store, which holds what is not encrypted: unset PALIMPSEST_KEY where that is set. "
+                    "To encrypt it, export it without a key, and import that into a new store"
+                )
                 raise ConfigError("encryption", keys, told)
         if item is None:
             markings._names = Secret(os.urandom(32))
