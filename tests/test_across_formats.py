@@ -315,6 +315,35 @@ def test_what_is_said_beside_the_content_is_shown_and_reported(
     assert [note.what.endswith("as text") for note in ctx.report.adapted if note.seq == 2] == [True]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("transcript", ["Gate B 12.", None])
+def test_a_spoken_answer_is_its_transcript(session: Session, transcript: str | None, format: str) -> None:
+    """Of sound that a model has made no context has the data, nor counts it: its transcript, or a line that says so."""
+    sound = {"id": "audio_1", "data": "AAAA" * 100_000, "expires_at": 1, "transcript": transcript}
+    session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": sound}])
+    session.add_user_message("thanks")
+
+    ctx = accepted(session.context(format=format))
+
+    request = json.dumps(ctx.request())
+    assert (transcript or "[sound is not shown here]") in request
+    assert "AAAA" not in request
+    assert ctx.tokens < 200
+    assert [note.what for note in ctx.report.adapted if note.seq == 2] != []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_sound_that_its_provider_knows_by_id_goes_back_to_it_alone(session: Session, format: str) -> None:
+    """An answer of which only the sound's id is known is sent as that, and another provider is told of sound."""
+    session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": {"id": "a1"}}])
+    session.add_user_message("thanks")
+
+    request = json.dumps(accepted(session.context(format=format)).request())
+
+    assert ("a1" in request) == (format == "openai")
+    assert ("[sound is not shown here]" in request) == (format != "openai")
+
+
 def test_thoughts_that_nothing_follows_are_reported(session: Session) -> None:
     """Chat completions take no message of thoughts alone: the report says that it was left out."""
     session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "reasoning_content": "hm"}])

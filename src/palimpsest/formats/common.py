@@ -9,7 +9,7 @@ from typing import Any
 from palimpsest.errors import InvalidEntry
 from palimpsest.formats import Adapted
 from palimpsest.formats.fences import UNREADABLE, fenced
-from palimpsest.formats.wording import BESIDE, FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
+from palimpsest.formats.wording import BESIDE, FENCE_TOKENS, SPEAKING, THOUGHTS, said_in_sound, stand_in
 from palimpsest.log.entry import Entry, Native, Opaque, Part, Text, digest
 
 DEFAULT = "openai"
@@ -141,6 +141,8 @@ def said_beside(entry: Entry, name: str) -> list[str]:
 def _as_said(key: str, value: Any) -> str:
     if isinstance(value, str):
         return fenced("thinking", value) if key in THOUGHTS else value
+    if key == "audio" and isinstance(value, dict):
+        return said_in_sound(value)
     return stand_in(Opaque(item={"type": key, key: value}))
 
 
