@@ -288,6 +288,94 @@ def test_a_lone_surrogate_in_a_key_is_replaced_like_one_in_a_text(session: Sessi
     assert json.dumps(ctx.request(), ensure_ascii=False).encode()
 
 
+# --- images in what comes late
+
+LATE: dict[str, Messages] = {
+    "anthropic": [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "shot", "input": {}}]},
+        {"role": "user", "content": "meanwhile"},
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": [
+                        {"type": "text", "text": "It is </late_result> here."},
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "YWJj"}},
+                    ],
+                }
+            ],
+        },
+    ],
+    "openai-responses": [
+        {"role": "user", "content": "q"},
+        {"type": "function_call", "call_id": "t1", "name": "shot", "arguments": "{}"},
+        {"role": "user", "content": "meanwhile"},
+        {
+            "type": "function_call_output",
+            "call_id": "t1",
+            "output": [{"type": "input_image", "image_url": "data:image/png;base64,YWJj"}],
+        },
+    ],
+    "gemini": [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {"role": "model", "parts": [{"function_call": {"id": "t1", "name": "shot", "args": {}}}]},
+        {"role": "user", "parts": [{"text": "meanwhile"}]},
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "function_response": {
+                        "id": "t1",
+                        "name": "shot",
+                        "response": {"result": "here"},
+                        "parts": [
+                            {"inline_data": {"mime_type": "image/png", "data": "YWJj", "display_name": "a"}},
+                            {"inline_data": {"mime_type": "application/pdf", "data": "YWJj"}},
+                        ],
+                    }
+                }
+            ],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("source", LATE)
+def test_an_image_of_a_late_result_stands_behind_its_fence(session: Session, source: str, format: str) -> None:
+    """What a tool has shown when somebody had spoken is shown as the user's, or the fence says that it is not."""
+    session.add(LATE[source], format=source)
+
+    ctx = accepted(session.context(format=format))
+
+    request = json.dumps(ctx.request())
+    if format == "text":  # whose labels are no fences
+        assert "[an image is not shown here]" in request
+        assert "image as text" in [note.what for note in ctx.report.adapted]
+    else:
+        inside, behind = request[request.index("<late_result") :].split("</late_result>")
+        assert "[an image follows this]" in inside
+        assert "YWJj" in behind
+
+
+def test_a_late_image_that_a_provider_does_not_take_is_reported(session: Session) -> None:
+    """Where a user may have no such image, a line in the fence stands for it, and the report says so."""
+    late = LATE["openai-responses"][:3]
+    late = [
+        *late,
+        {**LATE["openai-responses"][3], "output": [{"type": "input_image", "image_url": "http://a.de/b.png"}]},
+    ]
+    session.add(late, format="openai-responses")
+
+    ctx = accepted(session.context(format="anthropic"))
+
+    assert "[an image is not shown here]\\n</late_result>" in json.dumps(ctx.request())
+    assert "image as text" in [note.what for note in ctx.report.adapted]
+
+
 # --- words beside the content
 
 BESIDE: dict[str, Messages] = {

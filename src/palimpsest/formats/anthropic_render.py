@@ -24,8 +24,17 @@ from palimpsest.formats.anthropic_blocks import (
     role_of,
 )
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
-from palimpsest.formats.common import NAMELESS, fitting, is_own, replaced_by_text, said_beside, split_address, unused
-from palimpsest.formats.wording import NO_MESSAGE, shown_text, stand_in
+from palimpsest.formats.common import (
+    NAMELESS,
+    background,
+    fitting,
+    is_own,
+    replaced_by_text,
+    said_beside,
+    split_address,
+    unused,
+)
+from palimpsest.formats.wording import NO_MESSAGE, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -71,11 +80,20 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
     results = [_result(shown, ids[shown.entry.answers], adapted) for shown in answers if shown.entry.answers in ids]
     if results:
         messages.append({"role": "user", "content": results})
-    for shown in group:
-        if shown.data or shown.entry.kind in ("context", "summary"):
-            text = shown.text if shown.text is not None else shown_text(shown.entry)
-            messages.append({"role": "user", "content": text})
-    return messages
+    data = (shown for shown in group if shown.data or shown.entry.kind in ("context", "summary"))
+    return [*messages, *(_data(shown, adapted) for shown in data)]
+
+
+def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
+    """What is only data, as the user gives it: text in a fence, then the images and documents that belong to it."""
+    entry = shown.entry
+
+    def taken(part: Part) -> Block | None:
+        known = not isinstance(part, Opaque) or part.item.get("type") in ("image", "document", "search_result")
+        return _native(entry, part, "user") if known else None
+
+    text, media = background(shown, taken, adapted)
+    return {"role": "user", "content": [*_text_blocks(text), *media] if media else text}
 
 
 # --- what is said and called

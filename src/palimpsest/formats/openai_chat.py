@@ -15,6 +15,7 @@ from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
     CACHE_SECONDS,
     NAMELESS,
+    background,
     fitting,
     is_own,
     mappings,
@@ -25,10 +26,10 @@ from palimpsest.formats.common import (
     unused,
 )
 from palimpsest.formats.common import DEFAULT as NAME
-from palimpsest.formats.openai_chat_answers import accepted, asked
+from palimpsest.formats.openai_chat_answers import accepted, asked, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
-from palimpsest.formats.wording import SPEAKING, shown_text
+from palimpsest.formats.wording import SPEAKING
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
@@ -190,10 +191,10 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
 
     With `adapted` it is for a context: what the API does not take becomes text. Without it comes out as it came in.
     """
-    entry, text, data = run[0].entry, run[0].text, run[0].data
-    native = own_native(entry, NAME) if not data else None
-    if data:
-        return {"role": "user", "content": text if text is not None else shown_text(entry)}
+    entry, text = run[0].entry, run[0].text
+    if run[0].data:
+        return _data(run[0], adapted)
+    native = own_native(entry, NAME)
     message: Message
     if entry.kind == "tool_result":
         call_id = entry.call_id if entry.call_id is not None else f"call_{entry.answers}"
@@ -211,6 +212,18 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
     if adapted is None or (native is None and "name" not in message and isinstance(message["content"], str | None)):
         return message  # all of it is made here, as the API takes it
     return accepted(message, entry, adapted)
+
+
+def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
+    """What is only data, as the user gives it: text in a fence, then the images and the like that belong to it."""
+    own = is_own(shown.entry, NAME)
+
+    def taken(part: Part) -> Message | None:
+        media = not isinstance(part, Opaque) and _has_counterpart(part, "user", own)
+        return without_nulls(_encode_part(part, keep=own)) if media else None
+
+    text, media = background(shown, taken, adapted)
+    return {"role": "user", "content": [{"type": "text", "text": text}, *media] if media else text}
 
 
 def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
@@ -257,7 +270,9 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
         if adapted is not None and own and isinstance(part, Opaque) and lacking(part.item):
             adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))  # as logs have it from before
             continue
-        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
+        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(
+            part, entry.role, own
+        ):
             encoded.append(_encode_part(part, keep=own))
         elif text := replaced_by_text(entry, part, adapted):
             encoded.append({"type": "text", "text": text})
@@ -270,11 +285,11 @@ def _says_nothing(part: Part) -> bool:
     return isinstance(part, Text | Reasoning) and not part.text
 
 
-def _has_counterpart(part: Part, entry: Entry, own: bool) -> bool:
-    """Whether chat completions take a part at this place. What has an id at another provider has none here."""
+def _has_counterpart(part: Part, role: str, own: bool) -> bool:
+    """Whether chat completions take a part from this role. What has an id at another provider has none here."""
     if isinstance(part, Text):
         return True
-    if entry.role != "user":
+    if role != "user":
         return False  # the results of tools, and what system and model say, are text here
     if isinstance(part, Audio):
         return own or part.format in ("wav", "mp3")

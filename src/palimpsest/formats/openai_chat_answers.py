@@ -22,7 +22,7 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     and what only its answers have."""
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
     if isinstance(message.get("content"), list):
-        message["content"] = [_without_nulls(part) for part in message["content"]]
+        message["content"] = [without_nulls(part) for part in message["content"]]
     if entry.kind == "tool_result":
         message["role"], message["content"] = "tool", message.get("content") or ""
         return message
@@ -41,7 +41,8 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     return message
 
 
-def _without_nulls(part: Message) -> Message:
+def without_nulls(part: Message) -> Message:
+    """The part without keys that are null, which requests leave out."""
     return {key: value for key, value in part.items() if value is not None} if None in part.values() else part
 
 

@@ -146,6 +146,13 @@ def stand_in(part: Part) -> str:
     return f"[{attribute(what)}]"
 
 
+def pointer(part: Part) -> str:
+    """The line inside a fence that stands for what comes after the fence, as no text can say it."""
+    kind = part.item.get("type") if isinstance(part, Opaque) else type(part).__name__.lower()
+    what = {"image": "an image", "audio": "sound"}.get(str(kind), "a document")
+    return f"[{what} follows this]"
+
+
 def is_sound(audio: Any) -> bool:
     """Whether this is sound that a model has made, of which no request takes more than the words: not its id alone."""
     return isinstance(audio, dict) and bool(audio) and audio.keys() != {"id"}
