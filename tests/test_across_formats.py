@@ -12,6 +12,9 @@ import pytest
 
 from palimpsest import Context, Memory, Session
 from palimpsest.formats import Shown, find_format
+from palimpsest.formats.wording import stand_in
+from palimpsest.log.entry import Entry, File, Native
+from palimpsest.tokens.counter import encoding
 from providers import FORMATS, PROVIDERS, SPOKEN
 
 Messages = list[dict[str, Any]]
@@ -286,6 +289,67 @@ def test_a_lone_surrogate_in_a_key_is_replaced_like_one_in_a_text(session: Sessi
     ctx = accepted(session.context(format=format))
 
     assert json.dumps(ctx.request(), ensure_ascii=False).encode()
+
+
+# --- media that a provider does not take
+
+TYPES = ["png", "gif", "heic", "bmp", "jpg", "mp4", "csv", "zip", "pdf"]
+MEDIA_TYPES = {"mp4": "video/mp4", "csv": "text/csv", "zip": "application/zip", "pdf": "application/pdf"}
+TAKEN = {
+    "openai": {"png", "gif", "jpg", "csv", "pdf"},
+    "openai-responses": {"png", "gif", "jpg", "csv", "pdf"},
+    "anthropic": {"png", "gif", "jpg", "pdf"},
+    "gemini": {"png", "heic", "jpg", "mp4", "csv", "pdf"},
+    "text": set[str](),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("ending", TYPES)
+def test_media_go_where_their_type_is_taken(memory: Memory, ending: str, format: str) -> None:
+    """An image or a document of another's log is sent where the provider reads its type; elsewhere a line is."""
+    kind = MEDIA_TYPES.get(ending, f"image/{ending}")
+    if format == "gemini":
+        shape = {"type": "file", "file": {"file_data": f"data:{kind};base64,YWJj", "filename": "a"}}
+        if kind.startswith("image/"):
+            shape = {"type": "image_url", "image_url": {"url": f"data:{kind};base64,YWJj"}}
+        given: dict[str, Any] = {"role": "user", "content": [shape]}
+    else:
+        given = {"role": "user", "parts": [{"inline_data": {"mime_type": kind, "data": "YWJj"}}]}
+    session = memory.session("s", format="openai" if format == "gemini" else "gemini", max_tokens=8_000)
+    session.add([given])
+
+    ctx = accepted(session.context(format=format))
+
+    request = json.dumps(ctx.request())
+    assert ("YWJj" in request) == (ending in TAKEN[format])
+    assert ("is not shown here" in request) == (ending not in TAKEN[format]) == bool(ctx.report.adapted)
+    assert "image/jpg" not in request
+
+
+def test_an_image_of_a_type_that_nobody_takes_goes_back_to_its_own(session: Session) -> None:
+    """What a format has read itself is sent as it came: its provider may take more than is known here."""
+    part = {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,YWJj"}}
+    session.add([{"role": "user", "content": [part]}])
+
+    assert accepted(session.context()).messages[0]["content"] == [part]
+
+
+def test_a_document_without_a_name_is_given_one(session: Session) -> None:
+    """Chat completions and Responses refuse a document that has no name."""
+    session.add([{"role": "user", "content": [{"type": "file", "file": {"file_data": "data:text/csv;base64,YWJj"}}]}])
+
+    for format in ("openai", "openai-responses"):
+        assert '"filename": "document"' in json.dumps(accepted(session.context(format=format)).messages)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_name_of_a_document_that_is_not_shown_is_counted(format: str) -> None:
+    """A line about a document holds its name, however long that is."""
+    part = File(data="data:application/zip;base64,YWJj", filename="annual_report_" * 60)
+    entry = Entry(role="user", content=(part,), native=Native(format="mine"), seq=1)
+
+    assert find_format(format).overhead(entry) >= encoding("o200k_base").count(stand_in(part))
 
 
 # --- images in what comes late

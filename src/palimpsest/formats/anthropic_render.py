@@ -34,10 +34,10 @@ from palimpsest.formats.common import (
     split_address,
     unused,
 )
+from palimpsest.formats.media_types import IMAGES, renamed
 from palimpsest.formats.wording import NO_MESSAGE, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
-IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 MAX_TITLE = 500
 """Characters of a document's title that the API takes."""
 
@@ -158,6 +158,7 @@ def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted
 
 def _native(entry: Entry, part: Part, role: str) -> Block | None:
     """The part as the API takes it from this role, or None."""
+    part = renamed(part)
     block = block_of(part) if _is_taken(entry, part, role) else None
     if block is None:
         return None
@@ -198,7 +199,7 @@ def _is_taken(entry: Entry, part: Part, role: str) -> bool:
         return False
     if isinstance(part, Image):
         kind, data = split_address(part.source) or ("", "")
-        return bool(data) and kind in IMAGE_TYPES if kind else part.source.startswith("https://")
+        return bool(data) and kind in IMAGES if kind else part.source.startswith("https://")
     return bool(part.data) and not str(part.data).endswith(",")
 
 

@@ -19,7 +19,7 @@ from palimpsest.formats.wording import (
     shown_text,
     stand_in,
 )
-from palimpsest.log.entry import Entry, Native, Opaque, Part, Reasoning, Text, digest
+from palimpsest.log.entry import Entry, File, Native, Opaque, Part, Reasoning, Text, digest
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""
@@ -51,6 +51,10 @@ _DIGITS = 8
 
 NAMELESS = "unknown"
 """The name of a tool that a call does not name: providers refuse an empty one."""
+
+
+NO_NAME = "document"
+"""The name of a document that has none, where a provider wants one."""
 
 
 def mappings(messages: object, where: str, what: str = "message") -> Sequence[dict[str, Any]]:
@@ -233,7 +237,15 @@ def stand_in_overhead(entry: Entry, name: str) -> int:
     """Tokens that stand-ins may add to the entry in the format `name`, beside the texts that are counted."""
     if isinstance(entry.content, str) or (is_own(entry, name) and entry.kind == "message"):
         return 0
-    return FENCE_TOKENS * sum(not isinstance(part, Text) for part in entry.content)
+    return sum(map(stand_in_tokens, entry.content))
+
+
+def stand_in_tokens(part: Part | str) -> int:
+    """The most that the text in a part's place costs beside the texts that are counted; a document's has its name."""
+    if isinstance(part, Text | str):
+        return 0
+    name = part.filename or part.file_id or "" if isinstance(part, File) else ""
+    return FENCE_TOKENS + len(name.encode("utf-8", "surrogatepass"))
 
 
 def split_address(source: str) -> tuple[str, str] | None:

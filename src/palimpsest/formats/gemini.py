@@ -23,6 +23,7 @@ from palimpsest.formats.common import (
     replaced_by_text,
     said_beside,
     said_beside_overhead,
+    stand_in_tokens,
     unused,
 )
 from palimpsest.formats.gemini_contents import (
@@ -193,7 +194,7 @@ class Gemini:
         elif kind == "message" and entry.role == "system":
             tokens += FENCE_TOKENS
         if type(content) is not str:
-            tokens += PER_PART * len(content) + FENCE_TOKENS * sum(not isinstance(part, Text) for part in content)
+            tokens += PER_PART * len(content) + sum(map(stand_in_tokens, content))
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:

@@ -28,9 +28,10 @@ from palimpsest.formats.common import (
 from palimpsest.formats.common import DEFAULT as NAME
 from palimpsest.formats.openai_chat_answers import accepted, asked, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
+from palimpsest.formats.openai_chat_parts import encode_part, has_counterpart, says_nothing, sent_part
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
 from palimpsest.formats.wording import SPEAKING
-from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.log.entry import Entry, Opaque, Part, Reasoning, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_CALL = 3
@@ -219,8 +220,8 @@ def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
     own = is_own(shown.entry, NAME)
 
     def taken(part: Part) -> Message | None:
-        media = not isinstance(part, Opaque) and _has_counterpart(part, "user", own)
-        return without_nulls(_encode_part(part, keep=own)) if media else None
+        media = not isinstance(part, Opaque) and has_counterpart(part, "user", own)
+        return without_nulls(sent_part(part, own)) if media else None
 
     text, media = background(shown, taken, adapted)
     return {"role": "user", "content": [{"type": "text", "text": text}, *media] if media else text}
@@ -265,35 +266,18 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
-        if _says_nothing(part) and not (own and adapted is None):
+        if says_nothing(part) and not (own and adapted is None):
             continue  # the API takes no empty ones, and others have signed or marked them
         if adapted is not None and own and isinstance(part, Opaque) and lacking(part.item):
             adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))  # as logs have it from before
             continue
-        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(
+        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or has_counterpart(
             part, entry.role, own
         ):
-            encoded.append(_encode_part(part, keep=own))
+            encoded.append(encode_part(part, keep=own) if adapted is None else sent_part(part, own))
         elif text := replaced_by_text(entry, part, adapted):
             encoded.append({"type": "text", "text": text})
     return encoded
-
-
-def _says_nothing(part: Part) -> bool:
-    if isinstance(part, Opaque):  # which may have come by an import
-        return part.item.get("type") == "text" and not (isinstance(part.item.get("text"), str) and part.item["text"])
-    return isinstance(part, Text | Reasoning) and not part.text
-
-
-def _has_counterpart(part: Part, role: str, own: bool) -> bool:
-    """Whether chat completions take a part from this role. What has an id at another provider has none here."""
-    if isinstance(part, Text):
-        return True
-    if role != "user":
-        return False  # the results of tools, and what system and model say, are text here
-    if isinstance(part, Audio):
-        return own or part.format in ("wav", "mp3")
-    return isinstance(part, Image) or (isinstance(part, File) and (own or part.data is not None))
 
 
 def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
@@ -304,21 +288,6 @@ def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
     bare = (Text, Reasoning) if is_own(entry, NAME) else Text
     texts = (part.text if isinstance(part, bare) else replaced_by_text(entry, part, adapted) for part in entry.content)
     return "\n".join(filter(None, texts))
-
-
-def _encode_part(part: Part, *, keep: bool) -> Message:
-    extra = part.extra if keep and part.extra else {}
-    if isinstance(part, Opaque):
-        return part.item
-    if isinstance(part, Text | Reasoning):
-        return {"type": "text", "text": part.text, **extra}
-    if isinstance(part, Image):
-        body = {"url": part.source} if part.detail is None else {"url": part.source, "detail": part.detail}
-        return {"type": "image_url", "image_url": body, **extra}
-    if isinstance(part, Audio):
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}, **extra}
-    given = {"file_id": part.file_id, "file_data": part.data, "filename": part.filename}
-    return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **extra}
 
 
 def _called(made: list[Message], calls: Sequence[Entry], adapted: list[Adapted]) -> dict[int, str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from palimpsest.formats import Adapted, Message
 from palimpsest.formats.common import DEFAULT as CHAT
-from palimpsest.formats.common import is_own, replaced_by_text
+from palimpsest.formats.common import NO_NAME, is_own, replaced_by_text
+from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, is_read, renamed
 from palimpsest.formats.openai_responses_items import NAME, PICTURES
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part
 
@@ -44,8 +45,10 @@ def input_part(part: Part, entry: Entry, *, own: bool) -> Message | None:
         return part.item if own and is_newer(part) else None
     if isinstance(part, Audio) and own and entry.kind == "message":
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
-    if entry.role == "system" and not own:
-        return None
+    if not own:
+        part = renamed(part)
+        if entry.role == "system" or not is_read(part, IMAGES, OPENAI_FILES):
+            return None
     if isinstance(part, Image) and (own or part.source.startswith(("https://", "http://", "data:"))):
         detail = part.detail if part.detail in _DETAILS else "auto"
         return {"type": "input_image", "image_url": part.source, "detail": detail}
@@ -60,7 +63,7 @@ def _file(part: File, extra: Mapping[str, Any], entry: Entry) -> Message | None:
     if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
         given["file_id"] = part.file_id
     if part.data is not None:
-        given |= {"file_data": part.data, "filename": part.filename or "document"}
+        given |= {"file_data": part.data, "filename": part.filename or NO_NAME}
     elif part.filename is not None and is_own(entry, NAME):
         given["filename"] = part.filename
     if not given.keys() & {"file_url", "file_id", "file_data"}:
