@@ -87,6 +87,7 @@ EQUAL: dict[str, list[dict[str, Any]]] = {
         )
     ],
     "role function": [{"role": "function", "parts": [result()]}],
+    "role tool": [model(call()), {"role": "tool", "parts": [result()]}],
     "code": [
         model(
             {"executable_code": {"language": "PYTHON", "code": "1"}},
@@ -144,6 +145,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "parts of a response": ([user(result(parts={}))], "messages[0].parts[0].function_response.parts"),
     "a part of a response": ([user(result(parts=[1]))], "messages[0].parts[0].function_response.parts[0]"),
     "text of a function": ([{"role": "function", "parts": [{"text": "x"}]}], "messages[0].parts[0]"),
+    "text of a tool": ([{"role": "tool", "parts": [{"text": "x"}]}], "messages[0].parts[0]"),
     "media that is text": ([user({"inlineData": "AAAA"})], "messages[0].parts[0].inlineData"),
     "media without type": ([user({"inline_data": {"data": ""}})], "messages[0].parts[0].inline_data.mime_type"),
     "media without data": (
@@ -166,7 +168,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 
 def likely() -> st.SearchStrategy[Any]:
     """JSON in which the keys and values that matter are frequent."""
-    words = st.sampled_from(["user", "model", "function", "image/png", "audio/wav", "AAAA", "find", ""])
+    words = st.sampled_from(["user", "model", "function", "tool", "image/png", "audio/wav", "AAAA", "find", ""])
     keys = st.sampled_from([*strategies_gemini.NULLS, *map(rules.camel, rules.KINDS), "text", "thought", "id", "x"])
     leaves = words | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
     values = st.recursive(

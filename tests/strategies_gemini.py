@@ -125,7 +125,8 @@ def batches(draw: st.DrawFn) -> list[Content]:
         if draw(st.integers(0, 9)) == 0:
             results.pop()
         plain = all("functionResponse" in part or "function_response" in part for part in results)
-        role = draw(st.sampled_from(["user", "user", "user", "function" if plain else "user", None]))
+        others = ["function", "tool"] if plain else ["user"]
+        role = draw(st.sampled_from(["user", "user", "user", *others, None]))
         contents.append({"role": role, "parts": results})
     if draw(st.booleans()) or not contents:
         content: Content = {"role": "model", "parts": draw(st.lists(_said(model=True), min_size=1, max_size=3))}

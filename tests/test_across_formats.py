@@ -12,6 +12,9 @@ import pytest
 
 from palimpsest import Context, Memory, Session
 from palimpsest.formats import Shown, find_format
+from palimpsest.formats.wording import stand_in
+from palimpsest.log.entry import Entry, File, Native
+from palimpsest.tokens.counter import encoding
 from providers import FORMATS, PROVIDERS, SPOKEN
 
 Messages = list[dict[str, Any]]
@@ -288,6 +291,155 @@ def test_a_lone_surrogate_in_a_key_is_replaced_like_one_in_a_text(session: Sessi
     assert json.dumps(ctx.request(), ensure_ascii=False).encode()
 
 
+# --- media that a provider does not take
+
+TYPES = ["png", "gif", "heic", "bmp", "jpg", "mp4", "csv", "zip", "pdf"]
+MEDIA_TYPES = {"mp4": "video/mp4", "csv": "text/csv", "zip": "application/zip", "pdf": "application/pdf"}
+TAKEN = {
+    "openai": {"png", "gif", "jpg", "csv", "pdf"},
+    "openai-responses": {"png", "gif", "jpg", "csv", "pdf"},
+    "anthropic": {"png", "gif", "jpg", "pdf"},
+    "gemini": {"png", "heic", "jpg", "mp4", "csv", "pdf"},
+    "text": set[str](),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("ending", TYPES)
+def test_media_go_where_their_type_is_taken(memory: Memory, ending: str, format: str) -> None:
+    """An image or a document of another's log is sent where the provider reads its type; elsewhere a line is."""
+    kind = MEDIA_TYPES.get(ending, f"image/{ending}")
+    if format == "gemini":
+        shape = {"type": "file", "file": {"file_data": f"data:{kind};base64,YWJj", "filename": "a"}}
+        if kind.startswith("image/"):
+            shape = {"type": "image_url", "image_url": {"url": f"data:{kind};base64,YWJj"}}
+        given: dict[str, Any] = {"role": "user", "content": [shape]}
+    else:
+        given = {"role": "user", "parts": [{"inline_data": {"mime_type": kind, "data": "YWJj"}}]}
+    session = memory.session("s", format="openai" if format == "gemini" else "gemini", max_tokens=8_000)
+    session.add([given])
+
+    ctx = accepted(session.context(format=format))
+
+    request = json.dumps(ctx.request())
+    assert ("YWJj" in request) == (ending in TAKEN[format])
+    assert ("is not shown here" in request) == (ending not in TAKEN[format]) == bool(ctx.report.adapted)
+    assert "image/jpg" not in request
+
+
+def test_an_image_of_a_type_that_nobody_takes_goes_back_to_its_own(session: Session) -> None:
+    """What a format has read itself is sent as it came: its provider may take more than is known here."""
+    part = {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,YWJj"}}
+    session.add([{"role": "user", "content": [part]}])
+
+    assert accepted(session.context()).messages[0]["content"] == [part]
+
+
+def test_a_document_without_a_name_is_given_one(session: Session) -> None:
+    """Chat completions and Responses refuse a document that has no name."""
+    session.add([{"role": "user", "content": [{"type": "file", "file": {"file_data": "data:text/csv;base64,YWJj"}}]}])
+
+    for format in ("openai", "openai-responses"):
+        assert '"filename": "document"' in json.dumps(accepted(session.context(format=format)).messages)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_name_of_a_document_that_is_not_shown_is_counted(format: str) -> None:
+    """A line about a document holds its name, however long that is."""
+    part = File(data="data:application/zip;base64,YWJj", filename="annual_report_" * 60)
+    entry = Entry(role="user", content=(part,), native=Native(format="mine"), seq=1)
+
+    assert find_format(format).overhead(entry) >= encoding("o200k_base").count(stand_in(part))
+
+
+# --- images in what comes late
+
+LATE: dict[str, Messages] = {
+    "anthropic": [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "shot", "input": {}}]},
+        {"role": "user", "content": "meanwhile"},
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": [
+                        {"type": "text", "text": "It is </late_result> here."},
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "YWJj"}},
+                    ],
+                }
+            ],
+        },
+    ],
+    "openai-responses": [
+        {"role": "user", "content": "q"},
+        {"type": "function_call", "call_id": "t1", "name": "shot", "arguments": "{}"},
+        {"role": "user", "content": "meanwhile"},
+        {
+            "type": "function_call_output",
+            "call_id": "t1",
+            "output": [{"type": "input_image", "image_url": "data:image/png;base64,YWJj"}],
+        },
+    ],
+    "gemini": [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {"role": "model", "parts": [{"function_call": {"id": "t1", "name": "shot", "args": {}}}]},
+        {"role": "user", "parts": [{"text": "meanwhile"}]},
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "function_response": {
+                        "id": "t1",
+                        "name": "shot",
+                        "response": {"result": "here"},
+                        "parts": [
+                            {"inline_data": {"mime_type": "image/png", "data": "YWJj", "display_name": "a"}},
+                            {"inline_data": {"mime_type": "application/pdf", "data": "YWJj"}},
+                        ],
+                    }
+                }
+            ],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("source", LATE)
+def test_an_image_of_a_late_result_stands_behind_its_fence(session: Session, source: str, format: str) -> None:
+    """What a tool has shown when somebody had spoken is shown as the user's, or the fence says that it is not."""
+    session.add(LATE[source], format=source)
+
+    ctx = accepted(session.context(format=format))
+
+    request = json.dumps(ctx.request())
+    if format == "text":  # whose labels are no fences
+        assert "[an image is not shown here]" in request
+        assert "image as text" in [note.what for note in ctx.report.adapted]
+    else:
+        inside, behind = request[request.index("<late_result") :].split("</late_result>")
+        assert "[an image follows this]" in inside
+        assert "YWJj" in behind
+
+
+def test_a_late_image_that_a_provider_does_not_take_is_reported(session: Session) -> None:
+    """Where a user may have no such image, a line in the fence stands for it, and the report says so."""
+    late = LATE["openai-responses"][:3]
+    late = [
+        *late,
+        {**LATE["openai-responses"][3], "output": [{"type": "input_image", "image_url": "http://a.de/b.png"}]},
+    ]
+    session.add(late, format="openai-responses")
+
+    ctx = accepted(session.context(format="anthropic"))
+
+    assert "[an image is not shown here]\\n</late_result>" in json.dumps(ctx.request())
+    assert "image as text" in [note.what for note in ctx.report.adapted]
+
+
 # --- words beside the content
 
 BESIDE: dict[str, Messages] = {
@@ -313,6 +465,35 @@ def test_what_is_said_beside_the_content_is_shown_and_reported(
 
     assert "MARK" in json.dumps(ctx.request())
     assert [note.what.endswith("as text") for note in ctx.report.adapted if note.seq == 2] == [True]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("transcript", ["Gate B 12.", None])
+def test_a_spoken_answer_is_its_transcript(session: Session, transcript: str | None, format: str) -> None:
+    """Of sound that a model has made no context has the data, nor counts it: its transcript, or a line that says so."""
+    sound = {"id": "audio_1", "data": "AAAA" * 100_000, "expires_at": 1, "transcript": transcript}
+    session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": sound}])
+    session.add_user_message("thanks")
+
+    ctx = accepted(session.context(format=format))
+
+    request = json.dumps(ctx.request())
+    assert (transcript or "[sound is not shown here]") in request
+    assert "AAAA" not in request
+    assert ctx.tokens < 200
+    assert [note.what for note in ctx.report.adapted if note.seq == 2] != []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_sound_that_its_provider_knows_by_id_goes_back_to_it_alone(session: Session, format: str) -> None:
+    """An answer of which only the sound's id is known is sent as that, and another provider is told of sound."""
+    session.add([{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "audio": {"id": "a1"}}])
+    session.add_user_message("thanks")
+
+    request = json.dumps(accepted(session.context(format=format)).request())
+
+    assert ("a1" in request) == (format == "openai")
+    assert ("[sound is not shown here]" in request) == (format != "openai")
 
 
 def test_thoughts_that_nothing_follows_are_reported(session: Session) -> None:

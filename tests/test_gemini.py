@@ -72,6 +72,21 @@ def test_bytes_are_refused_with_the_way_out() -> None:
         assert FORMAT.encode(FORMAT.decode([dump], "messages")) == [dump]
 
 
+def test_a_response_of_the_role_tool_is_the_users() -> None:
+    """A response that stands as Google's guide for its client writes it is taken, and sent as the user's."""
+    response = types.Part.from_function_response(name="find", response={"result": "12"})
+    answer = types.Content(role="tool", parts=[response])
+
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini", max_tokens=4_000)
+        session.add([user("Which gate?"), model(call("find")), answer])
+        ctx = session.context()
+
+    assert [content["role"] for content in ctx.messages] == ["user", "model", "user"]
+    assert ctx.messages[2]["parts"][0]["function_response"]["response"] == {"result": "12"}
+    assert judged(ctx) == []
+
+
 class Stable:
     """The contexts of one session so far: within an epoch the later ones only add blocks."""
 

@@ -24,11 +24,20 @@ from palimpsest.formats.anthropic_blocks import (
     role_of,
 )
 from palimpsest.formats.anthropic_rules import NAME_LENGTH, THINKING
-from palimpsest.formats.common import NAMELESS, fitting, is_own, replaced_by_text, said_beside, split_address, unused
-from palimpsest.formats.wording import NO_MESSAGE, shown_text, stand_in
+from palimpsest.formats.common import (
+    NAMELESS,
+    background,
+    fitting,
+    is_own,
+    replaced_by_text,
+    said_beside,
+    split_address,
+    unused,
+)
+from palimpsest.formats.media_types import IMAGES, renamed
+from palimpsest.formats.wording import NO_MESSAGE, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
 
-IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 MAX_TITLE = 500
 """Characters of a document's title that the API takes."""
 
@@ -71,11 +80,20 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
     results = [_result(shown, ids[shown.entry.answers], adapted) for shown in answers if shown.entry.answers in ids]
     if results:
         messages.append({"role": "user", "content": results})
-    for shown in group:
-        if shown.data or shown.entry.kind in ("context", "summary"):
-            text = shown.text if shown.text is not None else shown_text(shown.entry)
-            messages.append({"role": "user", "content": text})
-    return messages
+    data = (shown for shown in group if shown.data or shown.entry.kind in ("context", "summary"))
+    return [*messages, *(_data(shown, adapted) for shown in data)]
+
+
+def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
+    """What is only data, as the user gives it: text in a fence, then the images and documents that belong to it."""
+    entry = shown.entry
+
+    def taken(part: Part) -> Block | None:
+        known = not isinstance(part, Opaque) or part.item.get("type") in ("image", "document", "search_result")
+        return _native(entry, part, "user") if known else None
+
+    text, media = background(shown, taken, adapted)
+    return {"role": "user", "content": [*_text_blocks(text), *media] if media else text}
 
 
 # --- what is said and called
@@ -140,6 +158,7 @@ def _parts(entry: Entry, parts: Sequence[Part], role: str, adapted: list[Adapted
 
 def _native(entry: Entry, part: Part, role: str) -> Block | None:
     """The part as the API takes it from this role, or None."""
+    part = renamed(part)
     block = block_of(part) if _is_taken(entry, part, role) else None
     if block is None:
         return None
@@ -180,7 +199,7 @@ def _is_taken(entry: Entry, part: Part, role: str) -> bool:
         return False
     if isinstance(part, Image):
         kind, data = split_address(part.source) or ("", "")
-        return bool(data) and kind in IMAGE_TYPES if kind else part.source.startswith("https://")
+        return bool(data) and kind in IMAGES if kind else part.source.startswith("https://")
     return bool(part.data) and not str(part.data).endswith(",")
 
 

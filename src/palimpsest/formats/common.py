@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from palimpsest.errors import InvalidEntry
-from palimpsest.formats import Adapted
-from palimpsest.formats.fences import UNREADABLE, fenced
-from palimpsest.formats.wording import BESIDE, FENCE_TOKENS, SPEAKING, THOUGHTS, stand_in
-from palimpsest.log.entry import Entry, Native, Opaque, Part, Text, digest
+from palimpsest.formats import Adapted, Message, Shown
+from palimpsest.formats.fences import UNREADABLE, fenced, guard
+from palimpsest.formats.wording import (
+    BESIDE,
+    FENCE_TOKENS,
+    SPEAKING,
+    THOUGHTS,
+    pointer,
+    said_in_sound,
+    shown_text,
+    stand_in,
+)
+from palimpsest.log.entry import Entry, File, Native, Opaque, Part, Reasoning, Text, digest
 
 DEFAULT = "openai"
 """The format that unknown keys and opaque parts of an entry belong to where its `native` names none."""
@@ -42,6 +51,10 @@ _DIGITS = 8
 
 NAMELESS = "unknown"
 """The name of a tool that a call does not name: providers refuse an empty one."""
+
+
+NO_NAME = "document"
+"""The name of a document that has none, where a provider wants one."""
 
 
 def mappings(messages: object, where: str, what: str = "message") -> Sequence[dict[str, Any]]:
@@ -141,6 +154,8 @@ def said_beside(entry: Entry, name: str) -> list[str]:
 def _as_said(key: str, value: Any) -> str:
     if isinstance(value, str):
         return fenced("thinking", value) if key in THOUGHTS else value
+    if key == "audio" and isinstance(value, dict):
+        return said_in_sound(value)
     return stand_in(Opaque(item={"type": key, key: value}))
 
 
@@ -192,15 +207,45 @@ def replaced_by_text(entry: Entry, part: Part, adapted: list[Adapted] | None) ->
     return text
 
 
+def background(
+    shown: Shown, taken: Callable[[Part], Message | None], adapted: list[Adapted] | None
+) -> tuple[str, list[Message]]:
+    """What an entry that is only data says, in its fence, and what of it stands behind that: its images and the like.
+
+    `taken` gives a part as a user may have it in the format at hand, or None where it has to become text.
+    """
+    entry = shown.entry
+    if shown.text is not None or isinstance(entry.content, str):
+        return shown_text(entry) if shown.text is None else shown.text, []
+    lines, media = list[str](), list[Message]()
+    for part in entry.content:
+        if isinstance(part, Text | Reasoning):
+            lines.append(guard(part.text))
+        elif (made := taken(part)) is not None:
+            media.append(made)
+            lines.append(pointer(part))
+        elif text := replaced_by_text(entry, part, adapted):
+            lines.append(text)
+    return shown_text(entry, "\n".join(lines)), media
+
+
 def _kind(part: Part) -> str:
     return str(part.item.get("type", "item")) if isinstance(part, Opaque) else type(part).__name__.lower()
 
 
 def stand_in_overhead(entry: Entry, name: str) -> int:
     """Tokens that stand-ins may add to the entry in the format `name`, beside the texts that are counted."""
-    if isinstance(entry.content, str) or is_own(entry, name):
+    if isinstance(entry.content, str) or (is_own(entry, name) and entry.kind == "message"):
         return 0
-    return FENCE_TOKENS * sum(not isinstance(part, Text) for part in entry.content)
+    return sum(map(stand_in_tokens, entry.content))
+
+
+def stand_in_tokens(part: Part | str) -> int:
+    """The most that the text in a part's place costs beside the texts that are counted; a document's has its name."""
+    if isinstance(part, Text | str):
+        return 0
+    name = part.filename or part.file_id or "" if isinstance(part, File) else ""
+    return FENCE_TOKENS + len(name.encode("utf-8", "surrogatepass"))
 
 
 def split_address(source: str) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
     CACHE_SECONDS,
     NAMELESS,
+    background,
     fitting,
     is_own,
     mappings,
@@ -22,6 +23,7 @@ from palimpsest.formats.common import (
     replaced_by_text,
     said_beside,
     said_beside_overhead,
+    stand_in_tokens,
     unused,
 )
 from palimpsest.formats.gemini_contents import (
@@ -36,8 +38,8 @@ from palimpsest.formats.gemini_contents import (
 )
 from palimpsest.formats.gemini_parts import DATA, NAME, PART_KEYS, encode_part, find, is_signed, sendable, shown_part
 from palimpsest.formats.gemini_rules import CALLABLE, NAME_LENGTH, broken_rules
-from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system, shown_text
-from palimpsest.log.entry import Entry, Opaque, Part, Role, Text
+from palimpsest.formats.wording import FENCE_TOKENS, OPENING, OPENING_TOKENS, said_by_system
+from palimpsest.log.entry import Entry, File, Opaque, Part, Role, Text
 
 PER_CONTENT = 4
 """Tokens around a content. Google publishes no figure: this is that of OpenAI's chat messages."""
@@ -192,7 +194,7 @@ class Gemini:
         elif kind == "message" and entry.role == "system":
             tokens += FENCE_TOKENS
         if type(content) is not str:
-            tokens += PER_PART * len(content) + FENCE_TOKENS * sum(not isinstance(part, Text) for part in content)
+            tokens += PER_PART * len(content) + sum(map(stand_in_tokens, content))
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
@@ -229,9 +231,18 @@ def _said(shown: Shown, adapted: list[Adapted] | None) -> list[Message]:
             parts = (Text(text=entry.content),) if isinstance(entry.content, str) else entry.content
             found = [item for part in parts if (item := _shown_part(entry, part, adapted)) is not None]
             return found + [{"text": beside} for beside in said_beside(entry, NAME)]
-    elif text is None:
-        text = shown_text(entry)
-    return [{"text": text}] if text else []
+        return [{"text": text}] if text else []
+    text, media = background(shown, lambda part: _medium(entry, part), adapted)
+    return [*([{"text": text}] if text else []), *media]
+
+
+def _medium(entry: Entry, part: Part) -> Message | None:
+    """An image or the like of what is only data, as the API takes it from a user. A file's id is Google's alone."""
+    if isinstance(part, Opaque):
+        return None
+    distant = isinstance(part, File) and part.data is None and is_own(entry, NAME)
+    item = encode_part(part, own=True) if distant else shown_part(part)
+    return sendable(item) if item is not None else None
 
 
 def _shown_part(entry: Entry, part: Part, adapted: list[Adapted] | None) -> Message | None:

@@ -22,6 +22,9 @@ from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Entry, Native, Part, Role, Status, Text
 
 _KEYS = ("role", "parts")
+_ANSWERING = ("function", "tool")
+"""Roles beside the user's under which responses of functions stand: that of Google's older guides, and of its client's.
+The API wants a user's, so a context has that."""
 
 
 def role_of(entry: Entry, data: bool = False) -> str:
@@ -37,8 +40,8 @@ def role_of(entry: Entry, data: bool = False) -> str:
 def decode_content(content: Message, where: str) -> list[Entry]:
     """Return the entries of one content. Raises InvalidEntry naming the place of what is malformed."""
     role, parts = content.get("role"), content.get("parts")
-    if role is not None and role not in ("user", "model", "function"):
-        reason = "is no role of contents; known: user, model, function. System text goes into the call"
+    if role is not None and role not in ("user", "model", *_ANSWERING):
+        reason = "is no role of contents; known: user, model, function, tool. System text goes into the call"
         raise InvalidEntry(f"{where}.role", f"{shorten(role)} {reason}")
     if parts is not None and not isinstance(parts, list):
         raise InvalidEntry(f"{where}.parts", f"{shorten(parts)} is not a list of parts")
@@ -46,7 +49,7 @@ def decode_content(content: Message, where: str) -> list[Entry]:
     keep = {key: value for key, value in content.items() if key not in _KEYS}
     if "parts" in content and parts is None:
         keep["parts"] = None
-    if role == "function" or ("role" in content and role is None):
+    if role in _ANSWERING or ("role" in content and role is None):
         keep["role"] = role
     absent = tuple(key for key in _KEYS if key not in content)
     if keep:
@@ -76,8 +79,8 @@ def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]
             if role == "model":
                 raise InvalidEntry(f"{where}[{j}].{key}", "a content of role model holds no function's response")
             entries.append(decode_result(part, key, f"{where}[{j}]"))
-        elif role == "function":
-            raise InvalidEntry(f"{where}[{j}]", "a content of role function holds responses of functions alone")
+        elif role in _ANSWERING:
+            raise InvalidEntry(f"{where}[{j}]", f"a content of role {role} holds responses of functions alone")
         else:
             said.append((j, decode_part(part, key, f"{where}[{j}]")))
     if said or not entries:

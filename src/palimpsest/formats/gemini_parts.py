@@ -16,6 +16,7 @@ import msgspec
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import data_address, split_address
+from palimpsest.formats.media_types import GEMINI_FILES, GEMINI_IMAGES, is_read, renamed
 from palimpsest.formats.wording import stand_in
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Audio, File, Image, Opaque, Part, Reasoning, Text
@@ -281,14 +282,15 @@ def shown_part(part: Part) -> Message | None:
     """Another provider's part as the API takes it from a user; None where it takes nothing of its kind."""
     if isinstance(part, Text):
         return {"text": part.text} if part.text else None
-    if isinstance(part, Image | Audio | File):
+    part = renamed(part)
+    if isinstance(part, Image | Audio | File) and is_read(part, GEMINI_IMAGES, GEMINI_FILES):
         made = _encode_media(part)
         for body in made.values():
             body.pop("display_name", None)
         if "inline_data" in made:
             return made if made["inline_data"]["data"] and is_base64(made["inline_data"]["data"]) else None
         if isinstance(part, Image) and part.source.startswith(("https://", "http://", "gs://")):
-            return made
+            return made if made["file_data"].get("mime_type", "image/png") in GEMINI_IMAGES else None
     return None
 
 

@@ -15,6 +15,7 @@ from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import (
     CACHE_SECONDS,
     NAMELESS,
+    background,
     fitting,
     is_own,
     mappings,
@@ -25,11 +26,12 @@ from palimpsest.formats.common import (
     unused,
 )
 from palimpsest.formats.common import DEFAULT as NAME
-from palimpsest.formats.openai_chat_answers import accepted, asked
+from palimpsest.formats.openai_chat_answers import accepted, asked, without_nulls
 from palimpsest.formats.openai_chat_decode import decode_message, lacking
+from palimpsest.formats.openai_chat_parts import encode_part, has_counterpart, says_nothing, sent_part
 from palimpsest.formats.openai_chat_rules import FUNCTION_NAME, ID_LENGTH, NAME_LENGTH, SPEAKER_NAME, broken_rules
-from palimpsest.formats.wording import SPEAKING, shown_text
-from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Text
+from palimpsest.formats.wording import SPEAKING
+from palimpsest.log.entry import Entry, Opaque, Part, Reasoning, Text
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, NAME_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_CALL = 3
@@ -190,10 +192,10 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
 
     With `adapted` it is for a context: what the API does not take becomes text. Without it comes out as it came in.
     """
-    entry, text, data = run[0].entry, run[0].text, run[0].data
-    native = own_native(entry, NAME) if not data else None
-    if data:
-        return {"role": "user", "content": text if text is not None else shown_text(entry)}
+    entry, text = run[0].entry, run[0].text
+    if run[0].data:
+        return _data(run[0], adapted)
+    native = own_native(entry, NAME)
     message: Message
     if entry.kind == "tool_result":
         call_id = entry.call_id if entry.call_id is not None else f"call_{entry.answers}"
@@ -211,6 +213,18 @@ def _message(run: Sequence[Shown], adapted: list[Adapted] | None = None) -> Mess
     if adapted is None or (native is None and "name" not in message and isinstance(message["content"], str | None)):
         return message  # all of it is made here, as the API takes it
     return accepted(message, entry, adapted)
+
+
+def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
+    """What is only data, as the user gives it: text in a fence, then the images and the like that belong to it."""
+    own = is_own(shown.entry, NAME)
+
+    def taken(part: Part) -> Message | None:
+        media = not isinstance(part, Opaque) and has_counterpart(part, "user", own)
+        return without_nulls(sent_part(part, own)) if media else None
+
+    text, media = background(shown, taken, adapted)
+    return {"role": "user", "content": [{"type": "text", "text": text}, *media] if media else text}
 
 
 def _spoken(run: Sequence[Shown], adapted: list[Adapted] | None) -> Message:
@@ -252,33 +266,18 @@ def _encode_content(entry: Entry, adapted: list[Adapted] | None) -> Any:
     own = is_own(entry, NAME)
     encoded = []
     for part in entry.content:
-        if _says_nothing(part) and not (own and adapted is None):
+        if says_nothing(part) and not (own and adapted is None):
             continue  # the API takes no empty ones, and others have signed or marked them
         if adapted is not None and own and isinstance(part, Opaque) and lacking(part.item):
             adapted.append(Adapted(entry.seq, f"{part.item['type']} left out"))  # as logs have it from before
             continue
-        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or _has_counterpart(part, entry, own):
-            encoded.append(_encode_part(part, keep=own))
+        if (own and (adapted is None or isinstance(part, Opaque | Reasoning))) or has_counterpart(
+            part, entry.role, own
+        ):
+            encoded.append(encode_part(part, keep=own) if adapted is None else sent_part(part, own))
         elif text := replaced_by_text(entry, part, adapted):
             encoded.append({"type": "text", "text": text})
     return encoded
-
-
-def _says_nothing(part: Part) -> bool:
-    if isinstance(part, Opaque):  # which may have come by an import
-        return part.item.get("type") == "text" and not (isinstance(part.item.get("text"), str) and part.item["text"])
-    return isinstance(part, Text | Reasoning) and not part.text
-
-
-def _has_counterpart(part: Part, entry: Entry, own: bool) -> bool:
-    """Whether chat completions take a part at this place. What has an id at another provider has none here."""
-    if isinstance(part, Text):
-        return True
-    if entry.role != "user":
-        return False  # the results of tools, and what system and model say, are text here
-    if isinstance(part, Audio):
-        return own or part.format in ("wav", "mp3")
-    return isinstance(part, Image) or (isinstance(part, File) and (own or part.data is not None))
 
 
 def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
@@ -289,21 +288,6 @@ def _all_text(shown: Shown, adapted: list[Adapted] | None) -> str:
     bare = (Text, Reasoning) if is_own(entry, NAME) else Text
     texts = (part.text if isinstance(part, bare) else replaced_by_text(entry, part, adapted) for part in entry.content)
     return "\n".join(filter(None, texts))
-
-
-def _encode_part(part: Part, *, keep: bool) -> Message:
-    extra = part.extra if keep and part.extra else {}
-    if isinstance(part, Opaque):
-        return part.item
-    if isinstance(part, Text | Reasoning):
-        return {"type": "text", "text": part.text, **extra}
-    if isinstance(part, Image):
-        body = {"url": part.source} if part.detail is None else {"url": part.source, "detail": part.detail}
-        return {"type": "image_url", "image_url": body, **extra}
-    if isinstance(part, Audio):
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}, **extra}
-    given = {"file_id": part.file_id, "file_data": part.data, "filename": part.filename}
-    return {"type": "file", "file": {k: v for k, v in given.items() if v is not None}, **extra}
 
 
 def _called(made: list[Message], calls: Sequence[Entry], adapted: list[Adapted]) -> dict[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from palimpsest.formats import Adapted, Message
 from palimpsest.formats.common import fitting, has_words
 from palimpsest.formats.openai_chat_rules import NAME_LENGTH
-from palimpsest.formats.wording import ANSWERED, BESIDE
+from palimpsest.formats.wording import ANSWERED, BESIDE, is_sound, said_in_sound
 from palimpsest.log.entry import Entry
 
 _NOT_SPEAKING = r"[\s<|\\/>]"
@@ -22,7 +22,7 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     and what only its answers have."""
     message = {key: value for key, value in message.items() if value is not None or key == "content"}
     if isinstance(message.get("content"), list):
-        message["content"] = [_without_nulls(part) for part in message["content"]]
+        message["content"] = [without_nulls(part) for part in message["content"]]
     if entry.kind == "tool_result":
         message["role"], message["content"] = "tool", message.get("content") or ""
         return message
@@ -41,7 +41,8 @@ def accepted(message: Message, entry: Entry, adapted: list[Adapted]) -> Message:
     return message
 
 
-def _without_nulls(part: Message) -> Message:
+def without_nulls(part: Message) -> Message:
+    """The part without keys that are null, which requests leave out."""
     return {key: value for key, value in part.items() if value is not None} if None in part.values() else part
 
 
@@ -51,12 +52,10 @@ def _without_answered(message: Message, entry: Entry, adapted: list[Adapted]) ->
     worded = (key for key, value in taken.items() if key not in _NOT_MISSED and has_words(key, value))
     adapted.extend(Adapted(entry.seq, f"{key} left out") for key in worded)
     sound = message.get("audio")
-    if isinstance(sound, dict) and sound.keys() != {"id"}:  # it is gone at the provider an hour later
+    if isinstance(sound, dict) and is_sound(sound):  # it is gone at the provider an hour later
         del message["audio"]
-        said = sound.get("transcript")
-        if isinstance(said, str) and not message.get("content"):
-            message["content"] = said
-        adapted.append(Adapted(entry.seq, "audio as its transcript"))
+        message["content"] = message.get("content") or said_in_sound(sound)
+        adapted.append(Adapted(entry.seq, "audio as text"))
 
 
 def asked(call: Message) -> Message:

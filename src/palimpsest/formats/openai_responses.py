@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
-from palimpsest.formats.common import CACHE_SECONDS, own_native, renamed_tokens, said_beside_overhead
+from palimpsest.formats.common import CACHE_SECONDS, own_native, renamed_tokens, said_beside_overhead, stand_in_tokens
 from palimpsest.formats.openai_chat import PER_CALL
 from palimpsest.formats.openai_responses_decode import decode_items
 from palimpsest.formats.openai_responses_encode import beside, exact_item
@@ -20,8 +20,8 @@ from palimpsest.formats.openai_responses_items import NAME, NAME_LENGTH, is_name
 from palimpsest.formats.openai_responses_join import without_repeats
 from palimpsest.formats.openai_responses_render import render_group, result_item
 from palimpsest.formats.openai_responses_rules import broken_rules
-from palimpsest.formats.wording import BESIDE, FENCE_TOKENS
-from palimpsest.log.entry import Entry, Text
+from palimpsest.formats.wording import BESIDE
+from palimpsest.log.entry import Entry
 from palimpsest.tokens.counter import MESSAGE_OVERHEAD, REPLY_OVERHEAD, ROLE_TOKENS
 
 PER_ITEM = MESSAGE_OVERHEAD + ROLE_TOKENS
@@ -121,7 +121,7 @@ class OpenAIResponses:
         if native is not None and native.keep is not None:
             tokens += _kept_tokens(entry, native.keep) if native.format == NAME else said_beside_overhead(entry, NAME)
         if not isinstance(entry.content, str):
-            tokens += FENCE_TOKENS * sum(not isinstance(part, Text) for part in entry.content)
+            tokens += sum(map(stand_in_tokens, entry.content))
         return tokens
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:

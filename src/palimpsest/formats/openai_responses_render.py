@@ -12,7 +12,16 @@ from typing import Any
 
 from palimpsest.formats import Adapted, Message, Shown
 from palimpsest.formats.common import DEFAULT as CHAT
-from palimpsest.formats.common import NAMELESS, fitting, is_own, own_native, replaced_by_text, said_beside, unused
+from palimpsest.formats.common import (
+    NAMELESS,
+    background,
+    fitting,
+    is_own,
+    own_native,
+    replaced_by_text,
+    said_beside,
+    unused,
+)
 from palimpsest.formats.fences import fenced
 from palimpsest.formats.openai_responses_encode import beside, exact_item, is_reasoning_item, kind_of, whole_item
 from palimpsest.formats.openai_responses_items import (
@@ -21,7 +30,6 @@ from palimpsest.formats.openai_responses_items import (
     NAME,
     NAME_LENGTH,
     NOT_IN_NAME,
-    PICTURES,
     SHAPES,
     is_id,
     is_name,
@@ -29,15 +37,11 @@ from palimpsest.formats.openai_responses_items import (
     pair_key,
     sendable,
 )
-from palimpsest.formats.wording import shown_text
-from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Text
+from palimpsest.formats.openai_responses_parts import input_part, input_parts, is_newer
+from palimpsest.log.entry import Entry, Opaque, Part, Text
 
-_DETAILS = ("auto", "low", "high", "original")
 _TEXTUAL = ("function_call", "custom_tool_call")
 """Calls whose results may be any text. A call of another type whose result is replaced is shown as a function call."""
-
-_PART_TYPES = PICTURES | {"input_text", "output_text", "refusal", "input_file", "input_audio", "summary_text"}
-"""Parts that are known here. One of them that was kept as it is was malformed; one of another type is newer than us."""
 
 Results = Mapping[int, Shown]
 
@@ -69,7 +73,7 @@ def render_group(group: Sequence[Shown], adapted: list[Adapted] | None) -> list[
         if entry.kind == "tool_result" and not shown.data and entry.answers in kinds:
             items.append(result_item(shown, kinds[entry.answers], ids[entry.answers], adapted))
         elif shown.data or entry.kind == "tool_result":
-            items.append({"role": "user", "content": shown_text(entry) if shown.text is None else shown.text})
+            items.append(_data(shown, adapted))
     return items
 
 
@@ -189,10 +193,21 @@ def _output(entry: Entry, adapted: list[Adapted] | None) -> str | list[Message]:
     """A result's content: parts where there are any that are not text, or where it came as parts."""
     if isinstance(entry.content, str):
         return entry.content
-    parts = _input_parts(entry, adapted)
+    parts = input_parts(entry, adapted)
     if is_own(entry, NAME) or any(part["type"] != "input_text" for part in parts):
         return parts or ""
     return "\n".join(part["text"] for part in parts)
+
+
+def _data(shown: Shown, adapted: list[Adapted] | None) -> Message:
+    """What is only data, as the user gives it: text in a fence, then the images and documents that belong to it."""
+    entry, own = shown.entry, is_own(shown.entry, NAME)
+
+    def taken(part: Part) -> Message | None:
+        return None if isinstance(part, Opaque) else input_part(part, entry, own=own)
+
+    text, media = background(shown, taken, adapted)
+    return {"role": "user", "content": [{"type": "input_text", "text": text}, *media] if media else text}
 
 
 # --- messages
@@ -212,7 +227,7 @@ def message_items(shown: Shown, adapted: list[Adapted] | None, *, linked: bool) 
     item: Message = {"role": _role(entry)}
     item["content"] = shown.text if shown.text is not None else entry.content
     if shown.text is None and not isinstance(entry.content, str):
-        item["content"] = _input_parts(entry, adapted)
+        item["content"] = input_parts(entry, adapted)
     if keep.get("type") == "message":
         item["type"] = "message"
     return [item] if item["content"] else []
@@ -278,7 +293,7 @@ def _output_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
     for part, more in zip(entry.content, beside(entry), strict=True):
         assert not isinstance(part, str), "content of parts"
         extra = part.extra or {}
-        if isinstance(part, Opaque) and _is_newer(part):
+        if isinstance(part, Opaque) and is_newer(part):
             parts.append(part.item)
         elif isinstance(part, Text) and extra.get("type") == "refusal":
             parts.extend([{"type": "refusal", "refusal": part.text}] if part.text else [])
@@ -286,56 +301,3 @@ def _output_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
             given = more.get("annotations")
             parts.append({"type": "output_text", "text": text, "annotations": given if isinstance(given, list) else []})
     return parts
-
-
-def _is_newer(part: Opaque) -> bool:
-    kind = part.item.get("type")
-    return isinstance(kind, str) and kind not in _PART_TYPES
-
-
-def _input_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
-    """What the model is given, as parts: what has no counterpart becomes text, what says nothing is left out."""
-    parts: list[Message] = []
-    own = is_own(entry, NAME)
-    for part in entry.content:
-        assert not isinstance(part, str), "content of parts"
-        shown = _input_part(part, entry, own=own)
-        if shown is None and (text := replaced_by_text(entry, part, adapted)):
-            shown = {"type": "input_text", "text": text}
-        if shown is not None:
-            mark = part.extra.get("prompt_cache_breakpoint") if own and part.extra else None
-            parts.append({**shown, "prompt_cache_breakpoint": mark} if isinstance(mark, dict) else shown)
-    return parts
-
-
-def _input_part(part: Part, entry: Entry, *, own: bool) -> Message | None:
-    """The part as the API takes it, or None where it has to become text."""
-    extra = part.extra if own and part.extra else {}
-    if isinstance(part, Opaque):
-        return part.item if own and _is_newer(part) else None
-    if isinstance(part, Audio) and own and entry.kind == "message":
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
-    if entry.role == "system" and not own:
-        return None
-    if isinstance(part, Image) and (own or part.source.startswith(("https://", "http://", "data:"))):
-        detail = part.detail if part.detail in _DETAILS else "auto"
-        return {"type": "input_image", "image_url": part.source, "detail": detail}
-    return _file(part, extra, entry) if isinstance(part, File) else None
-
-
-def _file(part: File, extra: Mapping[str, Any], entry: Entry) -> Message | None:
-    if extra.get("type") in PICTURES:
-        detail = extra.get("detail")
-        return {"type": "input_image", "file_id": part.file_id, "detail": detail if detail in _DETAILS else "auto"}
-    given = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
-    if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
-        given["file_id"] = part.file_id
-    if part.data is not None:
-        given |= {"file_data": part.data, "filename": part.filename or "document"}
-    elif part.filename is not None and is_own(entry, NAME):
-        given["filename"] = part.filename
-    if not given.keys() & {"file_url", "file_id", "file_data"}:
-        return None
-    if given.get("detail", "auto") not in _DETAILS[:3]:
-        del given["detail"]
-    return {"type": "input_file", **given}

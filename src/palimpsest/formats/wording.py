@@ -146,6 +146,24 @@ def stand_in(part: Part) -> str:
     return f"[{attribute(what)}]"
 
 
+def pointer(part: Part) -> str:
+    """The line inside a fence that stands for what comes after the fence, as no text can say it."""
+    kind = part.item.get("type") if isinstance(part, Opaque) else type(part).__name__.lower()
+    what = {"image": "an image", "audio": "sound"}.get(str(kind), "a document")
+    return f"[{what} follows this]"
+
+
+def is_sound(audio: Any) -> bool:
+    """Whether this is sound that a model has made, of which no request takes more than the words: not its id alone."""
+    return isinstance(audio, dict) and bool(audio) and audio.keys() != {"id"}
+
+
+def said_in_sound(audio: dict[str, Any]) -> str:
+    """The text that stands for sound that a model has made: what it says, where that is known."""
+    said = audio.get("transcript")
+    return said if isinstance(said, str) and said else "[sound is not shown here]"
+
+
 def _document(part: File) -> str:
     return f"a document is not shown here: {part.filename or part.file_id or 'it has no name'}"
 
@@ -219,7 +237,9 @@ def counted_texts(entry: Entry) -> tuple[str, ...]:
 def _billed_of(keep: dict[str, Any] | None) -> dict[str, Any]:
     """What of the keys that an item keeps is sent in some format; thoughts are, as text, though not in their own."""
     return {
-        key: value for key, value in (keep or {}).items() if value is not None and key not in ANSWERED - {*THOUGHTS}
+        key: said_in_sound(value) if key == "audio" and is_sound(value) else value
+        for key, value in (keep or {}).items()
+        if value is not None and key not in ANSWERED - {*THOUGHTS}
     }
 
 

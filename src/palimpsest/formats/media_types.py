@@ -1,0 +1,57 @@
+"""Which media types the providers' models read, and by which name. Pure.
+
+They are for what another provider's log holds: a part that a format has read itself goes back as it came. Sources:
+OpenAI's guides "Images and vision" and "File inputs"; Anthropic's guide "Vision"; Google's guides "Image
+understanding", "Document understanding" and "File input methods". As of 2026-11.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from palimpsest.log.entry import File, Image, Part
+
+IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""Images that OpenAI's and Anthropic's models see."""
+
+GEMINI_IMAGES = frozenset({"image/jpeg", "image/png", "image/webp", "image/heic", "image/heif"})
+
+_OFFICE = "application/vnd.openxmlformats-officedocument."
+OPENAI_FILES = (
+    *("application/pdf", "text/", "application/json", "application/xml", "application/csv", "application/rtf"),
+    *("application/msword", "application/vnd.ms-excel", "application/vnd.ms-powerpoint"),
+    *(f"{_OFFICE}wordprocessingml.", f"{_OFFICE}spreadsheetml.", f"{_OFFICE}presentationml."),
+    *("application/vnd.oasis.opendocument.text", "application/javascript", "application/x-javascript"),
+    *("application/typescript", "application/yaml", "application/x-yaml", "application/toml", "application/sql"),
+    *("application/x-sql", "application/x-sh", "application/x-python", "application/iif", "application/x-iif"),
+)
+"""How the types of documents begin that OpenAI takes."""
+
+GEMINI_FILES = (
+    *("application/pdf", "text/", "video/", "audio/", "application/json"),
+    *("application/x-javascript", "application/x-python"),
+)
+"""The same of Google's, whose models see films, too."""
+
+
+def media_type(address: str) -> str | None:
+    """The media type of a `data:` address, without parameters; None for any other address."""
+    if not address.startswith("data:"):
+        return None
+    return address[5:].partition(",")[0].partition(";")[0].strip().lower()
+
+
+def renamed(part: Part) -> Part:
+    """The part; an image whose type has a name that nobody registered by the one that providers take."""
+    if isinstance(part, Image) and media_type(part.source) == "image/jpg":
+        return msgspec.structs.replace(part, source=f"data:image/jpeg{part.source[len('data:image/jpg') :]}")
+    return part
+
+
+def is_read(part: Part, images: frozenset[str], files: tuple[str, ...]) -> bool:
+    """Whether a provider that takes these types takes this part; what only an address is known of is taken to be."""
+    address = part.source if isinstance(part, Image) else part.data if isinstance(part, File) else None
+    kind = media_type(address) if address is not None else None
+    if kind is None:
+        return True
+    return kind in images if isinstance(part, Image) else kind.startswith(files)

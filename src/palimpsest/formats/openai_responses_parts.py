@@ -1,0 +1,73 @@
+"""What OpenAI's Responses API takes as parts of what a model is given: text, images, sound and documents. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.formats import Adapted, Message
+from palimpsest.formats.common import DEFAULT as CHAT
+from palimpsest.formats.common import NO_NAME, is_own, replaced_by_text
+from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, is_read, renamed
+from palimpsest.formats.openai_responses_items import NAME, PICTURES
+from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part
+
+_DETAILS = ("auto", "low", "high", "original")
+_PART_TYPES = PICTURES | {"input_text", "output_text", "refusal", "input_file", "input_audio", "summary_text"}
+"""Parts that are known here. One of them that was kept as it is was malformed; one of another type is newer than us."""
+
+
+def is_newer(part: Opaque) -> bool:
+    """Whether the part is of a type that nobody here knows."""
+    kind = part.item.get("type")
+    return isinstance(kind, str) and kind not in _PART_TYPES
+
+
+def input_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
+    """What the model is given, as parts: what has no counterpart becomes text, what says nothing is left out."""
+    parts: list[Message] = []
+    own = is_own(entry, NAME)
+    for part in entry.content:
+        assert not isinstance(part, str), "content of parts"
+        shown = input_part(part, entry, own=own)
+        if shown is None and (text := replaced_by_text(entry, part, adapted)):
+            shown = {"type": "input_text", "text": text}
+        if shown is not None:
+            mark = part.extra.get("prompt_cache_breakpoint") if own and part.extra else None
+            parts.append({**shown, "prompt_cache_breakpoint": mark} if isinstance(mark, dict) else shown)
+    return parts
+
+
+def input_part(part: Part, entry: Entry, *, own: bool) -> Message | None:
+    """The part as the API takes it, or None where it has to become text."""
+    extra = part.extra if own and part.extra else {}
+    if isinstance(part, Opaque):
+        return part.item if own and is_newer(part) else None
+    if isinstance(part, Audio) and own and entry.kind == "message":
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
+    if not own:
+        part = renamed(part)
+        if entry.role == "system" or not is_read(part, IMAGES, OPENAI_FILES):
+            return None
+    if isinstance(part, Image) and (own or part.source.startswith(("https://", "http://", "data:"))):
+        detail = part.detail if part.detail in _DETAILS else "auto"
+        return {"type": "input_image", "image_url": part.source, "detail": detail}
+    return _file(part, extra, entry) if isinstance(part, File) else None
+
+
+def _file(part: File, extra: Mapping[str, Any], entry: Entry) -> Message | None:
+    if extra.get("type") in PICTURES:
+        detail = extra.get("detail")
+        return {"type": "input_image", "file_id": part.file_id, "detail": detail if detail in _DETAILS else "auto"}
+    given = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
+    if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
+        given["file_id"] = part.file_id
+    if part.data is not None:
+        given |= {"file_data": part.data, "filename": part.filename or NO_NAME}
+    elif part.filename is not None and is_own(entry, NAME):
+        given["filename"] = part.filename
+    if not given.keys() & {"file_url", "file_id", "file_data"}:
+        return None
+    if given.get("detail", "auto") not in _DETAILS[:3]:
+        del given["detail"]
+    return {"type": "input_file", **given}
