@@ -227,6 +227,59 @@ async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
     assert list(second.parts) == [thought, text, call]
 
 
+def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
+    """What a provider says that has searched the web itself."""
+    return [
+        messages.ThinkingPart("", id="rs_1", signature="c2lnbmVk", provider_name="openai"),
+        messages.NativeToolCallPart("web_search", {"query": query}, "ws_1", id="ws_1", provider_name="openai"),
+        messages.NativeToolReturnPart(
+            "web_search", {"status": "completed", "sky": found, "more": []}, "ws_1", provider_name="openai"
+        ),
+        messages.TextPart("I see.", id="msg_1", provider_name="openai"),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str) -> None:
+    """Its calls and results are parts of the one response again, with the thought that led to them."""
+    said = searched()
+    made, given = agent(lambda _: messages.ModelResponse(said))
+
+    async with opened(kind, max_tokens=9_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+        entries = await listed(chat)
+
+    assert [entry.kind for entry in entries] == ["message"] * 4
+    assert list(given[1][1].parts) == said
+
+
+@pytest.mark.parametrize("private", [{"query": "ann@example.org"}, {"found": "ann@example.org"}])
+async def test_what_a_provider_ran_and_a_policy_changed_is_text(private: dict[str, str]) -> None:
+    """It would not be what the provider knows under its ids, so that no id is sent."""
+    made, given = agent(lambda _: messages.ModelResponse(searched(**private)))
+
+    async with opened("AsyncSession", privacy="default", max_tokens=9_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+
+        assert "ann@" not in str(await listed(chat))
+    assert "ann@" not in str(given[1][:-1])
+    assert {part.part_kind for part in given[1][1].parts} == {"text"}
+    assert {part.id for part in given[1][1].parts} == {None}
+
+
+async def test_a_call_that_a_provider_ran_for_nothing_is_text() -> None:
+    """Without what it gave, no provider takes it."""
+    made, given = agent(lambda _: messages.ModelResponse([*searched()[:2], *searched()[3:]]))
+
+    async with opened("AsyncSession", max_tokens=9_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+
+    assert kinds(given[1])[1] == ["text", "text"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(kind: str) -> None:
     """What it finds is not stored, and a thought that it changed has neither its signature nor what belongs to it."""

@@ -10,9 +10,10 @@ from typing import Any, Self, cast
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import FORMATS, FormatName, find_format
-from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
+from palimpsest.integrations.pydantic_messages import PydanticAI
 from palimpsest.integrations.streams import ready, surely_of
 from palimpsest.integrations.waiting import open_group
+from palimpsest.transfer.sources.pydantic_ai import CHARACTERS
 
 try:
     from pydantic_ai import AgentRunResult, RunContext

@@ -40,6 +40,13 @@ _OUTCOMES: dict[str, Status] = {
 _STANDARD = str.maketrans("-_", "+/")
 """The alphabet of base64 in addresses, as this source writes bytes, to the usual one."""
 
+CHARACTERS = "characters"
+"""The key under which the length of a part is kept that goes back as it came: in one of another length something was
+redacted since."""
+
+HOSTED_CALL, HOSTED_RETURN = "builtin-tool-call", "builtin-tool-return"
+"""A call of a tool that the provider runs itself, and what it gave: both are of one response."""
+
 _SPOKEN = ("system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "speech")
 
 
@@ -86,6 +93,11 @@ def read_message(message: Any) -> tuple[list[Entry], dict[str, int]]:
         return checked(first_with(entries, NAME, kept)), {} if entries else {SILENT: 1}
     entries = _Response(at).entries(message["parts"])
     return checked(first_with(entries, NAME, kept)), {} if entries else {EMPTY: 1}
+
+
+def characters(item: Mapping[str, Any]) -> int:
+    """The length of a part that goes back as it came."""
+    return len(as_json(item))
 
 
 def _is_message(value: Mapping[str, Any]) -> bool:
@@ -185,13 +197,13 @@ class _Response:
     def _take(self, part: Mapping[str, Any], index: int) -> None:
         where, kind = f"messages[0].parts[{index}]", part.get("part_kind")
         given = part.get("content")
-        if kind in ("tool-call", "builtin-tool-call"):
+        if kind == "tool-call":
             self._say()
             self._add(self._call(part, where))
-        elif kind == "builtin-tool-return":
-            self._say()
-            self._add(_result(part, where, microseconds(part.get("timestamp")) or self._at))
-            self._runs = False
+        elif kind in (HOSTED_CALL, HOSTED_RETURN):
+            need(part.get("tool_call_id"), str, f"{where}.tool_call_id", "text")
+            whole = opaque(kind, {key: held for key, held in part.items() if key != "part_kind"})
+            self._part(whole, {CHARACTERS: characters(whole.item)})
         elif kind == "speech":
             self._say()
             self._add(_speech(part, "assistant", self._at))
@@ -215,7 +227,6 @@ class _Response:
         name = need(part.get("tool_name"), str, f"{where}.tool_name", "text")
         call_id = need(part.get("tool_call_id"), str, f"{where}.tool_call_id", "text")
         args = part.get("args")
-        known = ("tool_name", "tool_call_id", "args", *(("part_kind",) if part["part_kind"] == "tool-call" else ()))
         return Entry(
             kind="tool_call",
             role="assistant",
@@ -223,7 +234,7 @@ class _Response:
             name=name,
             call_id=call_id,
             at=self._at,
-            metadata=metadata(NAME, rest(part, *known)),
+            metadata=metadata(NAME, rest(part, "part_kind", "tool_name", "tool_call_id", "args")),
         )
 
     def _say(self) -> None:
