@@ -227,6 +227,54 @@ async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
     assert list(second.parts) == [thought, text, call]
 
 
+LINK = "https://example.org/i"
+MEDIA = {
+    "picture": messages.BinaryImage(data=PICTURE.data, media_type="image/png"),
+    "detailed": messages.BinaryImage(data=PICTURE.data, media_type="image/png", vendor_metadata={"detail": "high"}),
+    "image": messages.ImageUrl(f"{LINK}.png", vendor_metadata={"detail": "low"}),
+    "image of a type": messages.ImageUrl(LINK, media_type="image/png", vendor_metadata={"media_resolution": "low"}),
+    "download": messages.ImageUrl(f"{LINK}.png", force_download=True),
+    "document": messages.DocumentUrl(f"{LINK}.pdf"),
+    "sound": messages.BinaryContent(data=b"RIFF", media_type="audio/wav"),
+}
+DOWNLOADED = [name for name in MEDIA if name != "download"]
+"""What a tool may have returned: Pydantic AI takes no such wish from a history."""
+
+
+@pytest.mark.parametrize("name", MEDIA)
+async def test_a_medium_in_a_prompt_comes_back_with_what_is_said_of_it(name: str) -> None:
+    """So the provider sees it as it did before: as closely, of the same type, from the same place."""
+    made, given = agent(looks_and_tells)
+
+    async with opened("AsyncSession", max_tokens=9_000) as chat:
+        await run(made, "run", ["Look:", MEDIA[name]], chat)
+        await run(made, "run", "Thanks.", chat)
+
+    (_, back) = given[2][0].parts[0].content
+    assert back == MEDIA[name]
+    assert back.media_type == MEDIA[name].media_type
+
+
+@pytest.mark.parametrize("listed_too", [False, True])
+@pytest.mark.parametrize("name", DOWNLOADED)
+async def test_a_medium_that_a_tool_returned_comes_back_as_it_was(name: str, listed_too: bool) -> None:
+    """One alone is no text, and no list of one either."""
+    returned = [MEDIA[name], "see"] if listed_too else MEDIA[name]
+    call = messages.ModelResponse([messages.ToolCallPart("look", {}, "c1")])
+    made, given = agent(lambda _: call if len(given) == 1 else messages.ModelResponse(DONE))
+    made.tool_plain(lambda: returned, name="look")
+
+    async with opened("AsyncSession", max_tokens=9_000) as chat:
+        await run(made, "run", "Look.", chat)
+        await run(made, "run", "Thanks.", chat)
+        (result,) = [entry for entry in await listed(chat) if entry.kind == "tool_result"]
+
+    first, back = given[1][2].parts[0], given[2][2].parts[0]
+    assert back.content == returned
+    assert (back.files, back.model_response_str()) == (first.files, first.model_response_str())
+    assert result.text == ("see" if listed_too else "")
+
+
 def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
     """What a provider says that has searched the web itself."""
     return [

@@ -230,6 +230,26 @@ def test_what_a_provider_found_is_shown_to_others_and_goes_through_the_policy(pa
         assert not any(word in one for word in ("ann@", "c2VhbGVk", "tool_calls", "tool_use"))
 
 
+@pytest.mark.parametrize("returned", [{"kind": "binary"}, [{"kind": "image-url"}], [{"kind": "task", "of": 1}]])
+def test_data_with_a_kind_of_its_own_is_text(memory: Memory, pai: Any, returned: Any) -> None:
+    """What only looks like a medium is what the tool said."""
+    call = pai.ModelResponse(parts=[pai.ToolCallPart("look", {}, tool_call_id="c1")])
+    told = pai.ModelRequest(parts=[pai.ToolReturnPart("look", returned, tool_call_id="c1")])
+
+    taken(memory, dumped(pai, [call, told]))
+
+    assert memory.session("talk").entries()[1].content == json.dumps(returned)
+
+
+def test_an_image_says_how_closely_it_is_looked_at(memory: Memory, pai: Any) -> None:
+    """So it costs what it costs, and other providers are told."""
+    image = pai.ImageUrl("https://example.org/i.png", vendor_metadata={"detail": "low"})
+
+    taken(memory, dumped(pai, [pai.ModelRequest([pai.UserPromptPart(["Look:", image])])]))
+
+    assert memory.session("talk").entries()[0].content[1] == Image(source="https://example.org/i.png", detail="low")
+
+
 def test_importing_again_adds_nothing_and_grown_histories_what_is_new(memory: Memory, pai: Any) -> None:
     """A history of the same state is known, one of a later state adds its end."""
     history = conversation(pai)

@@ -16,6 +16,7 @@ from palimpsest.formats.openai_chat import OpenAIChat
 from palimpsest.formats.wording import shown_text, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Status, Text
 from palimpsest.transfer.sources.pydantic_ai import (
+    BARE,
     CHARACTERS,
     HOSTED_CALL,
     HOSTED_RETURN,
@@ -26,6 +27,7 @@ from palimpsest.transfer.sources.pydantic_ai import (
 
 _OF_MODEL = ("model_name", "provider_name", "provider_details", "provider_response_id", "finish_reason")
 _OF_PART = ("id", "provider_name", "provider_details", "signature", "tool_kind", "citations")
+_OF_MEDIUM = ("vendor_metadata", "media_type", "identifier", "force_download")
 _OUTCOMES: dict[Status, str] = {"error": "failed", "denied": "denied", "unknown": "interrupted"}
 _SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
@@ -208,21 +210,22 @@ def _list_in(text: str) -> Any:
     return found if isinstance(found, list) else text
 
 
-def _contents(entry: Entry) -> str | list[Any]:
-    """The content of a prompt or a result: text, or texts and media in a list."""
+def _contents(entry: Entry) -> Any:
+    """The content of a prompt or a result: text, or texts and media in a list, or the one medium that a tool gave."""
     if isinstance(entry.content, str):
         return entry.content
-    uploads = iter([more for more in _kept(entry).get("content", ()) if "provider_name" in more])
     found = list[Any]()
-    for part in entry.content:
+    for part, more in zip(entry.content, _beside(entry, "content"), strict=True):
         medium = _medium(part)
-        if isinstance(part, File) and part.file_id is not None and (owner := next(uploads, None)) is not None:
-            medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": owner["provider_name"]}
+        if isinstance(part, File) and part.file_id is not None and "provider_name" in more:
+            medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": more["provider_name"]}
         elif isinstance(part, Opaque) and entry.native is not None and entry.native.format == NAME:
             medium = _with_kind(part, "kind")
+        elif medium is not None:
+            medium |= _chosen(more, _OF_MEDIUM)
         content = medium or stand_in(part)
         found += [content] if content else []
-    return found
+    return found[0] if len(found) == 1 and _kept(entry).get(BARE) else found
 
 
 def _with_kind(part: Opaque, key: str) -> Message:
@@ -237,10 +240,12 @@ def _medium(part: Part) -> Message | None:
     address = part.source if isinstance(part, Image) else part.data if isinstance(part, File) else None
     if address is None:
         return None
+    about = {"vendor_metadata": {"detail": part.detail}} if isinstance(part, Image) and part.detail else {}
     inline = split_address(address)
     if inline is not None:
-        return {"kind": "binary", "data": inline[1], "media_type": inline[0]}
-    return {"kind": "image-url" if isinstance(part, Image) else "document-url", "url": address}
+        return {"kind": "binary", "data": inline[1], "media_type": inline[0], **about}
+    kind = "image-url" if isinstance(part, Image) else "document-url"
+    return {"kind": kind, "url": address, "media_type": None, **about}  # in a result it is no medium without this key
 
 
 # --- what was kept beside
@@ -251,10 +256,10 @@ def _kept(entry: Entry) -> Mapping[str, Any]:
     return kept if isinstance(kept, dict) else {}
 
 
-def _beside(entry: Entry) -> list[Message]:
+def _beside(entry: Entry, key: str = "parts") -> list[Message]:
     """For each part what it has no field for."""
     count = 1 if isinstance(entry.content, str) else len(entry.content)
-    kept = [one for one in _kept(entry).get("parts", ()) if isinstance(one, dict)]
+    kept = [one for one in _kept(entry).get(key, ()) if isinstance(one, dict)]
     return kept[:count] if len(kept) >= count else [{} for _ in range(count)]
 
 
