@@ -600,6 +600,26 @@ async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: s
     assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_results_that_were_deferred_may_come_with_a_prompt(kind: str, way: str) -> None:
+    """They answer the calls that waited, and the prompt stands behind them, for the model and in the log."""
+    made, given = agent(
+        lambda history: messages.ModelResponse([messages.ToolCallPart("ask", {}, "c1")] if len(given) == 1 else DONE),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        waiting = await run(made, "run", "May I?", chat)
+        approved = waiting.output.build_results(approve_all=True)
+        await run(made, way, "And hurry.", chat, deferred_tool_results=approved)
+        entries = await listed(chat)
+
+    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return", "user-prompt"]]
+    assert [entry.text for entry in entries] == ["May I?", "{}", "granted", "And hurry.", "Clear."]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [("ask", "ask"), ("ask", "tell"), ("tell", "ask")])
 async def test_calls_of_one_response_wait_together(kind: str, names: tuple[str, str]) -> None:
