@@ -287,10 +287,12 @@ def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("gave", [None, "", "rain", {"status": "completed", "more": []}])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str) -> None:
+async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str, gave: Any) -> None:
     """Its calls and results are parts of the one response again, with the thought that led to them."""
     said = searched()
+    said[2] = dataclasses.replace(said[2], content=gave)
     made, given = agent(lambda _: messages.ModelResponse(said))
 
     async with opened(kind, max_tokens=9_000) as chat:

@@ -216,7 +216,8 @@ class _Response:
             self._add(self._call(part, where))
         elif kind in (HOSTED_CALL, HOSTED_RETURN):
             need(part.get("tool_call_id"), str, f"{where}.tool_call_id", "text")
-            whole = opaque(kind, {key: held for key, held in part.items() if key != "part_kind"})
+            said = {key: held for key, held in part.items() if key == "content" or held is not None}
+            whole = opaque(said.pop("part_kind"), said)
             self._part(whole, {CHARACTERS: characters(whole.item)})
         elif kind == "speech":
             self._say()
