@@ -227,6 +227,109 @@ async def test_what_a_provider_signed_comes_back_signed(kind: str) -> None:
     assert list(second.parts) == [thought, text, call]
 
 
+LINK = "https://example.org/i"
+MEDIA = {
+    "picture": messages.BinaryImage(data=PICTURE.data, media_type="image/png"),
+    "detailed": messages.BinaryImage(data=PICTURE.data, media_type="image/png", vendor_metadata={"detail": "high"}),
+    "image": messages.ImageUrl(f"{LINK}.png", vendor_metadata={"detail": "low"}),
+    "image of a type": messages.ImageUrl(LINK, media_type="image/png", vendor_metadata={"media_resolution": "low"}),
+    "download": messages.ImageUrl(f"{LINK}.png", force_download=True),
+    "document": messages.DocumentUrl(f"{LINK}.pdf"),
+    "sound": messages.BinaryContent(data=b"RIFF", media_type="audio/wav"),
+}
+DOWNLOADED = [name for name in MEDIA if name != "download"]
+"""What a tool may have returned: Pydantic AI takes no such wish from a history."""
+
+
+@pytest.mark.parametrize("name", MEDIA)
+async def test_a_medium_in_a_prompt_comes_back_with_what_is_said_of_it(name: str) -> None:
+    """So the provider sees it as it did before: as closely, of the same type, from the same place."""
+    made, given = agent(looks_and_tells)
+
+    async with opened("AsyncSession", max_tokens=9_000) as chat:
+        await run(made, "run", ["Look:", MEDIA[name]], chat)
+        await run(made, "run", "Thanks.", chat)
+
+    (_, back) = given[2][0].parts[0].content
+    assert back == MEDIA[name]
+    assert back.media_type == MEDIA[name].media_type
+
+
+@pytest.mark.parametrize("listed_too", [False, True])
+@pytest.mark.parametrize("name", DOWNLOADED)
+async def test_a_medium_that_a_tool_returned_comes_back_as_it_was(name: str, listed_too: bool) -> None:
+    """One alone is no text, and no list of one either."""
+    returned = [MEDIA[name], "see"] if listed_too else MEDIA[name]
+    call = messages.ModelResponse([messages.ToolCallPart("look", {}, "c1")])
+    made, given = agent(lambda _: call if len(given) == 1 else messages.ModelResponse(DONE))
+    made.tool_plain(lambda: returned, name="look")
+
+    async with opened("AsyncSession", max_tokens=9_000) as chat:
+        await run(made, "run", "Look.", chat)
+        await run(made, "run", "Thanks.", chat)
+        (result,) = [entry for entry in await listed(chat) if entry.kind == "tool_result"]
+
+    first, back = given[1][2].parts[0], given[2][2].parts[0]
+    assert back.content == returned
+    assert (back.files, back.model_response_str()) == (first.files, first.model_response_str())
+    assert result.text == ("see" if listed_too else "")
+
+
+def searched(query: str = "oslo", found: str = "clear") -> list[Any]:
+    """What a provider says that has searched the web itself."""
+    return [
+        messages.ThinkingPart("", id="rs_1", signature="c2lnbmVk", provider_name="openai"),
+        messages.NativeToolCallPart("web_search", {"query": query}, "ws_1", id="ws_1", provider_name="openai"),
+        messages.NativeToolReturnPart(
+            "web_search", {"status": "completed", "sky": found, "more": []}, "ws_1", provider_name="openai"
+        ),
+        messages.TextPart("I see.", id="msg_1", provider_name="openai"),
+    ]
+
+
+@pytest.mark.parametrize("gave", [None, "", "rain", {"status": "completed", "more": []}])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_provider_ran_itself_comes_back_as_that(kind: str, gave: Any) -> None:
+    """Its calls and results are parts of the one response again, with the thought that led to them."""
+    said = searched()
+    said[2] = dataclasses.replace(said[2], content=gave)
+    made, given = agent(lambda _: messages.ModelResponse(said))
+
+    async with opened(kind, max_tokens=9_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+        entries = await listed(chat)
+
+    assert [entry.kind for entry in entries] == ["message"] * 4
+    assert list(given[1][1].parts) == said
+
+
+@pytest.mark.parametrize("private", [{"query": "ann@example.org"}, {"found": "ann@example.org"}])
+async def test_what_a_provider_ran_and_a_policy_changed_is_text(private: dict[str, str]) -> None:
+    """It would not be what the provider knows under its ids, so that no id is sent."""
+    made, given = agent(lambda _: messages.ModelResponse(searched(**private)))
+
+    async with opened("AsyncSession", privacy="default", max_tokens=9_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+
+        assert "ann@" not in str(await listed(chat))
+    assert "ann@" not in str(given[1][:-1])
+    assert {part.part_kind for part in given[1][1].parts} == {"text"}
+    assert {part.id for part in given[1][1].parts} == {None}
+
+
+async def test_a_call_that_a_provider_ran_for_nothing_is_text() -> None:
+    """Without what it gave, no provider takes it."""
+    made, given = agent(lambda _: messages.ModelResponse([*searched()[:2], *searched()[3:]]))
+
+    async with opened("AsyncSession", max_tokens=9_000) as chat:
+        await run(made, "run", "How is Oslo?", chat)
+        await run(made, "run", "Thanks.", chat)
+
+    assert kinds(given[1])[1] == ["text", "text"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_policy_is_applied_and_takes_the_signature_of_what_it_changes(kind: str) -> None:
     """What it finds is not stored, and a thought that it changed has neither its signature nor what belongs to it."""
@@ -497,6 +600,26 @@ async def test_calls_that_wait_for_approval_are_answered_by_the_next_run(kind: s
     assert done.output == "Clear."
     assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"]
     assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return"]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_results_that_were_deferred_may_come_with_a_prompt(kind: str, way: str) -> None:
+    """They answer the calls that waited, and the prompt stands behind them, for the model and in the log."""
+    made, given = agent(
+        lambda history: messages.ModelResponse([messages.ToolCallPart("ask", {}, "c1")] if len(given) == 1 else DONE),
+        output_type=[str, pai.DeferredToolRequests],
+    )
+    made.tool_plain(requires_approval=True)(ask)
+
+    async with opened(kind, max_tokens=4_000) as chat:
+        waiting = await run(made, "run", "May I?", chat)
+        approved = waiting.output.build_results(approve_all=True)
+        await run(made, way, "And hurry.", chat, deferred_tool_results=approved)
+        entries = await listed(chat)
+
+    assert kinds(given[1]) == [["user-prompt"], ["tool-call"], ["tool-return", "user-prompt"]]
+    assert [entry.text for entry in entries] == ["May I?", "{}", "granted", "And hurry.", "Clear."]
 
 
 @pytest.mark.parametrize("kind", KINDS)

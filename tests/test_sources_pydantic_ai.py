@@ -111,18 +111,15 @@ def test_histories_come_in_with_roles_texts_calls_and_times(memory: Memory, pai:
         ("tool_result", "tool", "look", '{"found": [1]}'),
         ("tool_result", "tool", "look", "wrong"),
         ("tool_result", "tool", "stop", "seen"),
-        ("tool_call", "assistant", "web_search", '{"query": "bread"}'),
-        ("tool_result", "tool", "web_search", "rolls"),
         ("message", "assistant", None, "It is bread."),
         ("message", "user", None, "Bye."),
     ]
     assert {entry.at for entry in entries} == {AT_US}
-    assert [entry.answers for entry in entries if entry.kind == "tool_result"] == [4, 5, 6, 10]
+    assert [entry.answers for entry in entries if entry.kind == "tool_result"] == [4, 5, 6]
     assert [entry.status for entry in entries if entry.kind == "tool_result"] == [
         "success",
         "error",
         "denied",
-        "success",
     ]
     picture = Image(source="data:image/png;base64,+//+")
     document = entries[1].content[5]
@@ -138,6 +135,8 @@ def test_histories_come_in_with_roles_texts_calls_and_times(memory: Memory, pai:
     assert entries[1].content[6:] == (Text(text="tagged"), File(file_id="f1"))
     assert entries[2].content == (Reasoning(text="hm"), Text(text="I look."))
     assert entries[8].content == (Text(text="seen"), picture)
+    assert [part.item["type"] for part in entries[9].content[:2]] == ["builtin-tool-call", "builtin-tool-return"]
+    assert entries[9].content[2:] == (picture, Text(text="It is bread."))
     assert entries[0].metadata["pydantic-ai"]["instructions"] == "Answer in English."
     assert entries[2].metadata["pydantic-ai"]["model_name"] == "test"
     assert entries[2].metadata["pydantic-ai"]["parts"][0]["signature"] == "s"
@@ -211,6 +210,46 @@ def test_retries_of_older_histories_are_errors_or_messages(memory: Memory) -> No
     assert (again.kind, again.role, again.text) == ("message", "user", "again")
 
 
+def test_what_a_provider_found_is_shown_to_others_and_goes_through_the_policy(pai: Any) -> None:
+    """Calls of tools that a provider runs, and what they gave, are data for another one, and nothing private is."""
+    found = {"results": [{"title": "Ann, ann@example.org", "encrypted_content": "c2VhbGVk"}]}
+    parts = [
+        pai.NativeToolCallPart("web_search", '{"query": "ann@example.org"}', tool_call_id="w1"),
+        pai.NativeToolReturnPart("web_search", found, tool_call_id="w1", timestamp=AT),
+        pai.TextPart("She is there."),
+    ]
+    with Memory.open("memory://", privacy="default") as memory:
+        taken(memory, dumped(pai, [pai.ModelRequest([pai.UserPromptPart("Who?")]), pai.ModelResponse(parts=parts)]))
+        chat = memory.session("talk", max_tokens=4000)
+        shown = [str(chat.context(format=name).messages) for name in ("openai", "anthropic", "pydantic-ai")]
+
+        assert "ann@" not in str(chat.entries())
+    for one in shown:
+        assert "web_search" in one
+        assert "Ann, " in one
+        assert not any(word in one for word in ("ann@", "c2VhbGVk", "tool_calls", "tool_use"))
+
+
+@pytest.mark.parametrize("returned", [{"kind": "binary"}, [{"kind": "image-url"}], [{"kind": "task", "of": 1}]])
+def test_data_with_a_kind_of_its_own_is_text(memory: Memory, pai: Any, returned: Any) -> None:
+    """What only looks like a medium is what the tool said."""
+    call = pai.ModelResponse(parts=[pai.ToolCallPart("look", {}, tool_call_id="c1")])
+    told = pai.ModelRequest(parts=[pai.ToolReturnPart("look", returned, tool_call_id="c1")])
+
+    taken(memory, dumped(pai, [call, told]))
+
+    assert memory.session("talk").entries()[1].content == json.dumps(returned)
+
+
+def test_an_image_says_how_closely_it_is_looked_at(memory: Memory, pai: Any) -> None:
+    """So it costs what it costs, and other providers are told."""
+    image = pai.ImageUrl("https://example.org/i.png", vendor_metadata={"detail": "low"})
+
+    taken(memory, dumped(pai, [pai.ModelRequest([pai.UserPromptPart(["Look:", image])])]))
+
+    assert memory.session("talk").entries()[0].content[1] == Image(source="https://example.org/i.png", detail="low")
+
+
 def test_importing_again_adds_nothing_and_grown_histories_what_is_new(memory: Memory, pai: Any) -> None:
     """A history of the same state is known, one of a later state adds its end."""
     history = conversation(pai)
@@ -219,7 +258,7 @@ def test_importing_again_adds_nothing_and_grown_histories_what_is_new(memory: Me
         report = taken(memory, dumped(pai, history[:length]))
         figures.append((report.sessions["talk"].added, report.sessions["talk"].already_there))
 
-    assert figures == [(6, 0), (0, 6), (7, 6)]
+    assert figures == [(6, 0), (0, 6), (5, 6)]
 
 
 def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory, pai: Any) -> None:

@@ -10,12 +10,13 @@ from typing import Any, Self, cast
 from palimpsest import AsyncSession, Session
 from palimpsest.errors import ConfigError, MissingExtra
 from palimpsest.formats import FORMATS, FormatName, find_format
-from palimpsest.integrations.pydantic_messages import CHARACTERS, PydanticAI
+from palimpsest.integrations.pydantic_messages import PydanticAI
 from palimpsest.integrations.streams import ready, surely_of
 from palimpsest.integrations.waiting import open_group
+from palimpsest.transfer.sources.pydantic_ai import CHARACTERS
 
 try:
-    from pydantic_ai import AgentRunResult, RunContext
+    from pydantic_ai import AgentRunResult, RunContext, UserPromptNode
     from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolReturnPart
     from pydantic_ai.models import ModelRequestContext
@@ -71,8 +72,9 @@ class SessionHistory(AbstractCapability[Any]):
     kept, once for each run id.
 
     The run's instructions, tools, prompt and steps stand beside the context, so give the session a `reserve` for them
-    and the answer. A run without a prompt goes on with calls that wait for their results, as `deferred_tool_results`
-    want it. Several runs at once on one conversation go one after the other with `turn()` of the session around each.
+    and the answer. A run without a prompt goes on with calls that wait for their results, and so does one that is given
+    `deferred_tool_results`, with a prompt or without. Several runs at once on one conversation go one after the other
+    with `turn()` of the session around each.
 
     An AsyncSession fits everywhere. A Session keeps the event loop waiting while its store works, so it is for
     `run_sync` and for programs that run one agent. Raises ConfigError for what is no session.
@@ -82,6 +84,7 @@ class SessionHistory(AbstractCapability[Any]):
     _messages: list[ModelMessage] = field(default_factory=list[ModelMessage], init=False, repr=False)
     _known: _Known = field(default_factory=_Known, init=False, repr=False)
     _batches: int = field(default=0, init=False, repr=False)
+    _is_pending: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -100,9 +103,23 @@ class SessionHistory(AbstractCapability[Any]):
     async def before_run(self, ctx: RunContext[Any]) -> None:
         """Begin with the context, unless a history was given."""
         if not ctx.messages:
-            ctx.messages[:] = await self._history(waiting=ctx.prompt is None)
+            context = await ready(self.session.context(format=FORMAT))
+            ctx.messages[:] = ModelMessagesTypeAdapter.validate_python(context.messages)
+            self._is_pending = bool(context.pending)
         for message in ctx.messages:
             self._known.add(message, message.parts)
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        """Go on with the calls that wait for their results, where the run was begun for that."""
+        if self._is_pending and isinstance(node, UserPromptNode):
+            self._is_pending = False
+            if node.user_prompt is None or node.deferred_tool_results is not None:
+                dumps = find_format(FORMAT).encode(await open_group(self.session))
+                waiting = ModelMessagesTypeAdapter.validate_python(dumps)
+                ctx.messages.extend(waiting)
+                for message in waiting:
+                    self._known.add(message, message.parts)
+        return node
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -122,14 +139,6 @@ class SessionHistory(AbstractCapability[Any]):
             return await handler()
         finally:
             await surely_of(self.session, lambda: self._keep(self._messages, ctx.run_id))
-
-    async def _history(self, *, waiting: bool) -> list[ModelMessage]:
-        """The context, and behind it, if that is wanted, the calls that wait for their results."""
-        context = await ready(self.session.context(format=FORMAT))
-        dumps = context.messages
-        if waiting and context.pending:
-            dumps = [*dumps, *find_format(FORMAT).encode(await open_group(self.session))]
-        return ModelMessagesTypeAdapter.validate_python(dumps)
 
     async def _keep(self, messages: list[ModelMessage], run_id: str | None) -> None:
         """Add the parts of the run's messages that are not in the log yet."""

@@ -8,21 +8,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeGuard
 
 from palimpsest.formats import Adapted, Joined, Message, Problem, Shown
 from palimpsest.formats.common import split_address, unused
 from palimpsest.formats.openai_chat import OpenAIChat
 from palimpsest.formats.wording import shown_text, stand_in
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part, Reasoning, Status, Text
-from palimpsest.transfer.sources.pydantic_ai import NAME, read_message
-
-CHARACTERS = "characters"
-"""The key under which a thought's length is kept: in one of another length something was redacted since, so its
-signature is void."""
+from palimpsest.transfer.sources.pydantic_ai import (
+    BARE,
+    CHARACTERS,
+    HOSTED_CALL,
+    HOSTED_RETURN,
+    NAME,
+    characters,
+    read_message,
+)
 
 _OF_MODEL = ("model_name", "provider_name", "provider_details", "provider_response_id", "finish_reason")
 _OF_PART = ("id", "provider_name", "provider_details", "signature", "tool_kind", "citations")
+_OF_MEDIUM = ("vendor_metadata", "media_type", "identifier", "force_download")
 _OUTCOMES: dict[Status, str] = {"error": "failed", "denied": "denied", "unknown": "interrupted"}
 _SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
@@ -92,7 +97,7 @@ def _responses(spoken: Sequence[Shown], ids: Mapping[int, str]) -> Iterator[Mess
         else:
             runs.append([shown])
     for run in runs:
-        whole = all(shown.text is None and _is_as_it_came(shown.entry) for shown in run)
+        whole = all(shown.text is None and _is_as_it_came(shown.entry) for shown in run) and _is_paired(run)
         parts = [part for shown in run for part in _said(shown, ids, whole=whole)]
         if parts:
             first = run[0].entry
@@ -101,12 +106,33 @@ def _responses(spoken: Sequence[Shown], ids: Mapping[int, str]) -> Iterator[Mess
 
 
 def _is_as_it_came(entry: Entry) -> bool:
-    """Whether no thought in it has been changed since."""
+    """Whether no thought in it has been changed since, and nothing of the tools that its provider ran."""
     if isinstance(entry.content, str):
         return True
-    thoughts = [(i, part) for i, part in enumerate(entry.content) if isinstance(part, Reasoning)]
-    beside = _beside(entry)
-    return all(beside[i].get(CHARACTERS) == len(part.text) for i, part in thoughts)
+    lengths = map(_length, entry.content)
+    return all(
+        length is None or more.get(CHARACTERS) == length for length, more in zip(lengths, _beside(entry), strict=True)
+    )
+
+
+def _length(part: Part) -> int | None:
+    """How long a part is that goes back as it came, or not at all; None for any other."""
+    if isinstance(part, Reasoning):
+        return len(part.text)
+    return characters(part.item) if _is_hosted(part) else None
+
+
+def _is_hosted(part: Part) -> TypeGuard[Opaque]:
+    return isinstance(part, Opaque) and part.item.get("type") in (HOSTED_CALL, HOSTED_RETURN)
+
+
+def _is_paired(run: Sequence[Shown]) -> bool:
+    """Whether each call of a tool that the provider ran is there with what it gave: it takes neither alone."""
+    parts = [part for shown in run if not isinstance(shown.entry.content, str) for part in shown.entry.content]
+    ids: dict[str, list[str]] = {HOSTED_CALL: [], HOSTED_RETURN: []}
+    for part in filter(_is_hosted, parts):
+        ids[part.item["type"]].append(str(part.item.get("tool_call_id")))
+    return sorted(ids[HOSTED_CALL]) == sorted(ids[HOSTED_RETURN])
 
 
 def _said(shown: Shown, ids: Mapping[int, str], *, whole: bool) -> Iterator[Message]:
@@ -127,7 +153,10 @@ def _said(shown: Shown, ids: Mapping[int, str], *, whole: bool) -> Iterator[Mess
         yield from [{"part_kind": "text", "content": text, **own}] if text else []
     else:
         for part, more in zip(entry.content, _beside(entry), strict=True):
-            yield from _spoken(part, _chosen(more, _OF_PART) if whole else {})
+            if whole and _is_hosted(part):
+                yield _with_kind(part, "part_kind")
+            else:
+                yield from _spoken(part, _chosen(more, _OF_PART) if whole else {})
 
 
 def _spoken(part: Part, own: Message) -> Iterator[Message]:
@@ -181,22 +210,27 @@ def _list_in(text: str) -> Any:
     return found if isinstance(found, list) else text
 
 
-def _contents(entry: Entry) -> str | list[Any]:
-    """The content of a prompt or a result: text, or texts and media in a list."""
+def _contents(entry: Entry) -> Any:
+    """The content of a prompt or a result: text, or texts and media in a list, or the one medium that a tool gave."""
     if isinstance(entry.content, str):
         return entry.content
-    uploads = iter([more for more in _kept(entry).get("content", ()) if "provider_name" in more])
     found = list[Any]()
-    for part in entry.content:
+    for part, more in zip(entry.content, _beside(entry, "content"), strict=True):
         medium = _medium(part)
-        if isinstance(part, File) and part.file_id is not None and (owner := next(uploads, None)) is not None:
-            medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": owner["provider_name"]}
+        if isinstance(part, File) and part.file_id is not None and "provider_name" in more:
+            medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": more["provider_name"]}
         elif isinstance(part, Opaque) and entry.native is not None and entry.native.format == NAME:
-            medium = {**part.item, "kind": part.item["type"]}
-            del medium["type"]
+            medium = _with_kind(part, "kind")
+        elif medium is not None:
+            medium |= _chosen(more, _OF_MEDIUM)
         content = medium or stand_in(part)
         found += [content] if content else []
-    return found
+    return found[0] if len(found) == 1 and _kept(entry).get(BARE) else found
+
+
+def _with_kind(part: Opaque, key: str) -> Message:
+    """The object of Pydantic AI that an opaque part is, with its kind under this key."""
+    return {key: part.item["type"], **{name: value for name, value in part.item.items() if name != "type"}}
 
 
 def _medium(part: Part) -> Message | None:
@@ -206,10 +240,12 @@ def _medium(part: Part) -> Message | None:
     address = part.source if isinstance(part, Image) else part.data if isinstance(part, File) else None
     if address is None:
         return None
+    about = {"vendor_metadata": {"detail": part.detail}} if isinstance(part, Image) and part.detail else {}
     inline = split_address(address)
     if inline is not None:
-        return {"kind": "binary", "data": inline[1], "media_type": inline[0]}
-    return {"kind": "image-url" if isinstance(part, Image) else "document-url", "url": address}
+        return {"kind": "binary", "data": inline[1], "media_type": inline[0], **about}
+    kind = "image-url" if isinstance(part, Image) else "document-url"
+    return {"kind": kind, "url": address, "media_type": None, **about}  # in a result it is no medium without this key
 
 
 # --- what was kept beside
@@ -220,10 +256,10 @@ def _kept(entry: Entry) -> Mapping[str, Any]:
     return kept if isinstance(kept, dict) else {}
 
 
-def _beside(entry: Entry) -> list[Message]:
+def _beside(entry: Entry, key: str = "parts") -> list[Message]:
     """For each part what it has no field for."""
     count = 1 if isinstance(entry.content, str) else len(entry.content)
-    kept = [one for one in _kept(entry).get("parts", ()) if isinstance(one, dict)]
+    kept = [one for one in _kept(entry).get(key, ()) if isinstance(one, dict)]
     return kept[:count] if len(kept) >= count else [{} for _ in range(count)]
 
 

@@ -40,6 +40,26 @@ _OUTCOMES: dict[str, Status] = {
 _STANDARD = str.maketrans("-_", "+/")
 """The alphabet of base64 in addresses, as this source writes bytes, to the usual one."""
 
+CHARACTERS = "characters"
+"""The key under which the length of a part is kept that goes back as it came: in one of another length something was
+redacted since."""
+
+HOSTED_CALL, HOSTED_RETURN = "builtin-tool-call", "builtin-tool-return"
+"""A call of a tool that the provider runs itself, and what it gave: both are of one response."""
+
+_MEDIA = {
+    "binary": "data",
+    "image-url": "url",
+    "audio-url": "url",
+    "document-url": "url",
+    "video-url": "url",
+    "uploaded-file": "file_id",
+}
+"""Kinds of media, each with the key that it cannot be without."""
+
+BARE = "bare"
+"""The key that says of a tool's result that it was one medium, and no list of it."""
+
 _SPOKEN = ("system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "speech")
 
 
@@ -88,6 +108,11 @@ def read_message(message: Any) -> tuple[list[Entry], dict[str, int]]:
     return checked(first_with(entries, NAME, kept)), {} if entries else {EMPTY: 1}
 
 
+def characters(item: Mapping[str, Any]) -> int:
+    """The length of a part that goes back as it came."""
+    return len(as_json(item))
+
+
 def _is_message(value: Mapping[str, Any]) -> bool:
     return value.get("kind") in ("request", "response") and isinstance(value.get("parts"), list)
 
@@ -121,7 +146,7 @@ def _asked(part: Mapping[str, Any], kind: str, where: str, at: int) -> Entry:
         text = given if isinstance(given, str) else as_json(given)
         parts, beside = [Text(text=text)], []
     kept = rest(part, "part_kind", "content", "timestamp", *(("scope",) if part.get("scope") == "conversation" else ()))
-    kept |= {"content": beside} if beside else {}
+    kept |= _told(beside)
     kept |= {"part_kind": kind} if kind.startswith("retry") else {}
     return Entry(role=role, content=content(parts), native=native(NAME, parts), at=at, metadata=metadata(NAME, kept))
 
@@ -131,13 +156,14 @@ def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
     if not isinstance(call_id, str):
         raise InvalidEntry(f"{where}.tool_call_id", "is not text; a tool's return names its call")
     name, given = part.get("tool_name"), part.get("content")
-    if isinstance(given, list) and any(isinstance(one, dict) and isinstance(one.get("kind"), str) for one in given):
-        parts, beside = _contents(given, where)
+    is_bare = _is_medium(given)
+    if is_bare or (isinstance(given, list) and any(map(_is_medium, given))):
+        parts, beside = _contents([given] if is_bare else given, where)
     else:
         parts, beside = [Text(text=given if isinstance(given, str) else as_json(given))], []
     retried = part.get("part_kind") == "retry-prompt"
-    kept = rest(part, "part_kind", "content", "timestamp", "tool_name", "tool_call_id")
-    kept |= {"content": beside} if beside else {}
+    kept = rest(part, "part_kind", "content", "content_file_digests", "timestamp", "tool_name", "tool_call_id")
+    kept |= {**_told(beside), **({BARE: True} if is_bare else {})}
     return Entry(
         kind="tool_result",
         role="tool",
@@ -154,12 +180,12 @@ def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
 def _speech(part: Mapping[str, Any], role: Role, at: int) -> Entry:
     said, sound = part.get("transcript"), part.get("audio")
     parts: list[Part] = [Text(text=said)] if isinstance(said, str) and said else []
-    beside = []
+    beside = [dict[str, Any]() for _ in parts]
     if isinstance(sound, dict):
         made, more = _medium(sound)
         parts.append(made)
-        beside = [more] if more else []
-    kept = rest(part, "part_kind", "transcript", "audio", "speaker") | ({"content": beside} if beside else {})
+        beside.append(more)
+    kept = rest(part, "part_kind", "transcript", "audio", "speaker") | _told(beside)
     return Entry(role=role, content=content(parts), native=native(NAME, parts), at=at, metadata=metadata(NAME, kept))
 
 
@@ -185,13 +211,14 @@ class _Response:
     def _take(self, part: Mapping[str, Any], index: int) -> None:
         where, kind = f"messages[0].parts[{index}]", part.get("part_kind")
         given = part.get("content")
-        if kind in ("tool-call", "builtin-tool-call"):
+        if kind == "tool-call":
             self._say()
             self._add(self._call(part, where))
-        elif kind == "builtin-tool-return":
-            self._say()
-            self._add(_result(part, where, microseconds(part.get("timestamp")) or self._at))
-            self._runs = False
+        elif kind in (HOSTED_CALL, HOSTED_RETURN):
+            need(part.get("tool_call_id"), str, f"{where}.tool_call_id", "text")
+            said = {key: held for key, held in part.items() if key == "content" or held is not None}
+            whole = opaque(said.pop("part_kind"), said)
+            self._part(whole, {CHARACTERS: characters(whole.item)})
         elif kind == "speech":
             self._say()
             self._add(_speech(part, "assistant", self._at))
@@ -215,7 +242,6 @@ class _Response:
         name = need(part.get("tool_name"), str, f"{where}.tool_name", "text")
         call_id = need(part.get("tool_call_id"), str, f"{where}.tool_call_id", "text")
         args = part.get("args")
-        known = ("tool_name", "tool_call_id", "args", *(("part_kind",) if part["part_kind"] == "tool-call" else ()))
         return Entry(
             kind="tool_call",
             role="assistant",
@@ -223,7 +249,7 @@ class _Response:
             name=name,
             call_id=call_id,
             at=self._at,
-            metadata=metadata(NAME, rest(part, *known)),
+            metadata=metadata(NAME, rest(part, "part_kind", "tool_name", "tool_call_id", "args")),
         )
 
     def _say(self) -> None:
@@ -243,36 +269,49 @@ class _Response:
 
 
 def _contents(given: Any, where: str) -> tuple[list[Part], list[dict[str, Any]]]:
-    """What a prompt or a result is made of, and what of it has no field."""
+    """What a prompt or a result is made of, and for each part what has no field; behind them, what says nothing."""
     if isinstance(given, str):
-        return [Text(text=given)], []
-    parts: list[Part] = []
-    beside: list[dict[str, Any]] = []
+        return [Text(text=given)], [{}]
+    pairs: list[tuple[Part, dict[str, Any]]] = []
+    silent: list[dict[str, Any]] = []
     for held in need(given, list, f"{where}.content", "text or a list of contents"):
         if isinstance(held, str):
-            parts.append(Text(text=held))
-            continue
-        if not isinstance(held, dict) or not isinstance(held.get("kind"), str):
-            parts.append(Text(text=as_json(held)))
-            continue
-        if held["kind"] == "cache-point":
-            beside.append(rest(held))  # says nothing: where a provider's cache is to begin
-            continue
-        made, more = _medium(held)
-        parts.append(made)
-        if more:
-            beside.append(more)
-    return parts, beside
+            pairs.append((Text(text=held), {}))
+        elif not isinstance(held, dict) or not isinstance(held.get("kind"), str):
+            pairs.append((Text(text=as_json(held)), {}))
+        elif held["kind"] == "cache-point":
+            silent.append(rest(held))  # where a provider's cache is to begin
+        else:
+            pairs.append(_medium(held))
+    return [part for part, _ in pairs], [*(more for _, more in pairs), *silent]
+
+
+def _told(beside: list[dict[str, Any]]) -> dict[str, Any]:
+    """What parts have beside their fields, if there is any such thing."""
+    return {"content": beside} if any(beside) else {}
+
+
+def _is_medium(value: Any) -> bool:
+    """Whether a tool that returned this returned an image, a sound, a document or a film, and not data of its own."""
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("kind")
+    return isinstance(kind, str) and kind in _MEDIA and isinstance(value.get(_MEDIA[kind]), str)
 
 
 def _medium(held: Mapping[str, Any]) -> tuple[Part, dict[str, Any]]:
     """The part for a medium, and what of it has no field. What has no counterpart is kept whole."""
     kind, media_type = str(held.get("kind")), str(held.get("media_type") or "")
+    about = held.get("vendor_metadata")
+    given = about.get("detail") if isinstance(about, dict) else None
+    detail = given if isinstance(given, str) else None
     if kind == "binary" and isinstance(held.get("data"), str):
-        data = held["data"].translate(_STANDARD)
-        return media(media_type or "application/octet-stream", data), rest(held, "kind", "data", "media_type")
+        made = media(media_type or "application/octet-stream", held["data"].translate(_STANDARD))
+        seen = replace(made, detail=detail) if isinstance(made, Image) else made
+        return seen, rest(held, "kind", "data", "media_type")
     if kind == "image-url" and isinstance(held.get("url"), str):
-        return Image(source=held["url"]), rest(held, "kind", "url", "force_download")
+        default = () if held.get("force_download") else ("force_download",)
+        return Image(source=held["url"], detail=detail), rest(held, "kind", "url", *default)
     if kind in ("text-content", "structured-content") and isinstance(held.get("content"), str):
         return Text(text=held["content"]), rest(held, "kind", "content")
     if kind == "uploaded-file" and isinstance(held.get("file_id"), str):
