@@ -43,6 +43,11 @@ async def kept(session: AsyncSession) -> list[tuple[str, Any]]:
     return [(one.text, one.metadata) for one in await session.entries() if one.role == "assistant"]
 
 
+def is_open(path: Path) -> bool:
+    """Whether somebody has an SQLite store open: the journal goes with the last one."""
+    return Path(f"{path}-wal").exists()
+
+
 def after(steps: int, function: Callable[[], object]) -> None:
     """Call a function when the event loop has made so many steps."""
     if steps:
@@ -165,6 +170,58 @@ async def test_a_turn_that_is_cancelled_keeps_nobody_waiting(memory: AsyncMemory
                 pass
             with other.session("s").turn(wait=0):
                 pass
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_closing_that_is_cancelled_leaves_nothing_open(tmp_path: Path, how: str) -> None:
+    """At whatever moment: the store is closed when its task goes on, and closing again is fine."""
+    path = tmp_path / "log.db"
+    for steps in MOMENTS:
+        memory = AsyncMemory.open(path)
+
+        async def close(cancel: Callable[[], None], steps: int = steps, memory: AsyncMemory = memory) -> None:
+            async with memory.session("s").turn():
+                await memory.recall("gate")
+            after(steps, cancel)
+            await memory.close()
+
+        await ENDS[how](close)
+
+        assert not is_open(path)
+        await memory.close()
+
+
+async def test_background_work_is_given_up_when_closing_is_cancelled(tmp_path: Path) -> None:
+    """Whoever cannot wait for it any longer leaves no store open for its sake."""
+    path, never = tmp_path / "log.db", asyncio.Event()
+    memory = AsyncMemory.open(path)
+    await memory.session("s").add(SAID)
+    memory.runner.background(never.wait)
+
+    async def close(cancel: Callable[[], None]) -> None:
+        after(3, cancel)
+        await memory.close()
+
+    await in_a_scope(close)
+
+    assert not is_open(path)
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    """At whatever moment: what was opened by then is closed when its task goes on."""
+    path = tmp_path / "log.db"
+    for steps in MOMENTS:
+        memory = AsyncMemory.open(path)
+
+        async def connect(cancel: Callable[[], None], steps: int = steps, memory: AsyncMemory = memory) -> None:
+            after(steps, cancel)
+            await memory.connect()
+            await memory.close()
+
+        await in_a_scope(connect)
+
+        assert not is_open(path)
+        await memory.close()
 
 
 async def test_an_atomic_turn_that_is_cancelled_is_whole_or_not_there(memory: AsyncMemory) -> None:

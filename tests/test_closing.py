@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import gc
@@ -10,14 +11,17 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from openai_server import OpenAIServer, says
-from palimpsest import Memory
+from palimpsest import AsyncMemory, Memory
+from palimpsest.stores.sqlite.backend import SQLiteBackend
 from processes import PATIENCE
 
 SCRIPT = Path(__file__).with_name("closer.py")
@@ -160,6 +164,35 @@ def test_closing_ends_although_the_store_is_locked(what: str, kind: str, face: s
     assert kept(where) == 8
 
 
+def test_a_store_that_is_in_use_is_closed_when_that_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Closing waits no longer than it has patience, and says so; the store is closed all the same, a little later."""
+    let_go = threading.Event()
+
+    async def run() -> None:
+        memory = AsyncMemory.open(tmp_path / "log.db")
+        await memory.connect()
+        memory.runner.patience = 0.05
+        using = asyncio.ensure_future(memory.runner.run(let_go.wait, PATIENCE))
+        await asyncio.sleep(0)
+        with patch.object(SQLiteBackend, "close", autospec=True, side_effect=SQLiteBackend.close) as close:
+            await memory.close()
+            before = close.called
+            let_go.set()
+            await using
+            assert await asyncio.to_thread(until_closed, tmp_path / "log.db-wal")
+        await memory.close()
+        assert not before
+
+    def until_closed(journal: Path) -> bool:
+        end = time.monotonic() + PATIENCE
+        while journal.exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        return not journal.exists()
+
+    asyncio.run(run())
+    assert "it is closed when that ends" in caplog.text
+
+
 def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Path) -> None:
     """Nothing is said of a memory that was not closed while a session of it is in use; then a warning is."""
 
@@ -183,6 +216,7 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
 REFUSED = """
 import asyncio, gc, os, sys, time
 from palimpsest import AsyncMemory, Memory
+from palimpsest.stores.sqlite.backend import SQLiteBackend
 from palimpsest.errors import StoreError
 
 async def awaited(address):

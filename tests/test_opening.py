@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -11,8 +12,14 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncMemory, AsyncSession, ConfigError, Memory, StoreUnavailable, WrongKey
+from palimpsest.errors import Closed
 from palimpsest.sessions.opening import OPENING
 from sealed import FIRST, NEW, address
+
+
+def is_open(path: Path) -> bool:
+    """Whether somebody has an SQLite store open: the journal goes with the last one."""
+    return Path(f"{path}-wal").exists()
 
 
 async def in_turn(session: AsyncSession) -> None:
@@ -130,6 +137,27 @@ def test_a_memory_that_was_closed_is_not_opened_again() -> None:
             await memory.session("one").entries()
 
     asyncio.run(run())
+
+
+def test_a_memory_that_is_closed_while_it_opens_leaves_nothing_open(tmp_path: Path) -> None:
+    """At whatever moment: who opens it is done before, or told that it is closed, as is whoever comes later."""
+    path = tmp_path / "log.db"
+
+    async def run(steps: int) -> None:
+        memory = AsyncMemory.open(path, sweep_every="1h")
+        opening = asyncio.ensure_future(memory.connect())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await memory.close()
+        with contextlib.suppress(Closed):
+            await opening
+        assert not is_open(path)
+        with pytest.raises(Closed):
+            await memory.session("one").entries()
+        await memory.close()
+
+    for steps in (*range(8), 10, 13, 17, 23, 31, 50, 100):
+        asyncio.run(run(steps))
 
 
 @pytest.mark.parametrize("opened", [Memory.open, AsyncMemory.open], ids=["Memory", "AsyncMemory"])

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +19,7 @@ from palimpsest.log.head import Cut, SessionKey
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import SessionInfo, Store
+from palimpsest.stores.file.folder import Marks
 
 
 @pytest.fixture
@@ -396,3 +398,32 @@ def test_a_sweep_passes_by_what_is_damaged(store: Store, folder: Path) -> None:
     drive(store.scrub())
 
     assert [log.name[0] for log in folder.rglob("*.jsonl") if b"sesame" in log.read_bytes()] == ["b"]
+
+
+@pytest.mark.parametrize("damaged", [b"9" * 20, b"90000000001795979091", b"0000000000179597909\xb1", b"?"])
+def test_a_damaged_mark_is_told_and_made_anew(folder: Path, damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """When something was written last is read as not known, and nothing is lost: what is written next is found."""
+    with Memory.open(f"file://{folder}") as memory:
+        memory.session("one").add_user_message("precious")
+        (marks,) = folder.glob("*/marks")
+        before = marks.read_bytes()
+        marks.write_bytes(damaged)
+
+    with Memory.open(f"file://{folder}") as memory:
+        memory.session("one").add_user_message("more")
+        assert "precious" in [one.text for one in memory.recall("precious").hits]
+        assert [one.session for one in memory.sessions(order="latest")] == ["one"]
+
+    assert len(caplog.records) == 1
+    assert f"{marks} is damaged" in caplog.text
+    assert before <= marks.read_bytes() <= b"%020d" % (int(before) + 3600)
+
+
+def test_a_log_that_was_written_with_a_damaged_mark_is_read(folder: Path) -> None:
+    """Its session is found and listed as others are, however late it says that it was written."""
+    with patch.object(Marks, "next", lambda *_: 10**20), Memory.open(f"file://{folder}") as memory:
+        memory.session("one").add_user_message("precious")
+    with Memory.open(f"file://{folder}") as memory:
+        memory.session("two").add_user_message("more")
+        assert "precious" in [one.text for one in memory.recall("precious").hits]
+        assert sorted(one.session for one in memory.sessions(order="latest")) == ["one", "two"]

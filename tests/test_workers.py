@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from unittest.mock import patch
 
 import pytest
 
 from palimpsest.errors import Closed
+from palimpsest.runtime import workers as workers_module
 from palimpsest.runtime.workers import Call, Workers
 
 WHO: ContextVar[str] = ContextVar("who")
@@ -141,6 +143,36 @@ def test_as_many_run_at_once_as_there_may_be() -> None:
         return there
 
     assert asyncio.run(asked()) == 3
+
+
+def test_nobody_waits_for_the_work_of_a_thread_that_has_just_begun() -> None:
+    """While threads may be begun, what is put goes to one that is free, and not to one that begins meanwhile."""
+    done = threading.Event()
+    workers = Workers(2)
+    begin = workers_module.start_new_thread
+
+    def slowly(work: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        """Begin a thread, which runs until it waits for what it finds in its queue."""
+        thread = begin(work, arguments)
+        until(lambda: holding or bool(workers._idle))
+        return thread
+
+    holding: list[bool] = []
+    goes_on = threading.Event()
+
+    def hold() -> None:
+        holding.append(True)
+        goes_on.wait(30)
+
+    with patch.object(workers_module, "start_new_thread", slowly):
+        workers.put(hold)
+        until(lambda: bool(holding))
+        workers.put(done.set)
+        met = done.wait(5)
+    goes_on.set()
+    workers.close()
+
+    assert met
 
 
 @pytest.mark.sampled

@@ -26,6 +26,7 @@ from palimpsest.runtime.hushing import COROUTINE, Hushed
 if TYPE_CHECKING:
     from palimpsest.privacy.pseudonyms import Pseudonyms
     from palimpsest.privacy.redaction import Redactor, Verdict
+    from palimpsest.runtime.threaded import OneAtATime
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class Gate:
         self.redactor = redactor
         self.outside: Callable[..., Awaitable[Any]] | None = None
         """Runs a function beside the event loop; None where there is no loop."""
-        self.opening: Callable[[], Awaitable[None]] | None = None
+        self.opening: OneAtATime | None = None
         """Opens the store before the first verb; None where it is open."""
 
     async def opened(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
+from functools import partial
 from threading import local
 from typing import Any, TypeVar
 
@@ -32,8 +33,12 @@ class OneAtATime:
         self._work, self._turn = work, TaskLock()
 
     async def __call__(self) -> None:
+        await self.after(self._work)
+
+    async def after(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Await something else in its turn, when nobody awaits that any more who was first."""
         async with self._turn:
-            await self._work()
+            await work()
 
 
 class Threaded:
@@ -53,6 +58,7 @@ class Threaded:
         self._here = local()
         self._writer, self._readers = Workers(1), Workers(READERS)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: asyncio.Task[None] | None = None
         self._closed = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -155,27 +161,48 @@ class Threaded:
 
     async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
         patience = self.patience if timeout is None else timeout
-        settled = await self.settle(patience)
-        self._closed = True
+        try:
+            await self._give_up(patience)
+        finally:  # whoever is cancelled leaves nothing open either
+            await surely(partial(self._end, last, patience), redact=self.redact)
+
+    async def _give_up(self, patience: float) -> None:
+        """Settle as far as there is patience, and cancel what is under way then."""
+        settled = False
+        try:
+            settled = await self.settle(patience)
+        finally:
+            self._closed = True
+            for task in () if settled else self._under_way():
+                calls(task.get_loop(), task.cancel)
         if not settled:
             warn(GIVEN_UP, patience)
-            for task in tuple(self._tasks):
-                calls(task.get_loop(), task.cancel)
             await self.settle(min(patience, GRACE))
+
+    async def _end(self, last: Last | None, patience: float) -> None:
+        """Wait, as far as there is patience, for what is last, which is begun unless it is under way already."""
+        ending = self._ending
+        if ending is None or ending.done() or ending.get_loop().is_closed():
+            ending = self._ending = asyncio.ensure_future(self._ended(last))
+        if (await asyncio.wait([_end_of(ending, asyncio.get_running_loop())], timeout=patience))[0]:
+            ending.result()
+            return
+        warn(STILL_USED, patience)
+        ending.add_done_callback(self._told)
+
+    async def _ended(self, last: Last | None) -> None:
+        """Do what is last, and let the threads go, which it needs to its end."""
         try:
             if last is not None:
-                await self._done(last, patience)
+                await last()
         finally:
             self._writer.close()
             self._readers.close()
 
-    async def _done(self, last: Last, patience: float) -> None:
-        doing = asyncio.ensure_future(last())
-        if (await asyncio.wait([doing], timeout=patience))[0]:
-            doing.result()
-            return
-        warn(STILL_USED, patience)
-        doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+    def _told(self, ending: asyncio.Task[None]) -> None:
+        """Log what was raised when nobody waited any more."""
+        if not ending.cancelled() and (fault := ending.exception()) is not None:
+            log_failure(self.redact, fault, "closing the store failed")
 
 
 def _end_of(task: asyncio.Task[None], here: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:

@@ -38,14 +38,18 @@ class Workers:
         try:
             self._idle.pop()
         except IndexError:
-            self._one_more()
+            if self._one_more(work):
+                return
         self._queue.put(work)
 
-    def _one_more(self) -> None:
+    def _one_more(self, work: Work) -> bool:
+        """Begin a thread with this, where there may be another; whether there might."""
         with self._lock:
-            if self._threads < self._most:
-                start_new_thread(_work, (self._queue, self._idle))
-                self._threads += 1
+            if self._threads == self._most:
+                return False
+            start_new_thread(_work, (self._queue, self._idle, [work]))
+            self._threads += 1
+        return True
 
     def close(self) -> None:
         """Let the threads end when all that was put is done."""
@@ -56,16 +60,17 @@ class Workers:
         self._queue.put(None)
 
 
-def _work(queue: SimpleQueue[Work | None], idle: deque[None]) -> None:
-    while True:
+def _work(queue: SimpleQueue[Work | None], idle: deque[None], first: list[Work]) -> None:
+    """Do what is first, then what is queued. Idle is a thread only from when it has nothing to do, and is about to
+    wait: what is queued for it would wait for its work otherwise, while others are free."""
+    work: Work | None = first.pop()  # out of what the thread is called with for as long as it lives
+    while work is not None:
+        work()
+        del work  # or what it holds would stay in memory
         if queue.empty():
             idle.append(None)
         work = queue.get()
-        if work is None:
-            queue.put(None)  # for the others
-            return
-        work()
-        del work  # or what it holds would stay in memory
+    queue.put(None)  # for the others
 
 
 class Call:

@@ -25,11 +25,12 @@ from palimpsest.sessions.erasing import everywhere
 from palimpsest.sessions.importing import importing
 from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS
 from palimpsest.sessions.listing import Order, SessionPage, listed
+from palimpsest.sessions.opened import Opened
 from palimpsest.sessions.opening import check_opening
 from palimpsest.sessions.options import HISTORY, VALUE_BYTES, GivenOptions, Options
 from palimpsest.sessions.parts import Part
 from palimpsest.sessions.remembered import VIEW_BYTES
-from palimpsest.sessions.scope import MemoryScope, Opened, SessionScope
+from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.session import AsyncSession
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.opening import keys_of, open_store, unlocked
@@ -294,16 +295,18 @@ class AsyncMemory:
     async def _open(self) -> None:
         if self._scope.opened is not None:  # by whoever was first
             return
-        store = await self.runner.run(self._open_store)
+        made: list[Store] = []  # whoever is cancelled while it is opened is not given it, and closes it all the same
         try:
+            await self.runner.run(lambda: made.append(self._open_store()))
             if self._check_index is not None:
                 await self.runner.run(self._check_index)
-            self._scope.opened = await unlocked(store, self._keys, self._scope.clock)
+            self._scope.opened = await unlocked(made[0], self._keys, self._scope.clock)
             self._keys = self._gate.opening = None  # the store has what it needs of the keys
             if self._sweep_every is not None:
                 self._sweeper = await self._sweeping(self._sweep_every)
         except BaseException:
-            await store.close()
+            for store in made:
+                await self.runner.surely(store.close)
             raise
 
     def _open_store(self) -> Store:
@@ -919,7 +922,8 @@ class AsyncMemory:
         if self._opener is not None:
             self._scope.end()
         else:
-            await self.runner.close(last=self._scope.close())
+            last, opening = self._scope.close(), self._gate.opening
+            await self.runner.close(last=last if opening is None else partial(opening.after, last))
 
 
 def admitted_options(key: SessionKey, gate: Gate, given: SessionOptions) -> Options:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from _weakref import ref  # `weakref` costs a cold start a millisecond
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from palimpsest.errors import Closed, ConfigError, PalimpsestError, WrongUser
+from palimpsest.errors import Closed, ConfigError, WrongUser
 from palimpsest.log.checks import check_whole
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.privacy.gate import Gate
@@ -17,18 +15,18 @@ from palimpsest.runtime.events import EventName, Observers
 from palimpsest.runtime.logs import warn_caller
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Last, Runner
-from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS, Lease, Renewals, end_all
+from palimpsest.sessions.lease import COMPACTION_SECONDS, TURN_SECONDS, Renewals
+from palimpsest.sessions.opened import Opened
 from palimpsest.sessions.options import Options
-from palimpsest.sessions.remembered import VIEW_BYTES, Sent, Unstored, Views, stored
+from palimpsest.sessions.remembered import VIEW_BYTES, Sent, Views
 from palimpsest.stores import Store
 
 if TYPE_CHECKING:
     from palimpsest.context.budget import Reckoned
     from palimpsest.context.result import Context
-    from palimpsest.recall.embedders import Embedder
-    from palimpsest.recall.opening import Indexes, Recall
+    from palimpsest.recall.opening import Recall
     from palimpsest.sessions.declared import Declared
-    from palimpsest.sessions.definitions import Definitions, Known
+    from palimpsest.sessions.definitions import Definitions
     from palimpsest.sessions.derived import Derivations, Unmaking
     from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.sessions.withheld import Withheld
@@ -41,31 +39,8 @@ UNBOUNDED = (
 )
 
 
-class Opened:
-    """The store of a memory, and of those of other tenants that share it (None until it is open), and beside it what is
-    made from their sessions, and who is told of these."""
-
-    def __init__(self, recall_index: str | None = None) -> None:
-        self.store: Store | None = None
-        self.recall_index = recall_index  # the file that the search index is kept in; None: where the store says
-        self.warned = False
-        """Whether it was said that nothing bounds a context."""
-        self.embedder: Embedder | None = None
-        self.indexes: dict[str, Indexes] = {}
-        """What logs are searched with, from when somebody has."""
-        self.observers: dict[str, Observers] = {}
-        self.derivations: dict[str, Derivations] = {}
-        self.keepers: dict[str, Keeper] = {}
-        self.definitions: Known | None = None
-
-    def __del__(self) -> None:
-        if self.store is not None and self.store.left_open:  # and nobody is left who could close it
-            told = f"the memory over {self.store.url} was not closed"
-            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
-
-
 class MemoryScope:
-    """What the parts of one memory share. Made once, by the memory; nothing of it changes but that its store opens."""
+    """What the parts of one memory share. Made once, by the memory; only that its store opens, and closes, changes."""
 
     def __init__(
         self,
@@ -79,7 +54,7 @@ class MemoryScope:
         compaction_seconds: float = COMPACTION_SECONDS,
     ) -> None:
         self.tenant, self.runner, self.clock, self.gate = tenant, runner, clock, gate
-        self._shared, self._ended = shared or Opened(), False
+        self._shared, self._ended, self.closing = shared or Opened(), False, False
         self.observers = self._shared.observers.setdefault(tenant, Observers(runner.redact))
         self.renewals = Renewals(runner, turn_seconds)
         self.compactions = Renewals(runner, compaction_seconds)
@@ -108,6 +83,8 @@ class MemoryScope:
 
     @opened.setter
     def opened(self, store: Store) -> None:
+        if self.closing:  # meanwhile: what closes it has seen none
+            raise Closed("the memory")
         self._shared.store = store
         store.ending = partial(_ended, ref(self))
 
@@ -183,12 +160,13 @@ class MemoryScope:
         """Let nobody use this memory any more, whose store is another's."""
         self._ended = True
 
-    def close(self) -> Last | None:
-        """Renew nothing any more, and remember nothing. Return what closes the store, where one is open."""
+    def close(self) -> Last:
+        """Renew nothing any more, and remember nothing. Return what closes the store, where one is open by then."""
+        self.closing = True
         held = [*self.renewals.close(), *self.compactions.close()]
         counts = self.views.unstored() if self.opened is not None and self.opened.blocking else []
         self.views.clear()
-        return partial(_closed, self.opened, held, counts, self._shared.indexes) if self.opened is not None else None
+        return partial(self._shared.close, self.runner, held, counts)
 
     def over(self, store: Store) -> MemoryScope:
         """The scope of the same memory over another store, of which no observer hears."""
@@ -337,14 +315,3 @@ async def _ended(of: ref[MemoryScope], store: Store, key: SessionKey) -> None:
         await store.end(key)
     else:
         await scope.sharing(key.tenant).end_over(key)
-
-
-async def _closed(store: Store, held: Sequence[Lease], counts: Sequence[Unstored], made: Mapping[str, Indexes]) -> None:
-    """Give back leases, store counts that are still to be stored, as far as that can be done now; close the store."""
-    await end_all(held)
-    for one in made.values():
-        await one.end()
-    if counts:
-        with suppress(PalimpsestError):  # they can be made again
-            await store.together(partial(stored, store, counts))
-    await store.close()

@@ -75,7 +75,7 @@ class Opened:
                 self.backend.give_up()
                 try:
                     await self.backend.together(self.backend.close)
-                except StoreUnavailable:  # as on another event loop: who comes back on its own closes it
+                except BaseException:  # as on another event loop, or cancelled: who comes back closes it
                     self._closed = False
                     raise
 

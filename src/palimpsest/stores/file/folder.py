@@ -11,6 +11,7 @@ from hashlib import sha256
 from io import FileIO
 
 from palimpsest.errors import StoreCorrupt, StoreTooNew, StoreUnavailable
+from palimpsest.runtime.logs import warn
 from palimpsest.stores.file.disk import NEW, Files, names, remove, sync, write
 
 LOG = ".jsonl"
@@ -19,6 +20,9 @@ MARK, KIND, VERSION = "palimpsest.json", "palimpsest/files", 3
 
 MARKED = 1_000_000
 """Microseconds that one mark lasts."""
+
+LAST_MARK = 253_402_300_799
+"""The last second of the year 9999, which no entry is later than."""
 
 
 # --- where logs are, whatever characters names hold
@@ -156,7 +160,7 @@ class Marks:
     """
 
     def __init__(self, files: Folder) -> None:
-        self._files = files
+        self._files, self._told = files, set[str]()
 
     def next(self, folder: str, at: int) -> int:
         """The mark of what is written at this time: none that anybody was told is greater."""
@@ -166,7 +170,7 @@ class Marks:
         path = f"{folder}/marks"
 
         def advance(fd: int, _: os.stat_result) -> None:
-            if _number(os.pread(fd, 20, 0)) < mark:
+            if (_number(os.pread(fd, 20, 0)) or 0) < mark:
                 with FileIO(path, "rb+") as file:  # in its place, which a file for appending does not let
                     os.pwrite(file.fileno(), b"%020d" % mark, 0)
 
@@ -174,13 +178,29 @@ class Marks:
         return mark
 
     def last(self, folder: str) -> int:
-        """The last mark. The file is opened each time: another may have been put in its place, such as a backup."""
+        """The last mark. The file is opened each time: another may have been put in its place, such as a backup.
+
+        One that is damaged counts as if it were not there: what is written next makes it anew.
+        """
         try:
             with FileIO(f"{folder}/marks") as file:
-                return _number(file.read(20))
+                last = _number(file.read(20))
         except FileNotFoundError:
             return 0
+        if last is None and folder not in self._told:
+            self._told.add(folder)
+            warn("%s", f"{folder}/marks is damaged: when something was written last is not known until the next write")
+        return last or 0
 
 
-def _number(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
+def is_mark(number: int) -> bool:
+    """Whether this can be a mark, and was not made of a damaged one."""
+    return 0 <= number <= LAST_MARK
+
+
+def _number(text: bytes) -> int | None:
+    """The mark that a file holds, 0 where it holds none yet; None where that is none."""
+    if not text:
+        return 0
+    number = int(text) if text.isdigit() else -1
+    return number if is_mark(number) else None

@@ -19,7 +19,7 @@ from palimpsest.errors import StoreCorrupt
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Ask, Cells, Due, Listed, Named, Place, PlaceHead, Range, Seen
 from palimpsest.stores.file.disk import is_at, named
-from palimpsest.stores.file.folder import log_of
+from palimpsest.stores.file.folder import is_mark, log_of
 from palimpsest.stores.file.lines import (
     TAIL,
     HomeLine,
@@ -157,7 +157,8 @@ class Home:
             warn("%s", f"{self._line(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
         batch, at = said
         for step in batch.steps:
-            at = self._head(step, batch.at if step.at is None else step.at, raw, at)
+            written = batch.at if step.at is None else step.at
+            at = self._head(step, written if is_mark(written) else 0, raw, at)  # of a damaged mark
         if batch.destroys:
             self.spoiled = DESTROYED
         if batch.fleeting and not sound:
