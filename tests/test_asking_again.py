@@ -68,6 +68,44 @@ def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None
         assert session.context().messages[-1]["content"] == "Which gate?"
 
 
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("how", ["hide", "evict", "expire", "last longer", "pin"])
+def test_a_context_that_no_context_shows_is_added_again(clock: FakeClock, how: str, atomic: bool) -> None:
+    """As one is that is to last longer, or to be pinned; from then on that one is known."""
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session("s", max_tokens=600)
+        soon, later = (datetime.fromtimestamp(clock() / 1e6 + seconds, UTC) for seconds in (10, 100))
+        until = soon if how in ("expire", "last longer") else None
+        first = session.add_context("Gate B 12", name="gates", expires_at=until)
+        if how == "hide":
+            session.hide(first)
+        elif how == "evict":
+            for _ in range(40):
+                session.add_user_message("word " * 20)
+                session.context()
+        elif how == "expire":
+            clock.advance(11)
+        asked = {"expires_at": later} if how == "last longer" else {"pinned": how == "pin"}
+
+        with session.turn(atomic=atomic):
+            again = session.add_context("Gate B 12", name="gates", **asked)
+            assert session.add_context("Gate B 12", name="gates", **asked).id == again.id
+
+        assert again.id != first.id
+        assert session.add_context("Gate B 12", name="gates", **asked).id == again.id
+        assert str(session.context().messages).count("Gate B 12") == 1
+
+
+def test_a_context_that_was_pinned_is_known(memory: Memory) -> None:
+    """By whoever pinned it: who adds it again need not ask for that."""
+    session = memory.session("s")
+    first = session.add_context("Gate B 12", name="gates")
+    session.pin(first)
+
+    for pinned in (False, True):
+        assert session.add_context("Gate B 12", name="gates", pinned=pinned).id == first.id
+
+
 def test_what_is_said_again_later_is_added(memory: Memory) -> None:
     """Behind anything else, or without the option, the same words are new; so are others."""
     session = memory.session("s")

@@ -17,6 +17,7 @@ from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
 from palimpsest.sessions.paging import newest_active
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import states_of
 
 if TYPE_CHECKING:
     from palimpsest.sessions.withheld import Withheld
@@ -258,19 +259,28 @@ def _is_withheld(slot: Admitted) -> bool:
 
 
 async def known_context(scope: SessionScope, appender: Appender, entry: Entry) -> Entry | None:
-    """The newest version of a context, where it says what this one would say."""
+    """The newest version of a context, where it says what this one would say, as long, and contexts show it, or will
+    when the turn ends. One that is pinned does for one that need not be."""
     kept = (await appender.admitted([entry]))[0].kept
     if kept is None:
         return None
-    buffer = appender.turn.buffer
+    buffer, now = appender.turn.buffer, scope.clock()
     if buffer is not None and (one := buffer.contexts.get(kept.name)) is not None:  # the log has an older version
-        return one if one.text == kept.text else None
+        return one if _does_for(one, kept, pinned=one.pinned) and not one.expired(now) else None
     head = await scope.store.head(scope.key)
     known = head.contexts.get(kept.name or "") if head is not None else None
-    if known is None or known[1] != digest(kept.text):
+    if head is None or known is None or known[1] != digest(kept.text):
         return None
-    there = await scope.store.fetch(scope.key, [known[0]])
-    return there[0] if there and there[0].text == kept.text else None
+    there, pinned = await scope.store.fetch(scope.key, [known[0]]), known[0] in head.pinned
+    if not there or not _does_for(there[0], kept, pinned=pinned):
+        return None
+    state = (await states_of(scope.store, scope.options, head)).of(there[0], now)
+    return there[0] if state == "active" or (state == "covered" and pinned) else None
+
+
+def _does_for(old: Entry, new: Entry, *, pinned: bool) -> bool:
+    """Whether an entry, which is `pinned` by now or not, says what a new one would say, as long as that."""
+    return (old.text, old.expires_at) == (new.text, new.expires_at) and (pinned or not new.pinned)
 
 
 async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[Entry]) -> tuple[Entry, ...]:
