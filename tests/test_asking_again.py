@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory, PalimpsestWarning
+from palimpsest.log.entry import Status
 from palimpsest.testing import FakeClock
 
 QUESTION = {"role": "user", "content": "Which gate?"}
@@ -66,6 +68,38 @@ def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None
 
         assert again.id != asked.id
         assert session.context().messages[-1]["content"] == "Which gate?"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"refusal": "No."}, {"refusal": "Never."}), ({"content": None, "audio": {"id": "a"}}, {"audio": {"id": "b"}})],
+    ids=["refusal", "audio"],
+)
+def test_what_says_something_else_is_added(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Also where its words are in what only its provider knows."""
+    session, bare = memory.session("s"), {"role": "assistant", "content": None}
+    for message in (first, second, second):
+        session.add({**bare, **message}, unless_last=True)
+
+    assert len(session.entries()) == 2
+
+
+def test_a_result_of_another_status_is_added(memory: Memory) -> None:
+    """One whose status nobody tells may be the one that is there."""
+    session, statuses = memory.session("s"), list[Status | None](["pending", None, "error", "error"])
+    session.add([QUESTION, CALLING])
+    for status in statuses:
+        session.add(RESULT, statuses={"c1": status} if status is not None else None, unless_last=True)
+
+    assert [entry.status for entry in session.entries()[2:]] == ["pending", "error"]
+
+
+def test_what_was_erased_is_said_again(memory: Memory) -> None:
+    """Nobody knows what it said."""
+    session = memory.session("s")
+    session.erase(session.add(QUESTION)[0])
+
+    assert session.add(QUESTION, unless_last=True)[0].text == "Which gate?"
 
 
 @pytest.mark.parametrize("atomic", [False, True])

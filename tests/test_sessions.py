@@ -535,3 +535,15 @@ def test_stats_of_a_read_only_store_count_what_was_never_counted(tmp_path: Path)
         stats = memory.session("one", counter=quarters).stats()
 
     assert stats.total_tokens == stats.active_tokens == quarters("some words to count")
+
+
+def test_an_empty_call_id_is_none(memory: Memory) -> None:
+    """Of a call, which gets one, and of its result, which answers the call of its tool."""
+    session = memory.session("s")
+    call = session.add_tool_call("find", {}, call_id="")
+
+    result = session.add_tool_result("find", "B 12", call_id="")
+
+    assert (result.answers, result.call_id) == (call.seq, call.call_id)
+    with pytest.raises(InvalidEntry, match="call_id"):
+        session.add_tool_result(None, "B 12", call_id="")

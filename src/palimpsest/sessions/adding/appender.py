@@ -11,6 +11,7 @@ import msgspec
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, digest, new_ids
+from palimpsest.log.replacing import says_the_same
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.adding.gathered import Committed, Told, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
@@ -298,6 +299,6 @@ async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[E
 
 def _says(old: Entry, new: Entry | None) -> bool:
     """Whether an entry of the log, which is told more than was given of a result, says what a new one would say."""
-    if new is None or old.content != new.content:
+    if new is None or old.erased or not says_the_same(old, new):
         return False
     return new.name in (None, old.name) and new.call_id in (None, old.call_id)

@@ -97,6 +97,7 @@ class Adding:
         answers: int = 0,
     ) -> Entry:
         """Append a result."""
+        call_id = call_id or None  # a call that is given none gets one
         if name is None and call_id is None and not answers:
             raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
         content = output if isinstance(output, str) else await self._json_text(output, "output")
