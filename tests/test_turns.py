@@ -724,3 +724,27 @@ def _raised() -> tuple[Any, Any, Any]:
     """What the end of a block is told of what was raised in it."""
     fault = ZeroDivisionError()
     return type(fault), fault, None
+
+
+def test_an_atomic_turn_stores_what_was_added_as_it_was_then(memory: Memory) -> None:
+    """What the caller makes of its own objects meanwhile, or of what an add returned, changes nothing and spoils
+    nothing."""
+    session, metadata, said = memory.session("s"), dict[str, Any](tags=["a"]), dict[str, Any](role="user", content="x")
+    said["content"] = [{"type": "text", "text": "Hello", "cache": {"for": 1}}]
+    beside = {"role": "user", "content": "Hello", "extra": {"for": 1}}
+    with session.turn(atomic=True):
+        added = [session.add_user_message("Hello", metadata=metadata), *session.add([said, beside])]
+        metadata["tags"].append(object())
+        said["content"][0]["cache"]["for"] = beside["extra"]["for"] = object()
+        for entry in added:
+            (entry.metadata or {})["more"] = object()
+
+    first, *others = session.entries()
+    assert first.metadata == {"tags": ["a"]}
+    assert len(others) == 2
+    assert session.messages()[1:] == [_cached(1), {"role": "user", "content": "Hello", "extra": {"for": 1}}]
+
+
+def _cached(value: object) -> dict[str, Any]:
+    """A message with a key that its provider alone knows."""
+    return {"role": "user", "content": [{"type": "text", "text": "Hello", "cache": {"for": value}}]}

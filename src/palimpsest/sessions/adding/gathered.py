@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
@@ -45,7 +46,8 @@ class TurnBuffer:
     def take(
         self, slots: Sequence[Admitted], *, given_ids: bool, keyed: bool = False, told: Told | None = None
     ) -> bool:
-        """Gather entries, unless the turn is over; of contexts the newest of each name is at hand."""
+        """Gather entries as they are now, unless the turn is over; of contexts the newest of each name is at hand."""
+        slots = [Admitted(_own(slot.kept), _own(slot.own)) for slot in slots]
         with self._lock:
             if self._closed:
                 return False
@@ -80,3 +82,10 @@ class TurnBuffer:
             place = next((i for i in fresh if places[done.entries[i].id] == i), None) if keyed else first
             if place is not None:
                 await told(place - first)
+
+
+def _own(entry: Entry | None) -> Entry | None:
+    """The entry with values of its own: the caller may change those that it was made of before it is stored."""
+    if entry is None or (entry.metadata is None and entry.native is None and isinstance(entry.content, str)):
+        return entry
+    return deepcopy(entry)
