@@ -11,6 +11,8 @@ import msgspec
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, digest, new_ids
+from palimpsest.log.head import OpenCall
+from palimpsest.log.linking import link
 from palimpsest.log.replacing import says_the_same
 from palimpsest.privacy.gate import Admitted
 from palimpsest.sessions.adding.gathered import Committed, Told, TurnBuffer
@@ -282,6 +284,13 @@ async def known_context(scope: SessionScope, appender: Appender, entry: Entry) -
 def _does_for(old: Entry, new: Entry, *, pinned: bool) -> bool:
     """Whether an entry, which is `pinned` by now or not, says what a new one would say, as long as that."""
     return (old.text, old.expires_at) == (new.text, new.expires_at) and (pinned or not new.pinned)
+
+
+async def open_calls(scope: SessionScope, appender: Appender) -> Sequence[OpenCall]:
+    """The calls that wait for a result when what is gathered is in the log; those have places from its end on."""
+    head, buffer = await scope.head(), appender.turn.buffer
+    kept = buffer.newest(len(buffer.slots)) if buffer is not None else []
+    return link(head, kept, scope.clock(), bounded=False)[0].calls if kept else head.calls
 
 
 async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[Entry]) -> tuple[Entry, ...]:

@@ -19,7 +19,7 @@ from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
 from palimpsest.log.late import dumps
-from palimpsest.sessions.adding.appender import Appender, known_context, last_said
+from palimpsest.sessions.adding.appender import Appender, known_context, last_said, open_calls
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
@@ -212,15 +212,16 @@ class Adding:
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
-        """Append the result of a call that has none. An entry says by its place which call of an id is meant."""
+        """Append the result of a call that waits, in the log or the open turn. An entry says by its place which one."""
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
-        place, id, name = (call.seq, call.call_id, call.id) if isinstance(call, Entry) else (0, call, call)
-        calls = (await self._scope.head()).calls if isinstance(call, Entry | str) else ()
-        if not any(one.call_id == id and place in (0, one.seq) for one in calls):
-            raise EntryNotFound(self._scope.key.session, name if id is None else id, "open call")
+        meant = call if isinstance(call, Entry) else Entry(call_id=call)
+        place, id, tool = meant.seq, meant.call_id, meant.name
+        calls = await open_calls(self._scope, self._appender) if isinstance(call, Entry | str) else ()
+        if not any(one.call_id == id and tool in (None, one.name) and place in (0, one.seq) for one in calls):
+            raise EntryNotFound(self._scope.key.session, meant.id if id is None else id, "open call")
         said, more = output or f"[no result: {status}]", {"resolved": True}
-        return await self.tool_result(None, said, id, status, more, answers=place)
+        return await self.tool_result(tool if id is None else None, said, id, status, more, answers=place)
 
 
 def _is_text(batch: object) -> bool:
