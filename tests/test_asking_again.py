@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory, PalimpsestWarning
+from palimpsest.log.entry import Status
 from palimpsest.testing import FakeClock
 
 QUESTION = {"role": "user", "content": "Which gate?"}
@@ -66,6 +68,76 @@ def test_what_no_context_shows_is_said_again(clock: FakeClock, how: str) -> None
 
         assert again.id != asked.id
         assert session.context().messages[-1]["content"] == "Which gate?"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"refusal": "No."}, {"refusal": "Never."}), ({"content": None, "audio": {"id": "a"}}, {"audio": {"id": "b"}})],
+    ids=["refusal", "audio"],
+)
+def test_what_says_something_else_is_added(memory: Memory, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Also where its words are in what only its provider knows."""
+    session, bare = memory.session("s"), {"role": "assistant", "content": None}
+    for message in (first, second, second):
+        session.add({**bare, **message}, unless_last=True)
+
+    assert len(session.entries()) == 2
+
+
+def test_a_result_of_another_status_is_added(memory: Memory) -> None:
+    """One whose status nobody tells may be the one that is there."""
+    session, statuses = memory.session("s"), list[Status | None](["pending", None, "error", "error"])
+    session.add([QUESTION, CALLING])
+    for status in statuses:
+        session.add(RESULT, statuses={"c1": status} if status is not None else None, unless_last=True)
+
+    assert [entry.status for entry in session.entries()[2:]] == ["pending", "error"]
+
+
+def test_what_was_erased_is_said_again(memory: Memory) -> None:
+    """Nobody knows what it said."""
+    session = memory.session("s")
+    session.erase(session.add(QUESTION)[0])
+
+    assert session.add(QUESTION, unless_last=True)[0].text == "Which gate?"
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("how", ["hide", "evict", "expire", "last longer", "pin"])
+def test_a_context_that_no_context_shows_is_added_again(clock: FakeClock, how: str, atomic: bool) -> None:
+    """As one is that is to last longer, or to be pinned; from then on that one is known."""
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session("s", max_tokens=600)
+        soon, later = (datetime.fromtimestamp(clock() / 1e6 + seconds, UTC) for seconds in (10, 100))
+        until = soon if how in ("expire", "last longer") else None
+        first = session.add_context("Gate B 12", name="gates", expires_at=until)
+        if how == "hide":
+            session.hide(first)
+        elif how == "evict":
+            for _ in range(40):
+                session.add_user_message("word " * 20)
+                session.context()
+        elif how == "expire":
+            clock.advance(11)
+        asked = {"expires_at": later} if how == "last longer" else {"pinned": how == "pin"}
+
+        with session.turn(atomic=atomic):
+            again = session.add_context("Gate B 12", name="gates", **asked)
+            assert session.add_context("Gate B 12", name="gates", **asked).id == again.id
+
+        assert again.id != first.id
+        assert session.add_context("Gate B 12", name="gates", **asked).id == again.id
+        assert str(session.context().messages).count("Gate B 12") == 1
+
+
+def test_a_context_that_was_pinned_is_known(memory: Memory) -> None:
+    """By whoever pinned it: who adds it again need not ask for that."""
+    session = memory.session("s")
+    first = session.add_context("Gate B 12", name="gates")
+    session.pin(first)
+
+    for pinned in (False, True):
+        assert session.add_context("Gate B 12", name="gates", pinned=pinned).id == first.id
 
 
 def test_what_is_said_again_later_is_added(memory: Memory) -> None:

@@ -188,6 +188,26 @@ def test_an_open_call_can_be_resolved(session: Session, given: str) -> None:
         session.resolve(call if given == "entry" else "lost")
 
 
+@pytest.mark.parametrize("where", ["log", "turn"])
+@pytest.mark.parametrize("given", ["entry", "id", "entry without an id"])
+def test_a_call_is_resolved_in_an_atomic_turn(session: Session, given: str, where: str) -> None:
+    """Whether it is in the log or was gathered by the turn; once it has a result there, it is open no more."""
+    said = {"role": "model", "parts": [{"function_call": {"name": "look", "args": {}}}]}
+
+    def called() -> Entry:
+        return session.add(said)[0] if "without" in given else session.add_tool_call("look", {}, call_id="lost")
+
+    before = called() if where == "log" else None
+    with session.turn(atomic=True):
+        call = before or called()
+        session.resolve("lost" if given == "id" else call)
+        with pytest.raises(EntryNotFound, match="open call"):
+            session.resolve("lost" if given == "id" else call)
+
+    assert [(entry.kind, entry.answers) for entry in session.entries()] == [("tool_call", 0), ("tool_result", 1)]
+    assert session.verify().problems == ()
+
+
 def test_of_calls_that_share_an_id_the_one_that_is_given_is_resolved(session: Session) -> None:
     """An entry names its own call, also where an older one of its id waits, and where the provider gave no id."""
     session.add({"role": "model", "parts": [{"function_call": {"name": "look", "args": {}}}]})
@@ -535,3 +555,15 @@ def test_stats_of_a_read_only_store_count_what_was_never_counted(tmp_path: Path)
         stats = memory.session("one", counter=quarters).stats()
 
     assert stats.total_tokens == stats.active_tokens == quarters("some words to count")
+
+
+def test_an_empty_call_id_is_none(memory: Memory) -> None:
+    """Of a call, which gets one, and of its result, which answers the call of its tool."""
+    session = memory.session("s")
+    call = session.add_tool_call("find", {}, call_id="")
+
+    result = session.add_tool_result("find", "B 12", call_id="")
+
+    assert (result.answers, result.call_id) == (call.seq, call.call_id)
+    with pytest.raises(InvalidEntry, match="call_id"):
+        session.add_tool_result(None, "B 12", call_id="")

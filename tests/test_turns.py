@@ -19,6 +19,7 @@ from agent_process import CALLS, SharedClock, run
 from palimpsest import AsyncMemory, ConfigError, Conflict, LockTimeout, Memory, Session
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.threads import apart
+from palimpsest.sessions.adding import gathered
 from palimpsest.testing import FakeClock
 from processes import Process
 from sealed import FIRST, address
@@ -645,3 +646,105 @@ def test_an_atomic_turn_notes_the_cost_of_what_is_new(memory: Memory) -> None:
     with session.turn(atomic=True):
         session.add(answer("b"), key="b")
     assert calls(session) == 3
+
+
+def said_by_claude(text: str) -> dict[str, Any]:
+    """An answer of Anthropic's, with what it cost."""
+    content = [{"type": "text", "text": text}, {"type": "text", "text": "So it is."}]
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    return {"type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage}
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("says", [answer, said_by_claude])
+def test_a_batch_that_grows_notes_each_cost_once(memory: Memory, says: Callable[[str], Any], atomic: bool) -> None:
+    """Under a key what an answer cost is noted when its entries are new, however often the whole list comes."""
+    session, given = memory.session("s"), list[Any]()
+    for number in (1, 2, 3):
+        given += [{"role": "user", "content": f"question {number}"}, says(f"a{number}")]
+        with session.turn(atomic=atomic):
+            session.add(given, key="run")
+        assert (calls(session), session.stats().usage.total_input) == (number, 10 * number)
+
+
+def test_a_batch_that_grows_inside_an_atomic_turn_notes_each_cost_once(memory: Memory) -> None:
+    """What an earlier batch of the turn holds is not new in a later one; what has no key is."""
+    session, given = memory.session("s"), list[Any]()
+    with session.turn(atomic=True):
+        for number in (1, 2, 3):
+            given += [{"role": "user", "content": f"question {number}"}, answer(f"a{number}")]
+            session.add(given, key="run")
+        session.add(answer("b"))
+    assert calls(session) == 4
+
+
+@pytest.mark.anyio
+async def test_what_comes_beside_a_batch_that_is_there_makes_no_cost_new() -> None:
+    """What other tasks add meanwhile says nothing about the batch."""
+    async with AsyncMemory.open("memory://") as memory:
+        session = memory.session("s")
+        await session.add(answer("a"), key="a")
+        await session.add(answer("b"), key="b")
+        for _ in range(5):
+            again = session.add(answer("a"), key="a"), session.add_user_message("Hello")
+            await asyncio.gather(*again, session.add(answer("b"), key="b"))
+        assert (await session.stats()).usage.calls == 2
+
+
+@pytest.mark.parametrize("ends", ["well", "raises"])
+@pytest.mark.parametrize("first", [True, False])
+def test_who_adds_as_an_atomic_turn_ends_is_stored(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, ends: str, first: bool
+) -> None:
+    """Whoever has found the turn open and comes too late for it, as a thread may, stores what is added by itself; so
+    nothing that an add returns is lost, nor stored twice."""
+    session = memory.session("s")
+    session.add_user_message("before")
+    turns = session.turn(atomic=True)
+    take = gathered.TurnBuffer.take
+
+    def late(buffer: gathered.TurnBuffer, *given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(gathered.TurnBuffer, "take", take)
+        with suppress(ZeroDivisionError):
+            turns.__exit__(*((None, None, None) if ends == "well" else _raised()))
+        return take(buffer, *given, **more)
+
+    turns.__enter__()
+    if not first:
+        session.add_user_message("in it")
+    monkeypatch.setattr(gathered.TurnBuffer, "take", late)
+    session.add(answer("late"))
+
+    stays = [] if first or ends == "raises" else ["in it"]
+    assert [entry.text for entry in session.entries()] == ["before", *stays, "answer late"]
+    assert calls(session) == 1
+
+
+def _raised() -> tuple[Any, Any, Any]:
+    """What the end of a block is told of what was raised in it."""
+    fault = ZeroDivisionError()
+    return type(fault), fault, None
+
+
+def test_an_atomic_turn_stores_what_was_added_as_it_was_then(memory: Memory) -> None:
+    """What the caller makes of its own objects meanwhile, or of what an add returned, changes nothing and spoils
+    nothing."""
+    session, metadata, said = memory.session("s"), dict[str, Any](tags=["a"]), dict[str, Any](role="user", content="x")
+    said["content"] = [{"type": "text", "text": "Hello", "cache": {"for": 1}}]
+    beside = {"role": "user", "content": "Hello", "extra": {"for": 1}}
+    with session.turn(atomic=True):
+        added = [session.add_user_message("Hello", metadata=metadata), *session.add([said, beside])]
+        metadata["tags"].append(object())
+        said["content"][0]["cache"]["for"] = beside["extra"]["for"] = object()
+        for entry in added:
+            (entry.metadata or {})["more"] = object()
+
+    first, *others = session.entries()
+    assert first.metadata == {"tags": ["a"]}
+    assert len(others) == 2
+    assert session.messages()[1:] == [_cached(1), {"role": "user", "content": "Hello", "extra": {"for": 1}}]
+
+
+def _cached(value: object) -> dict[str, Any]:
+    """A message with a key that its provider alone knows."""
+    return {"role": "user", "content": [{"type": "text", "text": "Hello", "cache": {"for": value}}]}

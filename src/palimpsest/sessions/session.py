@@ -295,9 +295,9 @@ class AsyncSession:
     ) -> Entry:
         """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
 
-        The same text under the same name again adds nothing and returns the entry that is there. A new text supersedes
-        the older one in every context; both stay in the log. Raises InvalidEntry, and stores nothing, for what is
-        malformed.
+        The same text under the same name again adds nothing and returns the entry that is there, while contexts show
+        that, and it is pinned and expires as this one would. A new one supersedes the older one in every context; both
+        stay in the log. Raises InvalidEntry, and stores nothing, for what is malformed.
 
         Args:
             text: the data.

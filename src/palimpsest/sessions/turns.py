@@ -13,7 +13,8 @@ import msgspec
 from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
-from palimpsest.sessions.adding.appender import Appender, Block, TurnBuffer
+from palimpsest.sessions.adding.appender import Appender, Block
+from palimpsest.sessions.adding.gathered import Committed, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED
 from palimpsest.sessions.scope import SessionScope
@@ -103,18 +104,18 @@ class Turns:
         """Commit what was gathered, compact where a trigger says so, and persist as the session has it."""
         turn, options = self._turn, self._scope.options
         buffer, turn.buffer = turn.buffer, None
-        if buffer is not None and buffer.slots:
-            before = turn.added
-            stored = await self._appender.commit(buffer.slots, given_ids=buffer.given_ids)
-            if turn.added > before:  # else all of it was there already
-                await buffer.report(stored)
+        if buffer is not None and buffer.close():
+            slots, done = buffer.slots, Committed((), None)
+            if slots:
+                done = await self._appender.commit(slots, given_ids=buffer.given_ids)
+            await buffer.report(done)
         self._scope.let_go()
         await turn.release()
         auto, flushes = self._auto(), options.persistence == "flush" and not options.archive
-        done = await auto.turn_ended(auto.flush if flushes else None)
+        compacted = await auto.turn_ended(auto.flush if flushes else None)
         seen = self._scope.store.seen(self._scope.key) if turn.added else None  # it saw the head as it added
         head = seen.head if seen is not None else await self._scope.head()
-        end = TurnEnd(turn.added, head.open_calls, done)
+        end = TurnEnd(turn.added, head.open_calls, compacted)
         self._forget()
         await self._scope.tell("turn:ended", **msgspec.structs.asdict(end))
         turn.added = 0

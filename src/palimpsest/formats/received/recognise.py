@@ -6,7 +6,8 @@ response says around its message stands in the message under `BESIDE`, which no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
@@ -56,7 +57,7 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
     """
     said, settled = settled, settled or format not in _SPOKEN  # somebody's own, or plain text, takes what it is given
     batch = given if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
-    found = Received([], [])
+    found = Received([], {})
     pieces = False
     for i, one in enumerate(batch):
         place = f"{where}[{i}]"
@@ -66,7 +67,7 @@ def recognise(given: object, format: str, *, settled: bool = False, where: str =
         if not isinstance(item, dict) and format in _SPOKEN:
             raise InvalidEntry(place, f"{_named(one)} is {_unknown(one)}; {_WHAT}")
         own_way = settled and (said or not _is_answer(item))
-        own, messages, is_piece = _messages(one, item, format, place, settled=own_way, found=found)
+        own, messages, is_piece = _messages(one, item, format, place, settled=own_way, note=partial(_note, found, i))
         last = found.runs[-1] if found.runs else None
         if pieces and is_piece and last is not None and last.format == own and joined(last.messages[-1], messages[0]):
             continue
@@ -89,7 +90,7 @@ def _is_answer(item: Any) -> bool:
 
 
 def _messages(
-    one: object, item: Any, format: str, place: str, *, settled: bool, found: Received
+    one: object, item: Any, format: str, place: str, *, settled: bool, note: Callable[[Message, str], None]
 ) -> tuple[str, list[Message], bool]:
     """The messages that one thing given comes to, their format, and whether it is a piece of a message."""
     if not isinstance(item, dict):
@@ -99,7 +100,7 @@ def _messages(
         return format, [item], False
     if shape == "message":
         if own == ANTHROPIC and "usage" in item:
-            _note(found, item, place)
+            note(item, place)
         return own or taken_as(item, format), [item], False
     if shape == "piece":
         if item.get("type") == "text" and own == ANTHROPIC != format and not (is_model(one) or "citations" in item):
@@ -107,7 +108,7 @@ def _messages(
         return own, [holder_of(item, own)], True
     if shape in ("response", "choice"):
         if shape == "response":
-            _note(found, item, place)
+            note(item, place)
         return own, _unpacked(item, own, shape, place), False
     if isinstance(one, dict) and shape == "unknown":
         return format, [item], False  # the format says what it wants
@@ -129,13 +130,13 @@ _MISPLACED = {
 }
 
 
-def _note(found: Received, response: Message, place: str) -> None:
+def _note(found: Received, number: int, response: Message, place: str) -> None:
     try:
         usage = reported(response, f"{place}.usage")
     except ConfigError as fault:  # figures of an option of `record_usage`, and here of what is added
         raise InvalidEntry(fault.where, f"{shorten(fault.found)} is not {fault.allowed}") from fault
     if usage is not None:
-        found.usages.append(usage)
+        found.usages[number] = usage
 
 
 def _named(value: object) -> str:

@@ -27,7 +27,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What was given, in its order, and what the responses in it cost."""
+    """What was given, in its order, and what the responses in it cost, by their places."""
 
     runs: list[Run]
-    usages: list[Reported]
+    usages: dict[int, Reported]

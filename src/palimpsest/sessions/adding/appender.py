@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from _thread import get_ident  # `threading` costs a cold start a millisecond
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,11 +11,16 @@ import msgspec
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, digest, new_ids
+from palimpsest.log.head import OpenCall
+from palimpsest.log.linking import link
+from palimpsest.log.replacing import says_the_same
 from palimpsest.privacy.gate import Admitted
+from palimpsest.sessions.adding.gathered import Committed, Told, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
 from palimpsest.sessions.paging import newest_active
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.states import states_of
 
 if TYPE_CHECKING:
     from palimpsest.sessions.withheld import Withheld
@@ -24,36 +28,6 @@ if TYPE_CHECKING:
 
 
 OPEN = "open"
-
-
-class TurnBuffer:
-    """What an atomic turn has gathered: entries with their ids, whether a caller's key gave any of those, and reports
-    of what answers cost, each with where its entries are among them."""
-
-    def __init__(self) -> None:
-        self.slots: list[Admitted] = []
-        self.given_ids = False
-        self.reports: list[tuple[int, int, Callable[[], Awaitable[None]]]] = []
-        self.contexts: dict[str | None, Entry] = {}
-
-    def take(self, slots: Sequence[Admitted]) -> None:
-        """Gather entries; of contexts the newest of each name is at hand."""
-        self.slots.extend(slots)
-        self.contexts |= {
-            one.kept.name: one.kept for one in slots if one.kept is not None and one.kept.kind == "context"
-        }
-
-    def newest(self, many: int) -> list[Entry]:
-        """The newest so many entries, or fewer, oldest first."""
-        kept = (slot.kept for slot in reversed(self.slots) if slot.kept is not None)
-        return [*islice(kept, many)][::-1]
-
-    async def report(self, stored: Sequence[Entry]) -> None:
-        """Have what answers cost noted, where any entry of theirs is new: of the newest revision."""
-        newest = max((entry.revision for entry in stored), default=0)
-        for first, end, told in self.reports:
-            if any(entry.revision == newest for entry in stored[first:end]):
-                await told()
 
 
 class Block:
@@ -117,7 +91,9 @@ class OpenTurn:
                 await block.lease.give_back()
         finally:
             if self.block is block:
-                self.buffer = self.lease = None
+                buffer, self.buffer, self.lease = self.buffer, None, None
+                if buffer is not None:
+                    buffer.close()
                 self._blocks.clear()
 
     async def release(self) -> None:
@@ -135,9 +111,18 @@ class Appender:
         self.turn, self._auto = turn, auto
 
     async def append(
-        self, entries: Sequence[Entry], where: str, key: str | None = None, *, checked: bool = False
+        self,
+        entries: Sequence[Entry],
+        where: str,
+        key: str | None = None,
+        *,
+        checked: bool = False,
+        told: Told | None = None,
     ) -> tuple[Entry, ...]:
-        """Identity, privacy, store, event: the one way into the log. What is withheld comes back as it was given."""
+        """Identity, privacy, store, event: the one way into the log. What is withheld comes back as it was given.
+
+        What the entries cost is `told` when they are stored, unless a key says that all of them were there.
+        """
         scope, given_ids = self._scope, key is not None
         scope.may_write()
         for entry in entries:
@@ -145,46 +130,54 @@ class Appender:
                 check(entry, where)
             check_names(entry, where)
             given_ids = given_ids or entry.id != ""
-        if not entries:
-            return ()
-        if self.turn.lease is not None:
+        if self.turn.lease is not None and entries:
             await self.turn.lease.check()
+        buffer = self.turn.buffer  # read once: another thread may end the turn meanwhile
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
-        elif self.turn.buffer is not None:  # otherwise they get their ids with their place in the log
+        elif buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
-        if self._gate.redactor is None and self.turn.buffer is None:
-            if self._options.definition is not None:
-                await self.declare()
-            store, views = scope.store, scope.memory.views
-            remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
-            counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
-            done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-            if remembers and done.added == len(done.entries):
-                views.appended(store, scope.key, done.entries, counts)
-            if self._options.long_term or scope.observers.handled or self._options.definition is not None:
-                await self.follow_up(done)
-            else:  # as a rule there is nothing to be done: a coroutine less
-                self.turn.added += done.added
-            return done.entries
-        slots = await self.admitted(entries)
-        if self.turn.buffer is None:
-            return await self.commit(slots, given_ids=given_ids)
-        self.turn.buffer.take(slots)
-        self.turn.buffer.given_ids |= given_ids
-        return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
+        if not entries and buffer is None:
+            done = Committed((), None)
+        elif self._gate.redactor is None and buffer is None:
+            done = await self._at_once(entries, given_ids=given_ids)
+        else:
+            slots = await self.admitted(entries)
+            if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=key is not None, told=told):
+                return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
+            done = await self.commit(slots, given_ids=given_ids)
+        new_from = 0 if key is None else done.new_from
+        if told is not None and new_from is not None:
+            await told(new_from)
+        return done.entries
+
+    async def _at_once(self, entries: Sequence[Entry], *, given_ids: bool) -> Committed:
+        """Store a batch of a memory without a policy."""
+        if self._options.definition is not None:
+            await self.declare()
+        scope, store, views = self._scope, self._scope.store, self._scope.memory.views
+        remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
+        counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
+        done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+        if remembers and done.added == len(done.entries):
+            views.appended(store, scope.key, done.entries, counts)
+        if self._options.long_term or scope.observers.handled or self._options.definition is not None:
+            await self.follow_up(done)
+        else:  # as a rule there is nothing to be done: a coroutine less
+            self.turn.added += done.added
+        return Committed(done.entries, _new_from(done, done.entries))
 
     async def declare(self) -> None:
         """See to it that the store knows what the session's definition says, before the session refers to it."""
         if self._scope.definitions is not None:
             await self._scope.definitions.keep()
 
-    async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> tuple[Entry, ...]:
+    async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> Committed:
         """Store one batch of which nothing is withheld."""
         scope = self._scope
         done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
         await self.follow_up(done)
-        return done.entries
+        return Committed(done.entries, _new_from(done, done.entries))
 
     async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
@@ -197,7 +190,7 @@ class Appender:
             await self._scope.tell("privacy:refused", rule=fault.rule, kind=fault.kind, why=fault.why)
             raise
 
-    async def commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> tuple[Entry, ...]:
+    async def commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> Committed:
         """Store what may be stored of a batch, and hold the rest back."""
         withholds = any(map(_is_withheld, slots))
         held = self._scope.withheld.get(self._scope.place)
@@ -208,22 +201,24 @@ class Appender:
         if held is None:
             return await self._stored(kept, given_ids=given_ids)
         stored, revision, following = tuple[Entry, ...](), 0, held
+        done: Appended | None = None
         try:
             if kept:
                 scope = self._scope
                 done = await scope.store.append(scope.key, kept, check_ids=given_ids, about=scope.about)
                 stored, revision = done.entries, done.head.revision
-            if not kept or done.added:  # else all of it was there before
+            if done is None or done.added:  # else all of it was there before
                 await self._scope.store.together(lambda: following.follow(slots, stored, revision))
         finally:
             if withholds and not held.holds:  # it failed, or all of it was there before
                 self._scope.let_go()
-        if kept:
+        if done is not None:
             await self.follow_up(done)
         if not self.turn.is_open and held.interaction_ended:
             self._scope.let_go()
         rest = iter(stored)
-        return tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
+        batch = tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
+        return Committed(batch, _new_from(done, batch))
 
     async def follow_up(self, done: Appended) -> None:
         """Count what was added, tell who asked to be told, look at the triggers."""
@@ -252,6 +247,13 @@ def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = Fal
     return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in given]
 
 
+def _new_from(done: Appended | None, batch: Sequence[Entry]) -> int | None:
+    """The place in a batch of the first entry that an append added; None where it added none."""
+    if done is None or not done.added:
+        return None
+    return next(i for i, entry in enumerate(batch) if entry.revision == done.head.revision)
+
+
 def _is_withheld(slot: Admitted) -> bool:
     return slot.own is not None
 
@@ -260,19 +262,35 @@ def _is_withheld(slot: Admitted) -> bool:
 
 
 async def known_context(scope: SessionScope, appender: Appender, entry: Entry) -> Entry | None:
-    """The newest version of a context, where it says what this one would say."""
+    """The newest version of a context, where it says what this one would say, as long, and contexts show it, or will
+    when the turn ends. One that is pinned does for one that need not be."""
     kept = (await appender.admitted([entry]))[0].kept
     if kept is None:
         return None
-    buffer = appender.turn.buffer
+    buffer, now = appender.turn.buffer, scope.clock()
     if buffer is not None and (one := buffer.contexts.get(kept.name)) is not None:  # the log has an older version
-        return one if one.text == kept.text else None
+        return one if _does_for(one, kept, pinned=one.pinned) and not one.expired(now) else None
     head = await scope.store.head(scope.key)
     known = head.contexts.get(kept.name or "") if head is not None else None
-    if known is None or known[1] != digest(kept.text):
+    if head is None or known is None or known[1] != digest(kept.text):
         return None
-    there = await scope.store.fetch(scope.key, [known[0]])
-    return there[0] if there and there[0].text == kept.text else None
+    there, pinned = await scope.store.fetch(scope.key, [known[0]]), known[0] in head.pinned
+    if not there or not _does_for(there[0], kept, pinned=pinned):
+        return None
+    state = (await states_of(scope.store, scope.options, head)).of(there[0], now)
+    return there[0] if state == "active" or (state == "covered" and pinned) else None
+
+
+def _does_for(old: Entry, new: Entry, *, pinned: bool) -> bool:
+    """Whether an entry, which is `pinned` by now or not, says what a new one would say, as long as that."""
+    return (old.text, old.expires_at) == (new.text, new.expires_at) and (pinned or not new.pinned)
+
+
+async def open_calls(scope: SessionScope, appender: Appender) -> Sequence[OpenCall]:
+    """The calls that wait for a result when what is gathered is in the log; those have places from its end on."""
+    head, buffer = await scope.head(), appender.turn.buffer
+    kept = buffer.newest(len(buffer.slots)) if buffer is not None else []
+    return link(head, kept, scope.clock(), bounded=False)[0].calls if kept else head.calls
 
 
 async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -290,6 +308,6 @@ async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[E
 
 def _says(old: Entry, new: Entry | None) -> bool:
     """Whether an entry of the log, which is told more than was given of a result, says what a new one would say."""
-    if new is None or old.content != new.content:
+    if new is None or old.erased or not says_the_same(old, new):
         return False
     return new.name in (None, old.name) and new.call_id in (None, old.call_id)

@@ -15,11 +15,11 @@ from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Format, find_format
 from palimpsest.formats.common import canonical
 from palimpsest.formats.received import is_plain, received
-from palimpsest.formats.received.values import Reported, Run
+from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
 from palimpsest.log.late import dumps
-from palimpsest.sessions.adding.appender import Appender, known_context, last_said
+from palimpsest.sessions.adding.appender import Appender, known_context, last_said, open_calls
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
@@ -97,6 +97,7 @@ class Adding:
         answers: int = 0,
     ) -> Entry:
         """Append a result."""
+        call_id = call_id or None  # a call that is given none gets one
         if name is None and call_id is None and not answers:
             raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
         content = output if isinstance(output, str) else await self._json_text(output, "output")
@@ -140,19 +141,19 @@ class Adding:
         """Append what a vendor gives, and note what it cost. Raises InvalidEntry where a person, or the system, says
         nothing."""
         if self._scope.runner.suspends:
-            entries, usages = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
+            entries, found = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
-            entries, usages = self._decoded(messages, format, statuses, metadata)
+            entries, found = self._decoded(messages, format, statuses, metadata)
         if unless_last and (there := await last_said(self._scope, self._appender, entries)):
             return there
-        turn, key = self._appender.turn, None if key is None else checked_key(key)
-        before, gathered = turn.added, len(turn.buffer.slots) if turn.buffer is not None else 0
-        added = await self._appender.append(entries, "messages", key, checked=True)
-        if usages and turn.buffer is not None:
-            turn.buffer.reports.append((gathered, len(turn.buffer.slots), partial(self.usage.of_answers, usages)))
-        elif usages and (key is None or turn.added > before):  # else it was there already
+        told = partial(self._noted, messages, found) if found is not None and found.usages else None
+        return await self._appender.append(entries, "messages", checked_key(key), checked=True, told=told)
+
+    async def _noted(self, messages: object, found: Received, first: int) -> None:
+        """Note what was given cost, from that on of which the entry of this number comes."""
+        since = await self._apart(messages, _given_at, found.runs, first) if first else 0
+        if usages := [usage for i, usage in found.usages.items() if i >= since]:
             await self.usage.of_answers(usages)
-        return added
 
     async def _json_text(self, value: Any, where: str) -> str:
         """The value as JSON. Raises InvalidEntry, naming the place, where it is none."""
@@ -184,23 +185,23 @@ class Adding:
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
         blank: bool = False,
-    ) -> tuple[list[Entry], Sequence[Reported]]:
+    ) -> tuple[list[Entry], Received | None]:
         batch = [messages] if type(messages) is dict else messages
         name = self._options.format if format is None else format
         shape = find_format(name)
-        usages: Sequence[Reported] = ()
+        found: Received | None = None
         if is_plain(batch, shape.name) or _is_text(batch):
             entries = _of_messages(shape, batch, blank)
         else:
             found = received(batch, name, settled=format is not None)
-            entries, usages = [entry for run in found.runs for entry in _of_run(run, blank)], found.usages
+            entries = [entry for run in found.runs for entry in _of_run(run, blank)]
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
             entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
-        return entries, usages
+        return entries, found
 
     async def entries(self, entries: Sequence[Entry], key: str | None) -> tuple[Entry, ...]:
         """Append entries that were made elsewhere."""
@@ -211,15 +212,16 @@ class Adding:
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
-        """Append the result of a call that has none. An entry says by its place which call of an id is meant."""
+        """Append the result of a call that waits, in the log or the open turn. An entry says by its place which one."""
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
-        place, id, name = (call.seq, call.call_id, call.id) if isinstance(call, Entry) else (0, call, call)
-        calls = (await self._scope.head()).calls if isinstance(call, Entry | str) else ()
-        if not any(one.call_id == id and place in (0, one.seq) for one in calls):
-            raise EntryNotFound(self._scope.key.session, name if id is None else id, "open call")
+        meant = call if isinstance(call, Entry) else Entry(call_id=call)
+        place, id, tool = meant.seq, meant.call_id, meant.name
+        calls = await open_calls(self._scope, self._appender) if isinstance(call, Entry | str) else ()
+        if not any(one.call_id == id and tool in (None, one.name) and place in (0, one.seq) for one in calls):
+            raise EntryNotFound(self._scope.key.session, meant.id if id is None else id, "open call")
         said, more = output or f"[no result: {status}]", {"resolved": True}
-        return await self.tool_result(None, said, id, status, more, answers=place)
+        return await self.tool_result(tool if id is None else None, said, id, status, more, answers=place)
 
 
 def _is_text(batch: object) -> bool:
@@ -246,13 +248,29 @@ def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
 
 
 def _place_of(shape: Format, messages: Sequence[Any], number: int) -> str:
-    """Where the message is whose entry has this number: the first that so many entries end with."""
+    """Where the message is whose entry has this number."""
+    return f"messages[{_message_of(shape, messages, number)}]{_SAID.get(shape.name, '.content')}"
+
+
+def _message_of(shape: Format, messages: Sequence[Any], number: int) -> int:
+    """Which message the entry of this number comes from: the first that so many entries end with."""
 
     def entries(count: int) -> int:
         return len(shape.decode(messages[:count], "messages"))
 
-    i = bisect_right(range(1, len(messages) + 1), number, key=entries)
-    return f"messages[{i}]{_SAID.get(shape.name, '.content')}"
+    return bisect_right(range(1, len(messages) + 1), number, key=entries)
+
+
+def _given_at(runs: Sequence[Run], number: int) -> int:
+    """Which of those that were given the entry of this number comes from."""
+    for run in runs:
+        shape = find_format(run.format)
+        messages = canonical(run.messages, shape.name)
+        many = len(shape.decode(messages, "messages"))
+        if number < many:
+            return run.places[_message_of(shape, messages, number)]
+        number -= many
+    raise AssertionError("an entry comes from something that was given")
 
 
 _SAID = {"gemini": ".parts", "text": ""}
