@@ -13,7 +13,7 @@ from palimpsest.context.groups import Meter
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
-from palimpsest.log import spans, values
+from palimpsest.log import spans
 from palimpsest.log.checks import check, check_whole, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Definition, Head, Usage
@@ -298,8 +298,6 @@ def cost_of(entry: Entry, options: Options) -> int:
     if not isinstance(entry, Entry):
         raise InvalidEntry("entry", f"{type(entry).__name__}, where an Entry is expected")
     check(entry, "entry")
-    if entry.tokens is not None and not values.is_whole(entry.tokens):
-        raise InvalidEntry("entry.tokens", f"{entry.tokens!r} is neither a whole number nor None")
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 
 
