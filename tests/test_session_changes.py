@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from palimpsest import EntryNotFound, Memory, Session
+from palimpsest import ConfigError, EntryNotFound, Memory, Session
 from palimpsest.testing import FakeClock
 from processes import remains
 from worlds import cut_session
@@ -67,6 +67,17 @@ def test_pins_are_by_id_or_seq_and_all_or_none(session: Session) -> None:
         session.pin(2, 99)
     assert session.stats().pinned == 2
     session.unpin(1, 6)
+    assert session.stats().pinned == 0
+
+
+def test_what_is_erased_is_not_pinned(session: Session) -> None:
+    """There is nothing to be kept in contexts, and nothing is pinned then; to let go of it is no fault."""
+    first, *_ = session.add(turn("1"))
+    session.erase(first)
+
+    with pytest.raises(ConfigError, match="erased"):
+        session.pin(2, first)
+    session.unpin(first)
     assert session.stats().pinned == 0
 
 

@@ -703,7 +703,7 @@ class AsyncSession:
 
         Args:
             ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there.
+                EntryNotFound for one that is not there, ConfigError for one that is erased.
         """
         await (await self._replacing()).pin(ids, unpin=False)
 

@@ -670,7 +670,7 @@ class Session:
 
         Args:
             ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there.
+                EntryNotFound for one that is not there, ConfigError for one that is erased.
         """
         drive(self._core.pin(*ids))
 
