@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Audio, ConfigError, EntryNotFound, File, Image, Memory, Opaque, Query, Session, Text
+from palimpsest import Audio, ConfigError, Entry, EntryNotFound, File, Image, Memory, Opaque, Query, Session, Text
 from palimpsest.errors import Conflict, ErasureFailed
 from palimpsest.strategies import CallableSummarizer, Summarize
 from palimpsest.testing import FakeClock
@@ -646,3 +646,47 @@ def test_a_session_is_cleared_only_as_it_was_seen() -> None:
 
         assert session.clear(seen=session.context()) == 2
         assert memory.session("never").clear(seen=0) == 0
+
+
+# --- into another session
+
+
+def test_tombstones_come_into_another_session_as_such() -> None:
+    """The entries of a session can be added to another one: its tombstones are there, too, and counted."""
+    with Memory.open("memory://") as memory:
+        one, other = memory.session("one"), memory.session("other")
+        talk(one, "hello", WORD, "bye")
+        call = one.add_tool_call("find", {"at": WORD})
+        one.add_tool_result("find", WORD, call_id=call.call_id)
+        one.add_context(WORD, name=WORD)
+        one.add_tool_call("ask", {}, call_id="open")
+        one.erase(Query(text=WORD))
+
+        other.add_entries(one.entries())
+
+        assert left(other) == left(one)
+        assert [entry.content for entry in other.entries()] == [entry.content for entry in one.entries()]
+        assert other.verify() == one.verify()
+        assert other.verify().ok
+        assert other.stats().erased_entries == one.stats().erased_entries > 0
+        assert other.stats().open_calls == ("open",)
+        other.resolve("open")
+        other.add_user_message("go on")
+        assert other.context(format="openai").messages
+
+
+def test_an_entry_that_is_erased_brings_no_text_along() -> None:
+    """Whoever says that an entry is erased, or flushed, gets a tombstone, also inside an atomic turn."""
+    buried = {"content": WORD, "name": WORD, "metadata": {"user_id": WORD}}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s")
+        added = session.add_entries([Entry(**buried, erased=True), Entry(**buried, flushed=True)])
+        with session.turn(atomic=True):
+            added += session.add_entries([Entry(**buried, erased=True, flushed=True)])
+        session.add_entries([Entry(kind="tool_call", erased=True)])
+        session.add_tool_result("find", "found")
+
+        assert WORD not in repr(added) + repr(session.entries())
+        assert [entry.flushed for entry in added] == [False] * 3
+        assert session.stats().erased_entries == 4
+        assert session.verify().ok

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +235,28 @@ def test_facts_without_room_are_told_of() -> None:
         assert "k0:" not in whole(context)
         assert "no room for 'tail'" in "".join(context.report.warnings)
         json.dumps(context.request())
+
+
+def test_a_set_is_written_in_the_same_order_in_every_process() -> None:
+    """A fact that is a set, or holds some, is the same text whatever the order in which a process has its members."""
+    script = (
+        "from palimpsest.log.facts import line\n"
+        "names = ['ann', 'bob', 'cid', 'dee', 'eve', 'fay']\n"
+        "inner = frozenset(names)\n"
+        "print(line('k', set(names)), line('k', {'a': [(set(names),)]}), line('k', {inner, frozenset(names[1:])}))\n"
+        "print(line('k', set()), line('k', [frozenset(), {9, 'x'}]))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+
+    (text,) = told
+    assert text.startswith("- k: {'ann', 'bob', 'cid', 'dee', 'eve', 'fay'} - k: {'a': [({'ann', 'bob',")
+    assert text.endswith("- k: set() - k: [frozenset(), {'x', 9}]\n")

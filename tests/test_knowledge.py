@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import pytest
@@ -101,6 +102,10 @@ def test_documents_are_no_conversations(memory: Memory) -> None:
         ("a", "\ud800", {}),
         ("a", "x", {"metadata": {"x": object()}}),
         ("a", "x", {"metadata": ["x"]}),
+        ("a", "x", {"metadata": {"x": [float("nan")]}}),
+        ("a", "x", {"metadata": {"x": date(2030, 1, 1)}}),
+        ("a", "x", {"metadata": {1: "x"}}),
+        ("a", "x", {"metadata": {"x": "\ud800"}}),
         ("a", "x", {"title": ""}),
         ("a", "x", {"title": "half a \ud83d"}),
     ],

@@ -81,6 +81,10 @@ FIELDS: list[tuple[str, Any]] = [
     ("at", -5),
     ("at", 0.5),
     ("tokens", "x"),
+    ("tokens", -5),
+    ("seq", [1]),
+    ("answers", -1),
+    ("late", 1),
     ("native", Native(format="x", keep={"a": object()})),
     ("native", {"format": "x"}),
     ("metadata", deep(990)),
@@ -354,9 +358,28 @@ def test_fields_of_entries_are_checked_before_they_are_stored(memory: Memory) ->
     """What could not be read back is refused by its field, on every store."""
     session = memory.session("s")
     for field, value in FIELDS:
-        if field in ("tokens", "turn"):  # made anew
-            continue
         with pytest.raises(InvalidEntry, match=rf"entries\[0\]\.{field}"):
             session.add_entries([Entry(**{field: value})])  # type: ignore[arg-type]
 
     assert len(session.entries()) == 1
+
+
+def test_entries_of_a_role_that_their_kind_does_not_have_are_refused(memory: Memory) -> None:
+    """No provider takes a tool's message, or a call by anybody but the model: contexts of such a log would all fail."""
+    session = memory.session("s")
+    refused = [Entry(role="tool", content="x")]
+    refused += [Entry(kind="tool_call", role=role, name="f", call_id="c") for role in ("user", "system", "tool")]
+    for entry in refused:
+        with pytest.raises(InvalidEntry, match=r"entries\[0\]\.role: .* give "):
+            session.add_entries([entry])
+
+    assert len(session.entries()) == 1
+
+
+def test_counts_of_another_session_do_not_come_in(memory: Memory) -> None:
+    """What an entry costs is told by the counter of the session that it is in."""
+    session = memory.session("s")
+    (added,) = session.add_entries([Entry(content="hello", tokens=100_000)])
+
+    assert added.tokens is None
+    assert session.cost(added) == session.cost(Entry(content="hello"))

@@ -440,3 +440,32 @@ def test_the_other_face_has_it(tmp_path: Path) -> None:
             return (await session.context()).messages
 
     assert asyncio.run(main()) == [user("one"), assistant("three")]
+
+
+def test_interactions_begin_at_human_messages_alone(session: Session) -> None:
+    """What comes behind a replacement is of the interaction in which it stands, whatever that has left out: there is
+    one preamble at the most, no index twice, and as many interactions as the figures say. Pages say the same."""
+    session.add_system_message("be brief")
+    session.add([user("u1"), assistant("a1"), user("u2"), assistant("a2"), call("c")])
+    session.replace([{"role": "system", "content": "be brief"}, user("u1"), assistant("a1")])
+    session.add_assistant_message("a3")
+    session.replace([assistant("told")])
+    session.add_assistant_message("more")
+    session.add([user("u3"), assistant("a4")])
+    session.replace([assistant("told again")])
+    session.count()
+
+    found = session.interactions()
+
+    said = [(one.index, [entry.text for entry in one.entries], one.open) for one in found]
+    assert said == [
+        (-1, ["be brief"], False),
+        (0, ["u1", "a1"], False),
+        (1, ["u2", "a2", "{}", "a3", "told", "more"], False),
+        (2, ["u3", "a4", "told again"], False),
+    ]
+    assert session.stats().interactions == 3
+    pages = session.interactions(limit=1)
+    while page := session.interactions(after=pages[-1], limit=1):
+        pages += page
+    assert pages == found

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from palimpsest import EntryNotFound, Memory, Session
+from palimpsest import ConfigError, Entry, EntryNotFound, Memory, Session
+from palimpsest.compaction import Plan, Snapshot
+from palimpsest.compaction.style import Style
+from palimpsest.compaction.triggers import Triggers
 from palimpsest.testing import FakeClock
 from processes import remains
 from worlds import cut_session
@@ -68,6 +72,38 @@ def test_pins_are_by_id_or_seq_and_all_or_none(session: Session) -> None:
     assert session.stats().pinned == 2
     session.unpin(1, 6)
     assert session.stats().pinned == 0
+
+
+def test_what_is_erased_is_not_pinned(session: Session) -> None:
+    """There is nothing to be kept in contexts, and nothing is pinned then; to let go of it is no fault."""
+    first, *_ = session.add(turn("1"))
+    session.erase(first)
+
+    with pytest.raises(ConfigError, match="erased"):
+        session.pin(2, first)
+    session.unpin(first)
+    assert session.stats().pinned == 0
+
+
+def test_a_group_is_pinned_whatever_became_of_its_pinned_entry(memory: Memory) -> None:
+    """Strategies see as pinned what stays out of the archive for it, also where the entry itself has expired."""
+    seen: list[Snapshot] = []
+
+    class Watching:
+        name, summarizes, erases, style, triggers = "watching", False, False, Style(), Triggers(message_count=99)
+
+        def plan(self, snapshot: Snapshot) -> Plan:
+            seen.append(snapshot)
+            return Plan(reason="nothing_to_compact")
+
+    session = memory.session("one", long_term=Watching())
+    past = datetime(2001, 1, 1, tzinfo=UTC)
+    asked = Entry(kind="tool_call", role="assistant", name="f", call_id="c", pinned=True, expires_at=past)
+    session.add_entries([Entry(content="hi"), asked, Entry(kind="tool_result", role="tool", content="x", call_id="c")])
+    session.compact()
+
+    (interaction,) = seen[-1].interactions
+    assert [(group.seq, group.pinned) for group in interaction.groups] == [(1, False), (2, True)]
 
 
 # --- erasing

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from errno import EMFILE, ENFILE
+from functools import partial
 from typing import Any
 
 from palimpsest.errors import ConfigError, InvalidEntry, StoreUnavailable, shorten
@@ -122,8 +123,8 @@ def check(entry: Entry, where: str) -> None:
         check_json(entry.metadata, f"{where}.metadata")
 
 
-def _is_moment(value: object) -> bool:
-    return is_whole(value, 0, LAST_MOMENT)
+_is_moment = partial(is_whole, least=0, most=LAST_MOMENT)
+_is_place = partial(is_whole, least=0, most=MOST)
 
 
 def _is_switch(value: object) -> bool:
@@ -148,14 +149,16 @@ _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("metadata", "not a mapping", lambda value: value is None or isinstance(value, dict)),
     ("damaged", "for stores alone to say", lambda value: value is False),
     ("at", f"not {MICROSECONDS}", _is_moment),
+    ("tokens", "neither a count nor None", lambda value: value is None or is_whole(value, 0, MOST)),
+    *((field, "no place in a log", _is_place) for field in ("seq", "turn", "group", "answers", "revision")),
     *(
         (field, "neither True nor False", _is_switch)
-        for field in ("pinned", "continues", "pauses", "erased", "flushed", "lone")
+        for field in ("pinned", "continues", "pauses", "erased", "flushed", "lone", "late")
     ),
 )
 """What the fields of an entry may be: what is wrong with another value, and which fit."""
 
-_NO_ID, _NO_TIME = "", 0
+_NO_ID, _NO_TIME, _NO_PLACE = "", 0, 0
 
 
 def _is_usual(entry: Entry) -> bool:
@@ -175,6 +178,13 @@ def _is_usual(entry: Entry) -> bool:
         and entry.erased is False
         and entry.flushed is False
         and entry.lone is False
+        and entry.tokens is None
+        and entry.seq is _NO_PLACE
+        and entry.turn is _NO_PLACE
+        and entry.group is _NO_PLACE
+        and entry.answers is _NO_PLACE
+        and entry.revision is _NO_PLACE
+        and entry.late is False
     )
 
 

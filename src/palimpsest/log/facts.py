@@ -148,8 +148,30 @@ def changed(was: Stored | None, value: str, importance: float, now: int, most: i
 
 def line(key: str, value: object) -> str:
     """One fact as a line of a prompt: `- key: value`, of which no text can make two."""
-    shown = value if isinstance(value, str) else str(value)
+    shown = value if isinstance(value, str) else str(_steady(value))
     return f"- {key.translate(UNDONE)}: {shown.translate(UNDONE)}"
+
+
+class _Written(str):
+    """A text that stands in a list or a mapping as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _steady(value: object) -> object:
+    """The value with its sets written in the order of what stands in them: that of a set is another one in each
+    process, and a prompt is to be the same in all."""
+    if isinstance(value, set | frozenset) and value:
+        inner = "{" + ", ".join(sorted(repr(_steady(one)) for one in value)) + "}"
+        return _Written(inner if isinstance(value, set) else f"frozenset({inner})")
+    if isinstance(value, list):
+        return [_steady(one) for one in value]
+    if isinstance(value, tuple):
+        return tuple(_steady(one) for one in value)
+    if isinstance(value, dict):
+        return {key: _steady(one) for key, one in value.items()}
+    return value
 
 
 def rendered(facts: Sequence[Fact], most: int | None, count: Callable[[str], int]) -> str:

@@ -59,6 +59,7 @@ class _Linker:
     __slots__ = (
         "calls",
         "contexts",
+        "erased",
         "group",
         "head",
         "moved",
@@ -76,6 +77,7 @@ class _Linker:
         self.turn, self.group, self.tail = head.turn, head.group, head.tail
         self.reasoning, self.pauses = head.reasoning, head.pauses
         self.calls, self.pinned, self.contexts, self.turns = list(head.calls), head.pinned, head.contexts, head.turns
+        self.erased = head.erased
 
     def add(self, entry: Entry, seq: int, id: str, at: int) -> Entry:
         """Link one entry."""
@@ -111,6 +113,7 @@ class _Linker:
             call_id=call_id,
         )
         self.follow(linked)
+        self.erased += entry.erased
         return linked
 
     def joins(self, said: Entry) -> bool:
@@ -123,8 +126,8 @@ class _Linker:
         message = kind == "message"
         self.turn, self.tail = entry.turn, group
         if kind == "tool_call":
-            self.group = group
             if not entry.erased:
+                self.group = group
                 self.calls.append(OpenCall(seq, entry.call_id, entry.name, group))
         elif kind == "tool_result":
             self.close(entry.answers)
@@ -133,7 +136,7 @@ class _Linker:
                 self.group = 0
             if entry.turn == seq:
                 self.turns += 1
-            elif kind == "context" and entry.name:
+            elif kind == "context" and entry.name and not entry.erased:
                 self.contexts = {**self.contexts, entry.name: (seq, digest(entry.text))}
         self.reasoning = message and role == "assistant" and type(entry.content) is tuple and entry.is_reasoning
         if kind != "tool_result" or group == seq:  # results come before the model goes on
@@ -190,6 +193,7 @@ class _Linker:
             calls=tuple(calls),
             pinned=self.pinned,
             contexts=contexts,
+            erased=self.erased,
             turns=self.turns,
             created=self.head.created or at,
             updated=at,

@@ -1,4 +1,4 @@
-"""What an erasure leaves of what was made from entries: records, summaries, states of compaction. Pure."""
+"""What an erasure leaves of entries, and of what was made from them: records, summaries, states of compaction. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from palimpsest.errors import InvalidEntry
 from palimpsest.log import spans, summary
 from palimpsest.log.change import Record
-from palimpsest.log.entry import Entry
+from palimpsest.log.checks import check
+from palimpsest.log.entry import Entry, Kind, Role
 from palimpsest.log.head import Head
 from palimpsest.log.spans import Span
 from palimpsest.log.summary import Compaction, Summary
@@ -114,6 +116,27 @@ def flushed(entry: Entry) -> Entry:
 
 def buried(entry: Entry) -> Entry:
     """Return an entry as it may be stored that comes from elsewhere: of one that is a tombstone no more than stays."""
-    if not entry.erased:
+    if not (entry.erased or entry.flushed):
         return entry
     return flushed(entry) if entry.flushed else tombstone(entry)
+
+
+def arriving(entry: Entry, where: str) -> Entry:
+    """Return an entry as it may be added. Raises InvalidEntry, naming the field, for one that no log may have.
+
+    Of one that is erased a tombstone comes in, as in any log: no summary here tells of it. What its tokens were by
+    another's counter is made anew.
+    """
+    check(entry, where)
+    if entry.erased or entry.flushed:
+        return tombstone(entry)
+    roles = _ROLES.get(entry.kind)
+    if roles is not None and entry.role not in roles:
+        told = f"{entry.role} is no role of a {entry.kind}, which no provider would take: give {' or '.join(roles)}"
+        more = ', or kind="tool_result" for what a tool has answered' if entry.role == "tool" else ""
+        raise InvalidEntry(f"{where}.role", told + more)
+    return entry if entry.tokens is None else msgspec.structs.replace(entry, tokens=None)
+
+
+_ROLES: dict[Kind, tuple[Role, ...]] = {"message": ("user", "assistant", "system"), "tool_call": ("assistant",)}
+"""Who may be the one of what kind; what is of other kinds is shown in the same way, whoever it is from."""

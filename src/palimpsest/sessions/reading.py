@@ -13,7 +13,7 @@ from palimpsest.context.groups import Meter
 from palimpsest.errors import ConfigError, Conflict, EntryNotFound, InvalidEntry
 from palimpsest.formats import find_format
 from palimpsest.formats.wording import counted_texts
-from palimpsest.log import spans, values
+from palimpsest.log import spans
 from palimpsest.log.checks import check, check_whole, unfit
 from palimpsest.log.entry import Entry, moment
 from palimpsest.log.head import Definition, Head, Usage
@@ -218,19 +218,19 @@ class LogReader:
             raise ConfigError("after", after, "an interaction, as this verb returns them, or None")
         check_whole(limit, "limit", or_none=True)
         head, found, members = await self.head(), list[Interaction](), list[Entry]()
-        last, index = (after.entries[-1], after.index) if after is not None else (None, -1)
-        where = spans.visible(head.rewound, last.seq if last is not None else 0, head.next_seq)
+        last, index = (after.entries[-1].seq, after.index) if after is not None else (0, -1)
+        where = spans.visible(head.rewound, last, head.next_seq)
         walked = entries_of(self._store, self._options.key, where, counter=self._options.counter.name)
         async with aclosing(walked):
             async for entry in walked:
-                if members and entry.turn != members[0].turn:
+                if members and entry.is_human:
                     found.append(_interaction(members, index))
                     index, members = found[-1].index, []
                 if limit is not None and len(found) >= limit:
                     return found
-                if last is None or entry.turn != last.turn:
+                if members or after is None or entry.is_human:  # else it is of the one before
                     members.append(entry)
-        return [*found, _interaction(members, index, newest=True)] if members else found
+        return [*found, _interaction(members, index, newest=head)] if members else found
 
     async def count(self, *, stores: bool = True) -> int:
         """Count every entry without a stored count, store that, and return how many there were.
@@ -298,8 +298,6 @@ def cost_of(entry: Entry, options: Options) -> int:
     if not isinstance(entry, Entry):
         raise InvalidEntry("entry", f"{type(entry).__name__}, where an Entry is expected")
     check(entry, "entry")
-    if entry.tokens is not None and not values.is_whole(entry.tokens):
-        raise InvalidEntry("entry.tokens", f"{entry.tokens!r} is neither a whole number nor None")
     return Meter(options.counter, find_format(options.format), options.model).whole(entry)
 
 
@@ -330,14 +328,12 @@ def _cost(entries: Sequence[Entry], meter: Meter) -> int:
     return sum(meter.cost(entry) for entry in entries if not entry.erased)
 
 
-def _interaction(members: list[Entry], before: int, *, newest: bool = False) -> Interaction:
-    """The interaction of these entries; `before` is the index of the one before it."""
-    preamble = members[0].turn == 0
-    index = -1 if preamble else before + 1
-    if preamble or not newest:
-        return Interaction(index, tuple(members), open=False)
-    unanswered = {entry.seq for entry in members if entry.kind == "tool_call" and not entry.erased}
-    unanswered -= {entry.answers for entry in members}
-    last = members[-1]
-    is_open = bool(unanswered) or not (last.kind == "message" and last.role == "assistant")
-    return Interaction(index, tuple(members), is_open)
+def _interaction(members: list[Entry], before: int, *, newest: Head | None = None) -> Interaction:
+    """The interaction of these entries; `before` is the index of the one before it. After the `newest` a log has this
+    head, by which calls wait that no replacement has left out."""
+    first, last = members[0], members[-1]
+    if not first.is_human:
+        return Interaction(-1, tuple(members), open=False)
+    waits = newest is not None and any(call.seq >= first.seq for call in newest.calls)
+    answered = newest is None or (last.kind == "message" and last.role == "assistant")
+    return Interaction(before + 1, tuple(members), open=waits or not answered)

@@ -189,10 +189,13 @@ class Replacing:
         named, reason = tuple(ids), "unpinned" if unpin else "pinned"
         while named:
             head = await self._scope.head()
-            seqs = tuple([(await log.named(id)).seq for id in named])
-            for seq in seqs if not unpin else ():
-                if spans.within(head.rewound, seq):
-                    raise EntryNotFound(self._scope.key.session, seq, "active entry")
+            meant = [await log.named(id) for id in named]
+            for entry in meant if not unpin else ():
+                if entry.erased:
+                    raise ConfigError("ids", entry.seq, "an entry that is not erased: of this one nothing can be shown")
+                if spans.within(head.rewound, entry.seq):
+                    raise EntryNotFound(self._scope.key.session, entry.seq, "active entry")
+            seqs = tuple(entry.seq for entry in meant)
             change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
             try:
                 await self._scope.store.commit(self._scope.key, change)

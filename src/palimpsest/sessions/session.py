@@ -373,7 +373,9 @@ class AsyncSession:
         Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
         has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
         there and says the same adds nothing, one that says something else raises Conflict. An entry may say nothing.
-        Raises InvalidEntry, and stores nothing, for an entry with a field that is not allowed.
+        Of one that is erased a tombstone comes in, and nothing that it says. Raises InvalidEntry, and stores nothing,
+        for an entry with a field that is not allowed, or of a role that its kind does not have, such as a message of a
+        tool.
 
         Args:
             entries: the entries, oldest first.
@@ -701,7 +703,7 @@ class AsyncSession:
 
         Args:
             ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there.
+                EntryNotFound for one that is not there, ConfigError for one that is erased.
         """
         await (await self._replacing()).pin(ids, unpin=False)
 

@@ -19,6 +19,7 @@ from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
 from palimpsest.log.late import dumps
+from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender, known_context, last_said, open_calls
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
@@ -207,8 +208,7 @@ class Adding:
         """Append entries that were made elsewhere."""
         if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
             raise InvalidEntry("entries", "a list of entries is needed")
-        for i, entry in enumerate(entries):
-            check(entry, f"entries[{i}]")
+        entries = [arriving(entry, f"entries[{i}]") for i, entry in enumerate(entries)]
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:

@@ -170,11 +170,11 @@ class SnapshotReader:
         open_groups = {call.group for call in head.calls} | ({head.group} if head.group else set())
         found: list[tuple[int, list[Group]]] = []
         for group in groups:
+            group.pinned = any(entry.seq in head.pinned for entry in group.entries)  # whatever became of it
             group.entries = [entry for entry in group.entries if not entry.erased and not entry.expired(now)]
             if not group.entries:
                 continue
             group.pending = group.seq in open_groups
-            group.pinned = any(entry.seq in head.pinned for entry in group.entries)
             _show(group, mask, head, meter, cut)
             if not found or found[-1][0] != group.turn:
                 found.append((group.turn, []))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from palimpsest.compaction.knowledge import KnowledgeBase, SearchType, TextSplitter
-from palimpsest.errors import ConfigError
-from palimpsest.log.checks import checked_about, unfit
+from palimpsest.errors import ConfigError, InvalidEntry
+from palimpsest.log.checks import check_json, check_keys, checked_about, unfit
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.gate import Gate, guarded
 from palimpsest.recall.splitter import Chunk, split
@@ -181,10 +181,14 @@ class AsyncKnowledge:
         checked_about({"title": title})
         if metadata is not None and not isinstance(metadata, Mapping):
             raise ConfigError("metadata", type(metadata).__name__, "a mapping of JSON values, or None")
+        said = dict(metadata or {})
         try:
-            said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(metadata or {})))
-        except (TypeError, ValueError):
-            raise ConfigError("metadata", "what is no JSON", "a mapping of JSON values, or None") from None
+            check_json(said, "metadata")
+            check_keys(said, "metadata")
+            said = msgspec.json.decode(msgspec.json.encode(said))  # as nobody can change it any more
+        except (InvalidEntry, UnicodeEncodeError) as fault:
+            told = fault if isinstance(fault, InvalidEntry) else "a text in it has a lone surrogate"
+            raise ConfigError("metadata", "what is no JSON", f"a mapping of JSON values, or None ({told})") from None
         asking, gate, apart = self._asking, self._gate, self._scope.store.apart
         embedder = (await self._keeper()).embedder(asking.base.embedder)
         name = embedder.name if embedder is not None else ""
