@@ -17,7 +17,7 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Attempts, Cut, Head, SessionKey
 from palimpsest.log.resuming import Walk, left_out, standing
-from palimpsest.log.values import is_whole
+from palimpsest.log.values import MOST, is_whole
 from palimpsest.sessions.paging import batches_of, entries_of
 from palimpsest.stores import Store
 
@@ -38,7 +38,7 @@ def revision_of(seen: object) -> int:
         seen: what somebody says to have seen of a session.
     """
     revision = getattr(seen, "revision", seen)
-    if isinstance(revision, bool) or not isinstance(revision, int):
+    if not is_whole(revision, -MOST, MOST):
         raise ConfigError("seen", seen, "a context of the session, or a revision")
     return revision
 

@@ -10,22 +10,18 @@ import msgspec
 
 from palimpsest.errors import ConfigError, PrivacyRefused
 from palimpsest.log.checks import check, check_names
-from palimpsest.log.entry import Entry, derived_ids, digest, new_ids
-from palimpsest.log.head import OpenCall
-from palimpsest.log.linking import link
-from palimpsest.log.replacing import says_the_same
+from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
+from palimpsest.runtime.once import lazy
 from palimpsest.sessions.adding.gathered import Committed, Told, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
-from palimpsest.sessions.paging import newest_active
 from palimpsest.sessions.scope import SessionScope
-from palimpsest.sessions.states import states_of
 
 if TYPE_CHECKING:
+    from palimpsest.sessions.adding.there import There
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
-
 
 OPEN = "open"
 
@@ -110,6 +106,13 @@ class Appender:
         self._scope, self._options, self._gate = scope, scope.options, scope.gate
         self.turn, self._auto = turn, auto
 
+    @lazy
+    def there(self) -> There:
+        """What is there already."""
+        from palimpsest.sessions.adding.there import There  # what contexts show, for few who add
+
+        return There(self._scope, self.admitted, lambda: self.turn.buffer)
+
     async def append(
         self,
         entries: Sequence[Entry],
@@ -137,25 +140,11 @@ class Appender:
             entries = _identified(entries, derived_ids(key, len(entries)))
         elif buffer is not None:  # otherwise they get their ids with their place in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
-        if not entries and buffer is None:
-            done = Committed((), None)
-        elif self._gate.redactor is None and buffer is None:
-            done = await self._at_once(entries, given_ids=given_ids)
-        else:
-            slots = await self.admitted(entries)
-            if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=key is not None, told=told):
-                return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
-            done = await self.commit(slots, given_ids=given_ids)
-        new_from = 0 if key is None else done.new_from
-        if told is not None and new_from is not None:
-            await told(new_from)
-        return done.entries
-
-    async def _at_once(self, entries: Sequence[Entry], *, given_ids: bool) -> Committed:
-        """Store a batch of a memory without a policy."""
+        if self._gate.redactor is not None or buffer is not None or not entries:
+            return await self._through_gate(entries, buffer, given_ids=given_ids, keyed=key is not None, told=told)
         if self._options.definition is not None:
             await self.declare()
-        scope, store, views = self._scope, self._scope.store, self._scope.memory.views
+        store, views = scope.store, scope.memory.views
         remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
         counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
         done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
@@ -165,7 +154,23 @@ class Appender:
             await self.follow_up(done)
         else:  # as a rule there is nothing to be done: a coroutine less
             self.turn.added += done.added
-        return Committed(done.entries, _new_from(done, done.entries))
+        if told is not None:
+            await _tell(told, 0 if key is None else _new_from(done, done.entries))
+        return done.entries
+
+    async def _through_gate(
+        self, entries: Sequence[Entry], buffer: TurnBuffer | None, *, given_ids: bool, keyed: bool, told: Told | None
+    ) -> tuple[Entry, ...]:
+        """Have the policy see a batch, and store it, or gather it in the atomic turn that is open."""
+        done = Committed((), None)
+        if entries or buffer is not None:
+            slots = await self.admitted(entries)
+            if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=keyed, told=told):
+                return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
+            done = await self.commit(slots, given_ids=given_ids)
+        if told is not None:
+            await _tell(told, done.new_from if keyed else 0)
+        return done.entries
 
     async def declare(self) -> None:
         """See to it that the store knows what the session's definition says, before the session refers to it."""
@@ -254,60 +259,11 @@ def _new_from(done: Appended | None, batch: Sequence[Entry]) -> int | None:
     return next(i for i, entry in enumerate(batch) if entry.revision == done.head.revision)
 
 
+async def _tell(told: Told, new_from: int | None) -> None:
+    """Tell from which entry on of a batch they are new, where any is."""
+    if new_from is not None:
+        await told(new_from)
+
+
 def _is_withheld(slot: Admitted) -> bool:
     return slot.own is not None
-
-
-# --- what is there already: in the log, or gathered by the atomic turn that is open
-
-
-async def known_context(scope: SessionScope, appender: Appender, entry: Entry) -> Entry | None:
-    """The newest version of a context, where it says what this one would say, as long, and contexts show it, or will
-    when the turn ends. One that is pinned does for one that need not be."""
-    kept = (await appender.admitted([entry]))[0].kept
-    if kept is None:
-        return None
-    buffer, now = appender.turn.buffer, scope.clock()
-    if buffer is not None and (one := buffer.contexts.get(kept.name)) is not None:  # the log has an older version
-        return one if _does_for(one, kept, pinned=one.pinned) and not one.expired(now) else None
-    head = await scope.store.head(scope.key)
-    known = head.contexts.get(kept.name or "") if head is not None else None
-    if head is None or known is None or known[1] != digest(kept.text):
-        return None
-    there, pinned = await scope.store.fetch(scope.key, [known[0]]), known[0] in head.pinned
-    if not there or not _does_for(there[0], kept, pinned=pinned):
-        return None
-    state = (await states_of(scope.store, scope.options, head)).of(there[0], now)
-    return there[0] if state == "active" or (state == "covered" and pinned) else None
-
-
-def _does_for(old: Entry, new: Entry, *, pinned: bool) -> bool:
-    """Whether an entry, which is `pinned` by now or not, says what a new one would say, as long as that."""
-    return (old.text, old.expires_at) == (new.text, new.expires_at) and (pinned or not new.pinned)
-
-
-async def open_calls(scope: SessionScope, appender: Appender) -> Sequence[OpenCall]:
-    """The calls that wait for a result when what is gathered is in the log; those have places from its end on."""
-    head, buffer = await scope.head(), appender.turn.buffer
-    kept = buffer.newest(len(buffer.slots)) if buffer is not None else []
-    return link(head, kept, scope.clock(), bounded=False)[0].calls if kept else head.calls
-
-
-async def last_said(scope: SessionScope, appender: Appender, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The newest entries, where they say what these would say, and contexts show them, or will when the turn ends."""
-    buffer, many = appender.turn.buffer, len(entries)
-    there = buffer.newest(many) if buffer is not None else []
-    if len(there) < many:
-        there = [*await newest_active(scope.store, scope.key, scope.clock(), many - len(there)), *there]
-    if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
-        return ()
-    slots = await appender.admitted(entries)
-    same = [_says(old, slot.kept) for old, slot in zip(there, slots, strict=True)]
-    return tuple(there) if all(same) else ()
-
-
-def _says(old: Entry, new: Entry | None) -> bool:
-    """Whether an entry of the log, which is told more than was given of a result, says what a new one would say."""
-    if new is None or old.erased or not says_the_same(old, new):
-        return False
-    return new.name in (None, old.name) and new.call_id in (None, old.call_id)

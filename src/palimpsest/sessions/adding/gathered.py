@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from _thread import allocate_lock  # `threading` costs a cold start a millisecond
 from collections.abc import Awaitable, Callable, Sequence
-from copy import deepcopy
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from palimpsest.log.entry import Entry
+from palimpsest.log.entry import Entry, pack, unpack
 from palimpsest.privacy.gate import Admitted
 
 Told: TypeAlias = Callable[[int], Awaitable[None]]
@@ -88,4 +87,4 @@ def _own(entry: Entry | None) -> Entry | None:
     """The entry with values of its own: the caller may change those that it was made of before it is stored."""
     if entry is None or (entry.metadata is None and entry.native is None and isinstance(entry.content, str)):
         return entry
-    return deepcopy(entry)
+    return unpack(pack(entry))

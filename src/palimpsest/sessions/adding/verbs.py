@@ -20,7 +20,7 @@ from palimpsest.log.checks import check, check_json, unfit
 from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
 from palimpsest.log.late import dumps
 from palimpsest.log.withdrawal import arriving
-from palimpsest.sessions.adding.appender import Appender, known_context, last_said, open_calls
+from palimpsest.sessions.adding.appender import Appender
 from palimpsest.sessions.adding.usage import UsageRecorder
 from palimpsest.sessions.scope import SessionScope
 
@@ -127,7 +127,7 @@ class Adding:
             expires_at=expires_at,
         )
         check(entry, "context")
-        there = await known_context(self._scope, self._appender, entry)
+        there = await self._appender.there.context(entry)
         return there or (await self._appender.append([entry], "context", checked=True))[0]
 
     async def messages(
@@ -145,7 +145,7 @@ class Adding:
             entries, found = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
             entries, found = self._decoded(messages, format, statuses, metadata)
-        if unless_last and (there := await last_said(self._scope, self._appender, entries)):
+        if unless_last and (there := await self._appender.there.last(entries)):
             return there
         told = partial(self._noted, messages, found) if found is not None and found.usages else None
         return await self._appender.append(entries, "messages", checked_key(key), checked=True, told=told)
@@ -217,7 +217,7 @@ class Adding:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
         meant = call if isinstance(call, Entry) else Entry(call_id=call)
         place, id, tool = meant.seq, meant.call_id, meant.name
-        calls = await open_calls(self._scope, self._appender) if isinstance(call, Entry | str) else ()
+        calls = await self._appender.there.calls() if isinstance(call, Entry | str) else ()
         if not any(one.call_id == id and tool in (None, one.name) and place in (0, one.seq) for one in calls):
             raise EntryNotFound(self._scope.key.session, meant.id if id is None else id, "open call")
         said, more = output or f"[no result: {status}]", {"resolved": True}
