@@ -297,6 +297,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The definition that its contexts are made by; None: it is not declared, or nobody has said."""
         return None if self.about is None else self.about.definition
 
+    def cut_of(self, view: str) -> Cut:
+        """The present cut of a view; of one that was never cut, all of the log."""
+        cut = self.views.get(view) or Cut(start=self.first_seq)
+        return cut if cut.start >= self.first_seq else msgspec.structs.replace(cut, start=self.first_seq)
+
     def is_over(self, now: int) -> bool:
         """Whether its time is over: then there is no such session any more, whatever is still stored of it."""
         return self.expires is not None and self.expires <= now

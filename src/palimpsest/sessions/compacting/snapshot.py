@@ -89,7 +89,7 @@ class SnapshotReader:
         def weigh(summary: Summary) -> int:
             return meter.cost(summary_entry(summary, tokens=summary.shown_tokens))
 
-        cut = head.views.get(self._options.view) or Cut(start=head.first_seq)
+        cut = head.cut_of(self._options.view)
         pinned = spans.of(await pinned_groups(self._store, self._options, head, head.pinned))
         left = spans.minus(spans.union(state.evicted, state.hidden), pinned)
         hidden = [*state.covered, *left, *head.rewound, *archived]
