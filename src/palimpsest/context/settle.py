@@ -291,6 +291,7 @@ class Settler:
             skipped=spans.since(inactive, start),
             hidden=state.hidden,
             summaries=(yield from self.reader.shown_summaries(state.current, None)),
+            unshown=(),
         )
         return (yield from self._with_pins(head, cut))
 
@@ -322,7 +323,7 @@ class Settler:
             int(limit * share),
             None if most is None else max(int(most * share), 1),
         )
-        return _replace(cut, summaries=shown)
+        return cut.showing(shown)
 
     def _sifted(self, layout: Layout, cut: Cut, rules: list[AppliedCondition]) -> Cut:
         """The cut without what conditions drop."""
@@ -342,9 +343,8 @@ class Settler:
         except BudgetImpossible:
             if not layout.summaries:
                 raise
-            cut = _replace(layout.cut, summaries=())  # what they cover stays in reach
-            steps = self._planning(layout.head, cut) if strategy is None else self._again(layout, cut)
-            layout = yield from steps
+            cut = layout.cut.showing(())  # what they cover stays in reach
+            layout = yield from (self._planning(layout.head, cut) if strategy is None else self._again(layout, cut))
             planned = planned_of(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)

@@ -90,12 +90,12 @@ class SnapshotReader:
             return meter.cost(summary_entry(summary, tokens=summary.shown_tokens))
 
         cut = head.cut_of(self._options.view)
-        pinned = spans.of(await pinned_groups(self._store, self._options, head, head.pinned))
-        left = spans.minus(spans.union(state.evicted, state.hidden), pinned)
-        hidden = [*state.covered, *left, *head.rewound, *archived]
+        shown, left = await self._shown(head, cut), spans.union(state.inactive, state.hidden)
+        hidden = [*spans.minus(left, shown), *head.rewound, *archived]
+        again = spans.members(spans.common(left, shown))  # strategies leave it where it is
         active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
         loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
-        old = await self.read(spans.minus(loose, spans.union(head.rewound, pinned)))
+        old = await self.read(spans.minus(loose, spans.union(head.rewound, shown)))
         summaries = await self.summaries(state)
         accessed, clock = await access_times(self._store, self._options.key, head, active)
 
@@ -104,7 +104,7 @@ class SnapshotReader:
                 interactions=self._interactions(active, head, max(state.mask, cut.mask), meter, now, cut),
                 archived=self._interactions(old, head, state.mask, meter, now),
                 summaries=[self._counted(summary) for summary in summaries],
-                pinned=frozenset(head.pinned),
+                pinned=frozenset((*head.pinned, *again)),
                 max_tokens=self._limit(),
                 max_messages=self._options.limits.max_messages,
                 mask=max(state.mask, cut.mask),
@@ -124,6 +124,12 @@ class SnapshotReader:
             await best_effort(self._store.count(self._options.key, counter, meter.counted, epoch=head.epoch))
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
         return Loaded(head, state, snapshot, archived, entries)
+
+    async def _shown(self, head: Head, cut: Cut) -> tuple[Span, ...]:
+        """What contexts show though it was covered or evicted: what is pinned, with its group, and the unanswered
+        questions of the present cut."""
+        pinned = await pinned_groups(self._store, self._options, head, head.pinned)
+        return spans.of([*pinned, *(cut.anchors if cut.compaction == head.compaction else ())])
 
     async def costs(self, head: Head, now: int) -> tuple[int, int]:
         """Return what the active set costs, in tokens, and what of that the current summaries do."""
