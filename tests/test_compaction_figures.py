@@ -99,6 +99,9 @@ def test_an_evicted_question_that_contexts_show_again_counts(memory: Memory) -> 
     assert context.report.anchors == (1,)
     assert session.stats().active_tokens == of_log(context) == again.tokens_before == again.tokens_after
     assert [entry.seq for entry in session.active_entries()] == [entry.seq for entry in context.entries]
+    session.add_assistant_message("an answer")
+    done = session.compact({"strategy": "lru", "max_tokens": 10})
+    assert (done.done, done.tokens_after) == (True, session.stats().active_tokens)
 
 
 @pytest.mark.parametrize("question", [5, 70, 400])
