@@ -398,6 +398,32 @@ def test_evicting_strategies_leave_the_cut_as_it_is(memory: Memory, clock: FakeC
     assert ask(session).report.epoch_reason == COLD
 
 
+@pytest.mark.parametrize("shortened", ["clamped", "masked"])
+@pytest.mark.parametrize("words", [1_100, 3_000, 20_000])
+def test_a_cold_cut_that_cannot_be_made_is_none(memory: Memory, clock: FakeClock, shortened: str, words: int) -> None:
+    """What was shortened and then pinned would come back whole, and have no room: while the present context fits,
+    it is shown as before."""
+    session = open_session(memory)
+    session.add_user_message("look it up")
+    call = session.add_tool_call("search", {})
+    result = session.add_tool_result("search", "found " * words, call_id=call.call_id)
+    if shortened == "masked":
+        session.add_assistant_message("it says " + "much " * 200)
+        session.add_user_message("what " * 100)
+    session.context()
+    session.pin(result)
+    session.add_assistant_message("so much for this " + "and that " * 130)
+    warm = session.context()
+    clock.advance(HOUR + 1)
+
+    cold = session.context()
+
+    assert getattr(warm.report, shortened)
+    assert warm.tokens > BUDGET / 2
+    assert (cold.epoch, cold.messages) == (warm.epoch, warm.messages)
+    assert ask(session).messages[: len(warm.messages)] == warm.messages
+
+
 # --- the laws
 
 

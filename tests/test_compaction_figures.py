@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import strategies
 from laws import examples
-from palimpsest import Context, Memory, Session
+from palimpsest import BudgetImpossible, Context, Memory, Session
 from palimpsest.log.entry import Image, Text
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
@@ -58,6 +59,70 @@ def test_what_is_pinned_after_it_left_counts_again(memory: Memory, how: str) -> 
     assert session.compact({"strategy": "simple_fifo", "max_messages": 8}, dry_run=True).tokens_before == of_log(
         context
     )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("strategy", ["summarizer", "ladder", "lru"])
+def test_what_is_pinned_after_it_was_covered_counts_and_stays(memory: Memory, seed: int, strategy: str) -> None:
+    """Contexts show it beside the summary, stats and compactions count it, and no later compaction takes it."""
+    chance = random.Random(seed)
+    session = memory.session("one", model="gpt-4o", max_tokens=8_000)
+    fill(session)
+    session.compact({"strategy": "summarizer", "interaction_keep": 1})
+    covered = [seq for first, last in session.summaries()[0].covers for seq in range(first, last + 1)]
+    for _ in range(3):
+        pinned = chance.sample(covered, chance.randint(1, 3))
+        session.pin(*pinned)
+        assert session.stats().active_tokens == of_log(session.context())
+
+        fill(session, turns=2)
+        options = {"max_tokens": 600} if strategy == "lru" else {"interaction_keep": 1} if strategy != "ladder" else {}
+        done = session.compact({"strategy": strategy, **options})
+        context = session.context()
+
+        assert session.stats().active_tokens == of_log(context) == done.tokens_after
+        assert {entry.seq for entry in context.entries}.issuperset(pinned)
+        session.verify()
+
+
+def test_an_evicted_question_that_contexts_show_again_counts(memory: Memory) -> None:
+    """It is not answered yet: it stands before the log, and strategies that look again leave it there."""
+    session = memory.session("one", model="gpt-4o", max_tokens=100, auto_compact="off")
+    session.add_user_message("what is " * 5)
+    session.add_tool_call("t", {"a": "b " * 15})
+    session.add_user_message("long question " * 30)
+    session.compact({"strategy": "lru", "max_tokens": 60})
+
+    context = session.context()
+    again = session.compact({"strategy": "lru", "max_tokens": 60})
+
+    assert context.report.anchors == (1,)
+    assert session.stats().active_tokens == of_log(context) == again.tokens_before == again.tokens_after
+    assert [entry.seq for entry in session.active_entries()] == [entry.seq for entry in context.entries]
+    session.add_assistant_message("an answer")
+    done = session.compact({"strategy": "lru", "max_tokens": 10})
+    assert (done.done, done.tokens_after) == (True, session.stats().active_tokens)
+
+
+@pytest.mark.parametrize("question", [5, 70, 400])
+def test_a_report_warns_of_current_summaries_that_have_no_room(memory: Memory, question: int) -> None:
+    """Whether a summary is left out or cut short, for a share or for a question that needs the room, it says so."""
+    session = memory.session("one", model="gpt-4o", max_tokens=600, auto_compact="off", summary_share=0.5)
+    fill(session)
+    session.add_user_message("tell me " * question)
+    session.compact({"strategy": "summarizer", "interaction_keep": 0})
+
+    try:
+        context = session.context()
+    except BudgetImpossible:
+        assert question == 400
+        return
+
+    texts = [summary.text for summary in session.summaries()]
+    told = [warning for warning in context.report.warnings if "summaries have no room" in warning]
+    assert bool(told) == (context.summary_texts != texts)
+    session.add_assistant_message("so it is")
+    assert [w for w in session.context().report.warnings if "summaries have no room" in w] == told
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -83,6 +83,30 @@ def test_what_was_sent_stays_when_the_turn_goes_on(session: Session, format: str
         before = now
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *(f"not contains(message.content, '{part}')" for part in ("I search", "more", "secret", "here", "found")),
+        *("not message.has_tool_calls", "message.kind != 'tool_call'", "message.kind != 'tool_result'"),
+    ],
+)
+def test_what_was_sent_before_a_pause_stays_whatever_a_condition_drops(condition: str) -> None:
+    """Messages, searches, calls and results that a condition drops change nothing that was sent before."""
+    first, before = said(ASKED, {**CALL, "id": "toolu_0"}), list[bytes]()
+    found = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_0", "content": "a secret"}]}
+    secret = {**CALL, "input": {"about": "a secret"}}
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="anthropic", conditions=[condition])
+        for message in (QUESTION, first, found, PAUSED, said(FOUND, text("more"), secret), RESULT, GOES_ON):
+            session.add([message])
+
+            ctx = session.context()
+
+            now = PROVIDERS["anthropic"].blocks(accepted(ctx))
+            assert now[: len(before)] == before
+            before = now
+
+
 @pytest.mark.wide
 def test_the_end_of_a_pause_is_sent_as_it_is(session: Session) -> None:
     """A turn that is to go on is sent back as it came: the API then goes on with it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,46 @@ def test_pins_and_usage_between_calls_leave_the_prefix(
             ctx = attempt(w.session)
             if ctx is not None:
                 contexts.append((ctx, None))
+
+        law_holds(contexts)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_condition_that_drops_an_open_call_leaves_its_group_open(kind: str, folder: Path, seed: int) -> None:
+    """Whatever a condition drops of a group, it is held back until every call of it is answered, all of it."""
+    chance = random.Random(seed)
+    with world(kind, folder, max_tokens=2_000, conditions=["not contains(message.content, 'secret')"]) as w:
+        session, contexts, waiting = w.session, list[tuple[Context, str | None]](), list[str]()
+
+        def words() -> str:
+            return chance.choice(["a secret", "something", "more of it"])
+
+        def called(number: int) -> dict[str, Any]:
+            waiting.append(f"call_{number}")
+            arguments = json.dumps({"about": words()})
+            return {"id": waiting[-1], "type": "function", "function": {"name": "find", "arguments": arguments}}
+
+        numbers = itertools.count()
+        for _ in range(30):
+            what = chance.choice(["call", "result", "result"]) if waiting else chance.choice(["user", "said", "said"])
+            if what == "user":
+                session.add_user_message(words())
+            elif what == "said":
+                calls = [called(next(numbers)) for _ in range(chance.randint(1, 3))]
+                content = chance.choice([words(), words(), None])
+                session.add({"role": "assistant", "content": content, "tool_calls": calls})
+            elif what == "call":
+                one = called(next(numbers))
+                session.add_tool_call("find", one["function"]["arguments"], call_id=one["id"])
+            else:
+                session.add_tool_result(None, words(), call_id=waiting.pop(chance.randrange(len(waiting))))
+            ctx = session.context()
+            contexts.append((ctx, None))
+
+            assert sorted(ctx.pending) == sorted(waiting)
+            held = [left for left in ctx.report.left_out if left.reason == "open calls"]
+            assert bool(held) == bool(waiting)
+            assert not any(id in str(ctx.messages) for id in waiting)
 
         law_holds(contexts)
 

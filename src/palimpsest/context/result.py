@@ -256,10 +256,12 @@ class Context:
         if self._left_out:
             names = ", ".join(map(repr, self._left_out))
             warnings.append(f"the tail has no room for {names}: raise tail_share, or max_tokens")
+        if told := _without_room(outcome.cut):
+            warnings.append(told)
         if not self.is_bounded:
             warnings.append("no budget: neither max_tokens nor a known model bounds this context")
-        elif (told := doubt(outcome.head.usage, outcome.margin)) is not None:
-            warnings.append(told)
+        elif (doubts := doubt(outcome.head.usage, outcome.margin)) is not None:
+            warnings.append(doubts)
         return report_of(
             self._window,
             self._head,
@@ -293,6 +295,14 @@ class Context:
         from palimpsest.context.tail import marked_before  # only for who has one
 
         return marked_before(fmt.request(self._stable, tools, cache_breakpoints=True), whole)
+
+
+def _without_room(cut: Cut) -> str:
+    """What to tell of current summaries that a cut leaves out or shortens; empty: there are none."""
+    left, short = len(cut.unshown), sum(one.characters >= 0 for one in cut.summaries)
+    counts = ((left, "left out"), (short, "cut short"))
+    what = [f"{count} {'is' if count == 1 else 'are'} {how}" for count, how in counts if count]
+    return f"current summaries have no room, {' and '.join(what)}: raise summary_share, or max_tokens" if what else ""
 
 
 def _as_shown(entry: Entry, text: str | None) -> Entry:

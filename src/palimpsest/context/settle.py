@@ -98,7 +98,7 @@ class Settler:
         if isinstance(layout, Settled):
             return layout
         if layout is None:
-            cut = self._present_cut(head)
+            cut = head.cut_of(self._terms.view)
             entries, more = yield from self._layouts.read(head, cut)
             layout = yield from self._layouts.view(head, cut, entries, more=more)
             reason = self._due(layout)
@@ -113,8 +113,13 @@ class Settler:
         cold = self._cold(layout)
         if reason is None and is_crowded(layout, self._terms.tag_shares):
             reason = CROWDED
-        settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
-        if settled.reason == COLD and settled.layout.tokens >= layout.tokens:
+        optional, settled = reason is None and layout.fits, None  # only the cache is cold
+        try:
+            settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
+        except BudgetImpossible:
+            if not optional:
+                raise  # else what was pinned since, shortened, has no room whole
+        if settled is None or (optional and settled.layout.tokens >= layout.tokens):
             return self._remembered(layout)  # what is above that level may not be left out
         return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
@@ -124,7 +129,7 @@ class Settler:
         before = self._recalled.view if self._recalled is not None else None
         if before is None:
             return None
-        layout = yield from self._layouts.again(head, self._present_cut(head), before)
+        layout = yield from self._layouts.again(head, head.cut_of(self._terms.view), before)
         if layout is not None and self._due(layout) is None:
             cold = self._cold(layout)
             if holds(layout, cold, self._terms.tag_shares):
@@ -156,7 +161,7 @@ class Settler:
 
     def stored(self, then: Head, *, whole: bool = False) -> Steps[Settled]:
         """Return what a head's newest cut shows: all that was given when it was made (or `whole`), else what fits."""
-        layout = yield from self._layouts.view(then, self._present_cut(then), whole=whole)
+        layout = yield from self._layouts.view(then, then.cut_of(self._terms.view), whole=whole)
         if not (layout.fits or layout.budget is None or (layout.budget.room < 0 and layout.reckoned.fixed.exact)):
             self._meter.exact = True  # bounds left it open
             layout = yield from self._layouts.view(then, layout.cut, None if layout.more else layout.entries)
@@ -186,10 +191,6 @@ class Settler:
         if self._terms.lead is None or shown is None:
             return self._terms.lead is not None or shown is not None
         return self._lead(layout, shown.at).mark != shown.mark
-
-    def _present_cut(self, head: Head) -> Cut:
-        cut = head.views.get(self._terms.view) or Cut(start=head.first_seq)
-        return cut if cut.start >= head.first_seq else _replace(cut, start=head.first_seq)
 
     def _due(self, layout: Layout) -> str | None:
         """Why the present cut may not be used again, whatever fits."""
@@ -290,6 +291,7 @@ class Settler:
             skipped=spans.since(inactive, start),
             hidden=state.hidden,
             summaries=(yield from self.reader.shown_summaries(state.current, None)),
+            unshown=(),
         )
         return (yield from self._with_pins(head, cut))
 
@@ -321,7 +323,7 @@ class Settler:
             int(limit * share),
             None if most is None else max(int(most * share), 1),
         )
-        return _replace(cut, summaries=shown)
+        return cut.showing(shown)
 
     def _sifted(self, layout: Layout, cut: Cut, rules: list[AppliedCondition]) -> Cut:
         """The cut without what conditions drop."""
@@ -341,9 +343,8 @@ class Settler:
         except BudgetImpossible:
             if not layout.summaries:
                 raise
-            cut = _replace(layout.cut, summaries=())  # what they cover stays in reach
-            steps = self._planning(layout.head, cut) if strategy is None else self._again(layout, cut)
-            layout = yield from steps
+            cut = layout.cut.showing(())  # what they cover stays in reach
+            layout = yield from (self._planning(layout.head, cut) if strategy is None else self._again(layout, cut))
             planned = planned_of(self._terms, layout, target, strategy, self._meter)
         layout = yield from self._layouts.view(layout.head, planned.cut, layout.entries or None)
         return self._settled(layout, reason, planned)

@@ -143,33 +143,33 @@ class _Looking:
         self.expires = inf
 
     def show(self, members: list[Entry]) -> None:
-        """Show one group: what of it the cut and the conditions leave, and what of that waits for nothing."""
-        kept = [member for member in members if not member.erased]
-        if self._leaves_out:
-            kept = self._kept(kept)
+        """Show one group: of what of it waits for nothing, what the cut and the conditions leave.
+
+        Whether it waits is asked of the whole group: what leaves out a call does not answer it.
+        """
+        living, held = [member for member in members if not member.erased], list[Entry]()
+        exempt = any(member.pinned or member.seq in self.pins for member in living) if self._conditions else True
+        if members[0].group == self.last and _is_open(living):
+            living, held = _parted(living)
+            self.pending.append(Group(held[0].seq, members[0].turn, held))
+            self.pending[-1].pending = True
+        kept = self._kept(living, exempt) if self._leaves_out else living
         if not kept:
             return
         self._outdate(kept)
         group = Group(members[0].group, members[0].turn, kept)
         group.last = members[-1].seq
-        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in kept)
-        if group.seq == self.last and _is_open(kept):
-            group.entries, held = _parted(kept)
-            self.pending.append(Group(held[0].seq, group.turn, held))
-            self.pending[-1].pending = True
-            if not group.entries:
-                return
+        group.pinned = bool(self.pins) and any(member.seq in self.pins for member in (*kept, *held))
         fill(group, self._mask, self.clamps, self._meter, self.left_out)
         if group.items:
             self.groups.append(group)
 
-    def _kept(self, kept: list[Entry]) -> list[Entry]:
-        gone, pins = self.gone, self.pins
+    def _kept(self, kept: list[Entry], exempt: bool) -> list[Entry]:
+        """What the cut and, unless the group is `exempt`, the conditions leave."""
+        gone = self.gone
         if gone and not gone.isdisjoint(member.seq for member in kept):
             kept = without(kept, gone & {member.seq for member in kept}, self.left_out, BY_CUT)
-        if self._conditions and not any(member.pinned or member.seq in pins for member in kept):
-            kept = _meeting(kept, self._conditions, self._meter, self.left_out)
-        return kept
+        return kept if exempt else _meeting(kept, self._conditions, self._meter, self.left_out)
 
     def _outdate(self, members: list[Entry]) -> None:
         """Note which of these have expired, when the others do, and which earlier contexts they supersede."""
@@ -214,7 +214,7 @@ def _meeting(
     meter: Meter,
     left_out: list[tuple[Entry, str]],
 ) -> list[Entry]:
-    """Drop entries that fail a condition, and what cannot stand without them. A group with a pinned entry is exempt."""
+    """Drop entries that fail a condition, and what cannot stand without them."""
     failed = set()
     for i, entry in enumerate(members):
         if entry.kind == "message" and entry.role in ("system", "user"):
@@ -239,9 +239,10 @@ def without(
     for entry in members:
         if entry.kind == "tool_result" and not entry.late and entry.answers in failed:
             failed.add(entry.seq)
-    calls = [entry for entry in members if entry.kind == "tool_call"]
-    if calls and all(entry.seq in failed for entry in calls):
-        failed |= {entry.seq for entry in members if entry.kind == "message" and is_empty(entry)}
+    for run in by_pause(members):
+        calls = [entry for entry in run if entry.kind == "tool_call"]
+        if calls and all(entry.seq in failed for entry in calls):
+            failed |= {entry.seq for entry in run if entry.kind == "message" and is_empty(entry)}
     left_out.extend((entry, reason) for entry in members if entry.seq in failed)
     return [entry for entry in members if entry.seq not in failed]
 

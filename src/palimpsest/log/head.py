@@ -94,7 +94,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that entries must meet, `factor` the provider's tokens for one counted token where its tokenizer is not
     public. `compaction` is the revision of the compaction that it is made for (0: none), `skipped` what that has
     covered, evicted or hidden at or after `start`, `hidden` all that it leaves out because somebody said so,
-    `summaries` what it shows before the window. `facts` says as of when facts stand before all of it, where they do.
+    `summaries` what it shows before the window, `unshown` the revisions of those that had no room. `facts` says as of
+    when facts stand before all of it, where they do.
     `epoch` and `revision` are those that the cut made.
     """
 
@@ -110,6 +111,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: tuple[Span, ...] = ()
     hidden: tuple[Span, ...] = ()
     summaries: tuple[ShownSummary, ...] = ()
+    unshown: tuple[int, ...] = ()
     facts: FactsShown | None = None
     conditions: tuple[str, ...] = ()
     factor: float = 0.0
@@ -119,6 +121,11 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def passed(self, seqs: Iterable[int]) -> set[int]:
         """Those of these places that it does not show where they stand: what is pinned there comes first."""
         return {seq for seq in seqs if seq < self.start or spans.within(self.skipped, seq)}
+
+    def showing(self, summaries: tuple[ShownSummary, ...]) -> "Cut":
+        """The same with these of its summaries: the others have no room."""
+        left = {one.revision for one in self.summaries}.difference(one.revision for one in summaries)
+        return msgspec.structs.replace(self, summaries=summaries, unshown=tuple(sorted({*self.unshown, *left})))
 
     def still_gone(self, start: int, pinned: Iterable[int]) -> list[Span]:
         """What of `gone` a cut from another `start` has to know: of what lies before that only the pins."""
@@ -296,6 +303,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def definition(self) -> Definition | None:
         """The definition that its contexts are made by; None: it is not declared, or nobody has said."""
         return None if self.about is None else self.about.definition
+
+    def cut_of(self, view: str) -> Cut:
+        """The present cut of a view; of one that was never cut, all of the log."""
+        cut = self.views.get(view) or Cut(start=self.first_seq)
+        return cut if cut.start >= self.first_seq else msgspec.structs.replace(cut, start=self.first_seq)
 
     def is_over(self, now: int) -> bool:
         """Whether its time is over: then there is no such session any more, whatever is still stored of it."""

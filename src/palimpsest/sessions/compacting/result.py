@@ -90,12 +90,13 @@ def result_of(job: PlannedCompaction, *, summary: Summary | None = None, dry_run
     """What the plan comes to. Without a summary that is there, one of its greatest length is reckoned with."""
     snapshot, plan, loaded = job.loaded.snapshot, job.plan, job.loaded
     gone = spans.union(plan.cover, plan.evict, plan.erase)
-    groups = [group for group in snapshot.groups if spans.within(gone, group.entries[0].seq)]
+    left = gone if plan.does_nothing or plan.erase else spans.union(gone, loaded.questions)
+    groups = [group for group in snapshot.groups if spans.within(left, group.entries[0].seq)]
     made = plan.summary_tokens + snapshot.fence if plan.cover or plan.fold else 0
     if summary is not None:
         made = snapshot.standing([summary])
     notes = masked(snapshot, plan.mask) if plan.mask else {}
-    saved = sum(tokens for seq, tokens in notes.items() if not spans.within(gone, seq))
+    saved = sum(tokens for seq, tokens in notes.items() if not spans.within(left, seq))
     saved += sum(group.cost for group in groups) + snapshot.standing(job.folded)
     return CompactionResult(
         strategy=job.strategy.name,

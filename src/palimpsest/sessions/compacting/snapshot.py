@@ -29,7 +29,8 @@ from palimpsest.tokens.counter import TokenCounter
 class Loaded(msgspec.Struct, frozen=True):
     """A session at one revision: its head, what was compacted before, the snapshot made of it, its entries by `seq`.
 
-    `archived` is what cuts of the session's view have evicted and no compaction knows of yet.
+    `archived` is what cuts of the session's view have evicted and no compaction knows of yet, `questions` what only the
+    present cut shows of what has left: the next compaction ends that.
     """
 
     head: Head
@@ -37,6 +38,7 @@ class Loaded(msgspec.Struct, frozen=True):
     snapshot: Snapshot
     archived: tuple[Span, ...]
     entries: Mapping[int, Entry]
+    questions: tuple[Span, ...] = ()
 
     def within(self, where: Iterable[Span]) -> list[Entry]:
         """The entries read that lie there, oldest first; what was erased is not among them."""
@@ -89,13 +91,17 @@ class SnapshotReader:
         def weigh(summary: Summary) -> int:
             return meter.cost(summary_entry(summary, tokens=summary.shown_tokens))
 
-        cut = head.views.get(self._options.view) or Cut(start=head.first_seq)
+        cut = head.cut_of(self._options.view)
+        left = spans.union(state.inactive, state.hidden)
         pinned = spans.of(await pinned_groups(self._store, self._options, head, head.pinned))
-        left = spans.minus(spans.union(state.evicted, state.hidden), pinned)
-        hidden = [*state.covered, *left, *head.rewound, *archived]
+        anchors = spans.of(cut.anchors) if cut.compaction == head.compaction else ()
+        questions = spans.minus(spans.common(left, anchors), pinned)
+        shown = spans.union(pinned, questions)  # whatever has left
+        hidden = [*spans.minus(left, shown), *head.rewound, *archived]
+        again = spans.members(spans.common(left, shown))  # strategies leave it where it is
         active = await self.read(spans.visible(spans.union(hidden), head.first_seq - 1, head.next_seq))
         loose = spans.union(archived, state.evicted) if archive else archived if passed else ()
-        old = await self.read(spans.minus(loose, spans.union(head.rewound, pinned)))
+        old = await self.read(spans.minus(loose, spans.union(head.rewound, shown)))
         summaries = await self.summaries(state)
         accessed, clock = await access_times(self._store, self._options.key, head, active)
 
@@ -104,7 +110,7 @@ class SnapshotReader:
                 interactions=self._interactions(active, head, max(state.mask, cut.mask), meter, now, cut),
                 archived=self._interactions(old, head, state.mask, meter, now),
                 summaries=[self._counted(summary) for summary in summaries],
-                pinned=frozenset(head.pinned),
+                pinned=frozenset((*head.pinned, *again)),
                 max_tokens=self._limit(),
                 max_messages=self._options.limits.max_messages,
                 mask=max(state.mask, cut.mask),
@@ -123,7 +129,7 @@ class SnapshotReader:
             counter = self._options.counter.name
             await best_effort(self._store.count(self._options.key, counter, meter.counted, epoch=head.epoch))
         entries = {entry.seq: entry for entry in (*old, *active) if not entry.erased}
-        return Loaded(head, state, snapshot, archived, entries)
+        return Loaded(head, state, snapshot, archived, entries, questions)
 
     async def costs(self, head: Head, now: int) -> tuple[int, int]:
         """Return what the active set costs, in tokens, and what of that the current summaries do."""
