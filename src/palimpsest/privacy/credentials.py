@@ -134,7 +134,8 @@ _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
 _QUOTE = re.compile(r"""(\\{0,3})(["'`])""")
 _BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\\u3001\u3002\u300c-\u300f\uff01\uff08\uff09\uff0c\uff1b\uff1f]{1,4096}""")
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
-_USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/@\"'<>]{1,256})@")
+_USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/\"'<>]{1,256})@")
+"""Up to the last "@", which a password may have in it."""
 _COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([\w%+/=.~-]{10,4096})", re.ASCII)
 _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
@@ -151,6 +152,8 @@ _NO_VALUES = (
 )
 _NOTHING = frozenset(_NO_VALUES.split())
 _PROSE = re.compile(r"[^\W\d_]{1,15}[.!?:)]?")
+_PLAIN_WORD = re.compile(r"[^\W\d_]?[a-z]*|[A-Z]+")
+"""What may be prose behind "Basic" and "Bearer": base64 mixes small letters and capitals."""
 _TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
     r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE
@@ -158,7 +161,7 @@ _CODE = re.compile(
 
 CREDENTIAL_SIGN = (
     r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|credential"
-    r"|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|cookie|sig=|signature=|curl|mysql"
+    r"|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/\"'<>]+@|cookie|sig=|signature=|curl|mysql"
     rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
 )
 
@@ -244,7 +247,8 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
         return None
     value = bare.group().rstrip(".!?:")
     certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group())
-    if not _is_secret(value, word, certain=certain, spoken=any(map(str.isalpha, assigns.group()))):
+    spoken = any(map(str.isalpha, assigns.group()))
+    if not (scheme is not None and _is_login(value)) and not _is_secret(value, word, certain=certain, spoken=spoken):
         return None
     return Span(place, place + len(value), "credential")
 
@@ -272,6 +276,11 @@ def _quoted(text: str, quote: re.Match[str]) -> Span | None:
     if not value.strip() or value.lower() in _NOTHING or _CODE.fullmatch(value):
         return None
     return Span(start, end, "credential")
+
+
+def _is_login(value: str) -> bool:
+    """Whether a value behind a scheme such as "Bearer" is one: any that is not prose, a type or code."""
+    return len(value) >= 4 and not _PLAIN_WORD.fullmatch(value) and not _CODE.fullmatch(value)
 
 
 def _is_secret(value: str, word: str, *, certain: bool, spoken: bool) -> bool:
