@@ -103,6 +103,15 @@ def test_normal_forms_make_no_difference(session: Session, said: str, asked: str
     assert left(session) == [2]
 
 
+@pytest.mark.parametrize("asked", ["istanbul", "İstanbul", "ISTANBUL", "İSTANBUL", "\u0131stanbul", "i\u0307stanbul"])
+def test_a_dot_on_an_i_makes_no_difference(session: Session, asked: str) -> None:
+    """Turkish writes the capital of "i" with a dot, and the small letter of "I" without one."""
+    talk(session, "İstanbul'da", "İSTANBUL", "ISTANBUL", "\u0131stanbul", "I\u0307stanbul", "Ankara")
+
+    assert session.erase(Query(text=asked)).entries == 10
+    assert left(session) == [11, 12]
+
+
 def test_words_of_formats_and_media_are_no_text(session: Session) -> None:
     """Keys of providers' items, their types, and base64 say nothing: a query for such a word erases nothing by them."""
     session.add_user_message([Text(text="hello"), Image(source="data:image/png;base64,dHlwZWFubmE=")])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from laws import examples
 from palimpsest.privacy import languages
-from palimpsest.privacy.credentials import secret_word
 from palimpsest.privacy.recognisers import BUILT_IN, PRESETS
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.privacy.scanning import Scan
+from palimpsest.privacy.secret_names import secret_word
 from privacy_corpus import NEGATIVE, POSITIVE, PROSE, Sample, Score, corpus, scores
 
 
@@ -157,8 +157,11 @@ EXAMPLES = {
         ("password = hunter2xyz", ["hunter2xyz"]),
         ('{"dbPassword": "a b c", "x": 1}', ["a b c"]),
         ("Authorization: Bearer abc.def-123 and more", ["abc.def-123"]),
+        ("Authorization: Basic dXNlcjpwYXNz\nauthorization: Bearer xyz1", ["dXNlcjpwYXNz", "xyz1"]),
+        ("Authorization: Basic authentication is used, Authorization: Bearer Token or $TOKEN", []),
         ("curl -H 'bearer abcdefgh12345678'", ["abcdefgh12345678"]),
         ("https://ann:s3cret@example.com/x", ["s3cret"]),
+        ("postgres://user:p@ssw0rd@host/a@b 'redis://:@b@c@host'", ["p@ssw0rd", "@b@c"]),
         ("mysql --password hunter2 -u ann", ["hunter2"]),
         ("my password is hunter2.", ["hunter2"]),
         ('token = "unclosed and long\nnext line', ["unclosed and long"]),
@@ -178,6 +181,30 @@ EXAMPLES = {
         ("tokens: 4000, max_tokens=5000, secretary: ann, tokenizer = o200k_base", []),
         ("password: str, token = get_token(x), password = config.password, api_key=${KEY}, secret: null", []),
         ("password: please enter it, the secret is out, the password is required", []),
+        (
+            "PGPASSWORD=abc dbpassword=def ADMINPASSWORD=ghi ANSIBLE_BECOME_PASS=jkl dbpass=mno",
+            ["abc", "def", "ghi", "jkl", "mno"],
+        ),
+        ("secretkey=q1w2 clientsecret=q1w3 authtoken=q1w4 access_key=q1w5", ["q1w2", "q1w3", "q1w4", "q1w5"]),
+        (
+            "SharedAccessKeyName=RootManageSharedKeys;SharedAccessKey=a1b2c3=;AccountKey=d4e5f6==",
+            ["a1b2c3=", "d4e5f6=="],
+        ),
+        ('{"user":"a","pass":"hunter2x"}', ["hunter2x"]),
+        ('auth: { user: "me", pass: "hunter2x" }', ["hunter2x"]),
+        ('mountain pass: "Stelvio", bypass="a1b2", compass: "north1", pass: 12', []),
+        ("<a accesskey='s'> ann ALL=(ALL) NOPASSWD: /usr/bin/systemctl1", []),
+        (
+            '{"passwd":["hunter2x", "b"],"password":{"v":"hu\\"3", "n": {"x": 123456}},"a":["c"]}',
+            ["hunter2x", "b", 'hu\\"3', "123456"],
+        ),
+        ('{\\"password\\": {\\"v\\": [\\"hunter2x\\"]}, \\"a\\": [\\"c\\"]}', ["hunter2x"]),
+        ('{"token": {"type": "string"}, "tokens": ["a"], "password": []}, ["b"]', []),
+        ("password: letmein", ["letmein"]),
+        ("user: x\npassword: letmein\nhost: y", ["letmein"]),
+        ("- Passwort: Sommer\r\n  'пароль: корова'", ["Sommer", "корова"]),
+        ("password: required\nPasswort: bitte\nPassword: forgotten?\npassword:\nhost", []),
+        ("say the password: letmein\npassword: see the vault\ntoken: expires", []),
     ],
 }
 
@@ -254,7 +281,9 @@ def test_words_that_name_a_secret_count_whole() -> None:
         "userPw",
         "passcode",
     ]
-    harmless = ["tokens", "maxTokens", "secretary", "keyboard", "passwords_changed", "api", "key", "tokenizer", ""]
+    secret += ["PGPASSWORD", "dbpassword", "authtoken", "accesstoken", "SECRETKEY", "accessKey", "AccountKey", "pass"]
+    harmless = ["nopasswd", "bypass", "compass", "first_pass", "passed", "SharedAccessKeyName", "monkey", "turnkey"]
+    harmless += ["tokens", "maxTokens", "secretary", "keyboard", "passwords_changed", "api", "key", "tokenizer", ""]
     harmless += ["parolamento", "парламент", "gesloten", "pwa", "hasłowo", "статус"]
 
     assert [key for key in secret if secret_word(key) is None] == []
@@ -355,6 +384,7 @@ HOSTILE = [
     ":",
     ":a",
     "://a:",
+    "://a:@",
     'token:"',
     "token: '",
     "-eyJ",
@@ -392,6 +422,12 @@ HOSTILE += [
     "curl -u a:",
     "mysql a ",
     "<password ",
+    "password: a\n",
+    "pass:'",
+    '"password":[',
+    '"password":["',
+    '\\"password\\":[\\"a',
+    '"password":["\\"',
     '" "@',
 ]
 

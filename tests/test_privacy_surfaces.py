@@ -219,6 +219,15 @@ def test_metadata_of_a_key_that_names_a_secret_is_masked() -> None:
     assert kept(marks().entry(found)) == found
 
 
+def test_a_key_that_is_only_pass_is_a_password_where_it_has_a_text() -> None:
+    """Reports of tests count what passed under the same key."""
+    metadata = {"auth": {"user": "me", "pass": "hunter2x"}, "PGPASSWORD": "abc", "tests": {"pass": 12, "all": ["x"]}}
+    masked = {"auth": {"user": "me", "pass": RED}, "PGPASSWORD": RED, "tests": {"pass": 12, "all": ["x"]}}
+
+    assert kept(marks().entry(Entry(content="x", metadata=metadata))).metadata == masked
+    assert Redactor({}).fields({"pass": ["test_a"]}) == {"pass": ["test_a"]}
+
+
 def test_arguments_of_such_keys_are_masked_where_credentials_are_looked_for() -> None:
     """The recogniser of credentials reads keys as it reads `password = …`; without it they stay."""
     entry = Entry(kind="tool_call", role="assistant", content='{"password": "a b", "user": "ann"}')

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from palimpsest.privacy import Span, languages
+from palimpsest.privacy.nested import nested_values
 from palimpsest.privacy.scanning import Scan
+from palimpsest.privacy.secret_names import NAMED, PASSWORDS, secret_word
 
 # --- keys and tokens
 
@@ -87,41 +88,6 @@ def private_keys(scan: Scan) -> Iterator[Span]:
 
 # --- values of keys that name a secret
 
-_SECRET_WORDS = (
-    *("api key", "apikey", "token", "authorization", "secret", "private key", "ssh key", "password", "credential"),
-    *("passwd", "passphrase", "passcode", "pwd", "pw", "passwort", "passe", "pass"),
-)
-_PASSWORDS = frozenset(_SECRET_WORDS[_SECRET_WORDS.index("password") :]) - {"credential"}
-"""Of those the words for what people choose, which may be a word itself."""
-
-_DOORS = (
-    "admin api app auth cert db database email ftp git http imap jwt keystore ldap login mail mongo my mysql pg "
-    "postgres postgresql proxy rabbitmq redis root secret smtp sql ssh sudo svc user vpn wifi wlan"
-)
-_OPENED = frozenset(_DOORS.split())
-"""What stands before "pass" where that is a password: `first_pass` and `bypass` are none."""
-
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-
-
-@lru_cache(maxsize=4096)
-def secret_word(key: str) -> str | None:
-    """Return the word of a key that names a secret, such as "api key" of `X-Api-Key` and `apiKeyId`, or None.
-
-    Words count whole; camel case and punctuation separate them. `tokens` and `secretary` name none.
-    """
-    found = " ".join(_WORD.findall(languages.folded(key))).lower().split()
-    words = f" {' '.join(found)} "
-    word = next((word for word in _SECRET_WORDS if f" {word} " in words), None)
-    if word is None and languages.is_password_name(key, words):
-        return "password"
-    return word if word != "pass" or (found[-1] == "pass" and _OPENED.intersection(found)) else None
-
-
-_NAMED = re.compile(
-    r"api[ _-]?key|token|authorization|secret|private[ _-]?key|ssh[ _-]?key|credential"
-    r"|pass(?:wor[dt]|wd|phrase|code|e\b|(?![a-z]))|pwd|pw(?![a-z])"
-)
 _NAME_BEFORE, _NAME_AFTER = re.compile(r"[\w.-]*"), re.compile(r"[\w.-]{0,64}", re.ASCII)
 _ASSIGNS = re.compile(
     r"""\\{0,3}["'\])]{0,2}\s{0,4}"""
@@ -134,7 +100,8 @@ _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
 _QUOTE = re.compile(r"""(\\{0,3})(["'`])""")
 _BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\\u3001\u3002\u300c-\u300f\uff01\uff08\uff09\uff0c\uff1b\uff1f]{1,4096}""")
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
-_USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/@\"'<>]{1,256})@")
+_USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/\"'<>]{1,256})@")
+"""Up to the last "@", which a password may have in it."""
 _COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([\w%+/=.~-]{10,4096})", re.ASCII)
 _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
@@ -150,15 +117,25 @@ _NO_VALUES = (
     "unset missing wrong invalid expired unknown hidden changeme todo tbd yes no not the and"
 )
 _NOTHING = frozenset(_NO_VALUES.split())
+_ONE_WORD = (
+    "bitte nada please incorrect forgotten forgot reset changed protected encrypted enabled disabled weak strong "
+    "redacted masked same default below above see prompt on off set boolean varchar"
+)
+_SAID = frozenset(_ONE_WORD.split())
+"""What is said of a password in one word, in a line of its own."""
+_ENDS_LINE = re.compile(r"""[ \t]*["'`]?[ \t]*(?=[\r\n]|\Z)""")
 _PROSE = re.compile(r"[^\W\d_]{1,15}[.!?:)]?")
+_PLAIN_WORD = re.compile(r"[^\W\d_]?[a-z]*|[A-Z]+")
+"""What may be prose behind "Basic" and "Bearer": base64 mixes small letters and capitals."""
+_DIGIT = re.compile(r"\d")
 _TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
     r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE
 )
 
 CREDENTIAL_SIGN = (
-    r"(?i)token|authorization|secret|(?:api|private|ssh)[ _-]?key|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|credential"
-    r"|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/@\"'<>]+@|cookie|sig=|signature=|curl|mysql"
+    r"(?i)token|authorization|secret|(?:api|private|ssh|access|account)[ _-]?key|credential"
+    r"|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/\"'<>]+@|cookie|sig=|signature=|curl|mysql"
     rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
 )
 
@@ -169,7 +146,7 @@ def credentials(scan: Scan) -> Iterator[Span]:
     A value in quotes counts whatever it is; one without must not look like a word of prose, a type or code.
     """
     text, lower, end = scan.text, scan.lower, 0
-    names = [match.span() for match in _NAMED.finditer(lower)]
+    names = [match.span() for match in NAMED.finditer(lower)]
     if languages.may_name(text, lower):
         names = sorted([*names, *languages.password_names(text, lower)])
     for first, last in names:
@@ -178,6 +155,7 @@ def credentials(scan: Scan) -> Iterator[Span]:
             if value is not None:
                 end = value.end
                 yield value
+    yield from nested_values(text, names)
     if "bearer" in lower:
         for match in _BEARER.finditer(lower):
             yield Span(*match.span(1), "credential")
@@ -233,18 +211,24 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
         assigns = _FLAG.match(text, name_end)
     if assigns is None:
         return _tagged(text, name_start, name_end, word)
+    quote = _QUOTE.match(text, assigns.end())
+    if word == "pass" and (quote is None or not _begins(text, name_start, "{,")):
+        return None
+    return _quoted(text, quote, word) if quote is not None else _bare(text, name_start, assigns, word)
+
+
+def _bare(text: str, name_start: int, assigns: re.Match[str], word: str) -> Span | None:
+    """What is assigned without quotes."""
     place = assigns.end()
-    quote = _QUOTE.match(text, place)
-    if quote is not None:
-        return _quoted(text, quote)
     scheme = _SCHEME.match(text, place)
     place = scheme.end() if scheme is not None else place
     bare = _BARE.match(text, place)
     if bare is None or text[bare.end() : bare.end() + 1] in ("(", "["):
         return None
     value = bare.group().rstrip(".!?:")
-    certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group())
-    if not _is_secret(value, word, certain=certain, spoken=any(map(str.isalpha, assigns.group()))):
+    certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group()) or _is_line(text, name_start, bare)
+    spoken = any(map(str.isalpha, assigns.group()))
+    if not (scheme is not None and _is_login(value)) and not _is_secret(value, word, certain=certain, spoken=spoken):
         return None
     return Span(place, place + len(value), "credential")
 
@@ -257,7 +241,21 @@ def _tagged(text: str, start: int, end: int, word: str) -> Span | None:
     return Span(*found.span(1), "credential")
 
 
-def _quoted(text: str, quote: re.Match[str]) -> Span | None:
+def _begins(text: str, start: int, behind: str = "") -> bool:
+    """Whether what is at `start` begins its line, an item of a list, or what stands `behind` one of these signs."""
+    before = text[max(start - 64, 0) : start].rstrip(" \t\\\"'`>*-")
+    return before[-1:] in ("", "\n", "\r", *behind)
+
+
+def _is_line(text: str, start: int, value: re.Match[str]) -> bool:
+    """Whether a name that is at `start` and its value, one word, are a line of their own: `password: letmein`."""
+    word, end = value.group(), value.end()
+    if not _PROSE.fullmatch(word) or not word.isalpha() or word.lower() in _SAID or "\n" in text[start:end]:
+        return False
+    return _ENDS_LINE.match(text, end) is not None and _begins(text, start)
+
+
+def _quoted(text: str, quote: re.Match[str], word: str) -> Span | None:
     """What stands between quotes of one kind; up to the end of the line where nothing closes them."""
     start, mark = quote.end(), quote.group()
     line = text.find("\n", start, start + 4096)
@@ -271,22 +269,30 @@ def _quoted(text: str, quote: re.Match[str]) -> Span | None:
     value = text[start:end]
     if not value.strip() or value.lower() in _NOTHING or _CODE.fullmatch(value):
         return None
+    if len(value) == 1 and word not in PASSWORDS:  # as of HTML's accesskey
+        return None
     return Span(start, end, "credential")
+
+
+def _is_login(value: str) -> bool:
+    """Whether a value behind a scheme such as "Bearer" is one: any that is not prose, a type or code."""
+    return len(value) >= 4 and not _PLAIN_WORD.fullmatch(value) and not _CODE.fullmatch(value)
 
 
 def _is_secret(value: str, word: str, *, certain: bool, spoken: bool) -> bool:
     """Whether a value without quotes is one.
 
-    After "=" a word may be a password, after ":" it is rather prose, and after "is" there must be digits and letters.
-    What is not ASCII is one with some characters that are, or with letters of a script that has capitals.
+    After "=" a word may be a password, after ":" only where the line has nothing else, and after "is" there must be
+    digits and letters. What is not ASCII is one with some characters that are, or with letters of a script that has
+    capitals.
     """
-    digits = any(map(str.isdigit, value))
+    digits = _DIGIT.search(value) is not None
     if spoken and not (digits and any(map(str.isalpha, value))):
         return False
     if not value.isascii() and not _TYPED.search(value):
         return (digits or certain) and value.lower() != value.upper()
     if len(value) < (3 if certain else 4) or value.lower() in _NOTHING or _CODE.fullmatch(value):
         return False
-    if word in _PASSWORDS:
+    if word in PASSWORDS:
         return certain or not _PROSE.fullmatch(value)
     return digits or len(value) >= 16

@@ -36,11 +36,11 @@ _BLOBS = frozenset({"data", "file_data", "b64_json", "result", "signature", "enc
 
 def finder(text: str) -> Mentions:
     """Return what says whether a text holds this one."""
-    plain, folded, is_ascii = text.casefold(), _folded(text), text.isascii()
+    plain, folded, is_ascii = _without_case(text), _folded(text), text.isascii()
 
     def mentions(given: str) -> bool:
         return any(
-            plain in each.casefold() or (not (is_ascii and each.isascii()) and folded in _folded(each))
+            plain in _without_case(each) or (not (is_ascii and each.isascii()) and folded in _folded(each))
             for each in _unescaped(given)
         )
 
@@ -49,7 +49,14 @@ def finder(text: str) -> Mentions:
 
 def _folded(text: str) -> str:
     """The text without case, in one normal form."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKD", text).casefold())
+    return unicodedata.normalize("NFKC", _without_case(unicodedata.normalize("NFKD", text)))
+
+
+def _without_case(text: str) -> str:
+    """The text without case. Turkish writes the small letter of "I" without a dot and the capital of "i" with one, so a
+    dot makes no difference."""
+    small = text.casefold()
+    return small if small.isascii() else small.replace("\u0131", "i").replace("i\u0307", "i")
 
 
 def _unescaped(text: str) -> Iterator[str]:

@@ -1,0 +1,62 @@
+"""Which keys and names say that their value is a secret, in English and in other languages. Pure."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from palimpsest.privacy import languages
+
+_SECRET_WORDS = (
+    *("api key", "apikey", "token", "authorization", "secret", "private key", "ssh key", "access key", "account key"),
+    *("password", "credential"),
+    *("passwd", "passphrase", "passcode", "pwd", "pw", "passwort", "passe", "pass"),
+)
+PASSWORDS = frozenset(_SECRET_WORDS[_SECRET_WORDS.index("password") :]) - {"credential"}
+"""Of those the words for what people choose, which may be a word itself."""
+
+_DOORS = (
+    "admin api app auth become cert db database email ftp git http imap jwt keystore ldap login mail mongo my mysql pg "
+    "postgres postgresql proxy rabbitmq redis root secret smtp sql ssh sudo svc user vpn wifi wlan"
+)
+_OPENED = frozenset(_DOORS.split())
+"""What stands before "pass" where that is a password: `first_pass` and `bypass` are none."""
+
+_JOINED = re.compile(
+    r" (?!no)[a-z]+?(?:(token|secret|passw(?:or[dt]|d)|passphrase|passcode|pwd)"
+    r"|(?:api|access|account|private|secret)key) "
+    rf"| (?:{'|'.join(sorted(_OPENED))})pass | secretkey "
+)
+"""Words that are written together: `PGPASSWORD`, `authtoken`, `dbpass`; sudo's `NOPASSWD` is none."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+
+@lru_cache(maxsize=4096)
+def secret_word(key: str) -> str | None:
+    """Return the word of a key that names a secret, such as "api key" of `X-Api-Key` and `apiKeyId`, or None.
+
+    Words count whole, or at the end of those they are written together with; camel case and punctuation separate them.
+    `tokens` and `secretary` name none. "pass" is for a key that is nothing else, which may also say that a test passed.
+    """
+    found = " ".join(_WORD.findall(languages.folded(key))).lower().split()
+    words = f" {' '.join(found)} "
+    word = next((word for word in _SECRET_WORDS if f" {word} " in words), None)
+    if word == "pass":
+        opens = found[-1] == "pass" and _OPENED.intersection(found)
+        return "password" if opens else word if found == ["pass"] else None
+    if word in ("access key", "account key"):
+        return word if found[-1] != "name" else None
+    if word is not None:
+        return word
+    joined = _JOINED.search(words)
+    if joined is not None:
+        return "token" if joined[1] == "token" else "secret" if joined[0].endswith("key ") else "password"
+    return "password" if languages.is_password_name(key, words) else None
+
+
+NAMED = re.compile(
+    r"api[ _-]?key|token|authorization|secret|(?:private|ssh|access|account)[ _-]?key|credential"
+    r"|pass(?:wor[dt]|wd|phrase|code|e\b|(?![a-z]))|pwd|pw(?![a-z])"
+)
+"""Where the word of a name may be, in small letters of ASCII; `secret_word` decides about the name."""
