@@ -224,7 +224,7 @@ answer = st.builds(
     output=texts(),
     call_id=st.sampled_from([*CALL_IDS, "nobody"]),
     status=st.sampled_from(["success", "error", "unknown"]),
-)
+).filter(lambda one: one.name or one.call_id)
 answer_by_name = st.builds(Answer, name=st.sampled_from(TOOL_NAMES), output=texts(), call_id=st.none())
 background = st.builds(
     Background,
