@@ -190,15 +190,15 @@ def plain(text: str) -> str:
 
 
 def shows(messages: Sequence[Message], entry: Entry) -> bool:
-    """Whether the messages hold this human message whole and unaltered."""
+    """Whether the messages hold this human message whole and unaltered, but for texts in it that say nothing."""
     own = [message["content"] for message in messages if message["role"] == "user"]
     if isinstance(entry.content, str):
         return plain(entry.content) in [plain(content) for content in own if isinstance(content, str)]
-    wanted = [plain(part.text) for part in entry.content if hasattr(part, "text")]
+    wanted = [plain(part.text) if hasattr(part, "text") else None for part in entry.content]
     for content in own:
         if isinstance(content, list):
-            said = [plain(part["text"]) for part in content if part.get("type") == "text"]
-            if said == wanted and len(content) == len(entry.content):
+            said = [plain(part["text"]) if part.get("type") == "text" else None for part in content]
+            if [text for text in said if text != ""] == [text for text in wanted if text != ""]:
                 return True
     return False
 
