@@ -181,7 +181,7 @@ class Play:
     def pin(self) -> None:
         """An entry is pinned, or let go."""
         session = self.writing
-        entries = session.entries()
+        entries = [entry for entry in session.entries() if not entry.erased]
         if entries:
             verb: Callable[..., object] = self.dice.choice([session.pin, session.unpin])
             verb(self.dice.choice(entries).seq)

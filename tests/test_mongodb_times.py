@@ -79,7 +79,7 @@ def test_appends_and_transactions_beside_each_other_leave_one_log() -> None:
             async def changing() -> None:
                 for number in range(1, 6):
                     await theirs.count()
-                    await theirs.pin(1)
+                    await theirs.pin(number)
                     await theirs.erase([number])
                     await theirs.entries()
 
