@@ -218,10 +218,13 @@ class Server:
         if self._process is None:
             return
         for one in (by, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                if one is signal.SIGKILL:
-                    os.killpg(self._process.pid, one)
-                else:
+            if one is signal.SIGKILL:
+                own = self._process.pid
+                for pid in (own, *_children(own)):  # PostgreSQL's are groups of their own, and it would begin others
+                    with suppress(ProcessLookupError):
+                        os.killpg(pid, one)
+            else:
+                with suppress(ProcessLookupError):
                     self._process.send_signal(one)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(PATIENCE)
@@ -412,3 +415,13 @@ def _has_ended(pid: int) -> bool:
 
 if __name__ == "__main__":
     keep(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has begun, where the system shows them: they answer for a while when it is gone."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):  # it has just ended
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(status.parent.name))
+    return found

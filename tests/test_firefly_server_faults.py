@@ -63,9 +63,8 @@ def test_a_store_goes_on_when_its_server_is_back(kind: str) -> None:
         facts = WorkingMemory(store=store)
         facts.set("a", 1)
         server.kill()
-        with pytest.raises(StoreUnavailable):  # noqa: PT012
-            for number in range(1_000):  # a process that PostgreSQL's has begun may answer for a moment
-                facts.set("b", number)
+        with pytest.raises(StoreUnavailable):
+            facts.set("b", 2)
         server.start()
         for _ in range(20):  # connections that are lost are noticed one by one
             try:

@@ -142,15 +142,13 @@ class SealedBackend(Wrapper):
                     done[i] = None
                     await self._done(sealing)
                     continue
-                heads = self._refusal(sealing, refusal, self._heads)
-                if batches[i] is not sealing.batch:  # what is tried now is the other
-                    heads = await self._there(batches[i])
+                heads, instead = self._refusal(sealing, refusal, self._heads), batches[i] is not sealing.batch
                 # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
-                alike = batches[i] is not sealing.batch or refused(sealing.batch, heads) is None
+                alike = instead or refused(sealing.batch, heads) is None
                 if alike and (tries == 1 or not self.remote):  # who is in a crowd waits where he holds nothing
                     left.append(i)
                 else:
-                    done[i] = heads
+                    done[i] = await self._there(batches[i]) if instead else heads
         return done
 
     async def _there(self, batch: Batch) -> Refusal:

@@ -18,7 +18,7 @@ A place (home, "tree", "") is there as soon as a home has more than the session 
 The modules, none of which imports one above it:
 
     store, opened               the face: each verb checked, and run where the backend's verbs run
-    maintenance                 listings, expiry, scrubbing; loaded with the next two when first asked for
+    maintenance                 listings, expiry, scrubbing; loaded with the next three when first asked for
     changing, whole_sessions    commits and redaction; branches, deletion
     loading                     sessions that come in from elsewhere
     erasing                     what an erasure is in each session that has the entries

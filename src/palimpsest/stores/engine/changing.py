@@ -80,7 +80,7 @@ class Changing:
         while True:
             known = known or await self._sessions.find(key)
             try:
-                refusal, after = await self._sessions.tried(known, [], _nothing, changed)
+                refusal, after = await self._sessions.tried(known, [], None, changed)
             except Conflict:
                 if fresh:
                     raise
@@ -187,11 +187,6 @@ class Changing:
             if new is not old:
                 found.append(entry_row(row[0] >> 32, new))
         return found
-
-
-def _nothing(_: Known) -> list[Ask]:
-    """What asks for nothing beside the session."""
-    return []
 
 
 def _delayed(change: Change, steps: list[Step]) -> list[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,8 +20,31 @@ from palimpsest.stores.engine.forms import beside_entries, entry_row, key_of, re
 from palimpsest.stores.engine.known import Known
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Made, Sessions
-from palimpsest.stores.engine.trees import Sharer, Tree, of_tree, sharers
+from palimpsest.stores.engine.trees import Tree, of_tree, sharers
 from palimpsest.stores.rules import Looks
+
+
+class _Part(NamedTuple):
+    """A session that has any of the entries: what the erasure is there, its records of compactions, those of them that
+    become others, and its state of compaction where that does."""
+
+    known: Known
+    change: Change
+    records: list[Record]
+    anew: list[Record]
+    state: Compaction | None
+
+    @classmethod
+    def of(cls, known: Known, change: Change, records: list[Record]) -> _Part:
+        """What an erasure does to what was made from entries in a session."""
+        gone, silence = [*change.seqs, *ranges.members(change.also)], change.silence
+        left = forgotten(records, known.head, gone, spare=change.spare, released=change.released, silence=silence)
+        return cls(known, change, records, *left)
+
+    @property
+    def before(self) -> Compaction:
+        """Its state of compaction as it is stored."""
+        return standing(self.records, self.known.head)
 
 
 class Erasure:
@@ -28,8 +52,7 @@ class Erasure:
 
     def __init__(self, sessions: Sessions, reading: Reading, known: Known, change: Change) -> None:
         self._sessions, self._reading, self._known, self._change = sessions, reading, known, change
-        self._tree, self._others = Tree(sessions.url, known, None), list[Sharer]()
-        self._records: list[Record] = []
+        self._tree, self._parts = Tree(sessions.url, known, None), list[_Part]()
         self._living: list[Entry] = []
         self._graves: dict[SessionKey, set[int]] = {}
         self._untold: list[tuple[int, Entry]] = []
@@ -44,6 +67,7 @@ class Erasure:
         known = self._known
         if not seen:
             self._change = still_meant(known.head, self._change, {})
+            self._parts = [_Part.of(known, self._change, [])]
             return
         tree, rows = seen
         entries = await self._reading.slim(known, rows.rows[0])
@@ -55,29 +79,36 @@ class Erasure:
         graves = tuple(entry.seq for entry in self._living if entry.flushed)
         self._change = change = msgspec.structs.replace(change, graves=graves)
         told = {row[0]: row for some in rows.rows[1:] for row in some}
-        self._records = self._reading.told(known, [told[key] for key in sorted(told)])
+        records = self._reading.told(known, [told[key] for key in sorted(told)])
         self._tree = Tree(self._sessions.url, known, tree)
-        self._others = await sharers(self._sessions, known, self._tree, change.seqs, look)
+        others = await sharers(self._sessions, known, self._tree, change.seqs, look)
+        self._parts = [
+            _Part.of(known, change, records),
+            *(
+                _Part.of(other, _of_branch(change, known.key, seqs), self._reading.told(other, rows))
+                for other, seqs, rows in others
+            ),
+        ]
         self._check_unshared()
         self._untold = await self._told_no_more()
         if any(entry.damaged for entry in self._living):
             # What is damaged is counted anew by reading whole logs.
-            for each in (known, *(other.known for other in self._others)):
-                self._graves[each.key] = await self._reading.graves(each)
+            for part in self._parts:
+                self._graves[part.known.key] = await self._reading.graves(part.known)
 
     def _check_unshared(self) -> None:
         """Raise Conflict where a flush would destroy what another session has not let go of."""
         if not self._change.unshared:
             return
         now = self._sessions.clock()
-        for other, seqs, rows in self._others:
-            state = standing(self._reading.told(other, rows), other.head)
-            if not other.head.is_over(now) and needed(state, other.head, seqs):
-                raise Conflict(f"session {other.key.session!r}", "has what a flush would destroy: look again")
+        for part in self._parts[1:]:
+            head = part.known.head
+            if not head.is_over(now) and needed(part.before, head, part.change.seqs):
+                raise Conflict(f"session {part.known.key.session!r}", "has what a flush would destroy: look again")
 
     def batch(self, more: Sequence[Step], at: int) -> Made:
         """The steps of it, with `more`, and the sessions after them."""
-        made, told, known = [self._in(*one, at) for one in self._each()], self._told(), self._known
+        made, told, known = [self._in(one, at) for one in self._parts], self._told(), self._known
         stay = [flushed(one) if ranges.within(told, one.seq) else tombstone(one) for one in self._living]
         graves = [entry_row(known.log_of(grave.seq), grave) for grave in stay]
         graves += [entry_row(log, tombstone(one)) for log, one in self._untold]
@@ -97,36 +128,27 @@ class Erasure:
         stays of these."""
         if not self._change.spare:
             return ()
-        there = [(other, self._reading.told(other, rows)) for other, _, rows in self._others]
-        states = [standing(records, one.head) for one, records in ((self._known, self._records), *there)]
-        return ranges.union(*(state.covered for state in states))
-
-    def _each(self) -> Iterable[tuple[Known, Change, list[Record]]]:
-        """Each session that has any of the entries, what the erasure is there, and its records of compactions."""
-        yield self._known, self._change, self._records
-        for other, seqs, rows in self._others:
-            yield other, _of_branch(self._change, self._known.key, seqs), self._reading.told(other, rows)
+        return ranges.union(*(part.before.covered for part in self._parts))
 
     async def _told_no_more(self) -> list[tuple[int, Entry]]:
         """What a flush has left of entries of which summaries tell before it, and none does then, by their logs: with
         the last summary goes who spoke."""
         if self._change.spare:
             return []
-        each = [(one, records, _forgotten(one, change, records)[1]) for one, change, records in self._each()]
-        if all(now is None for _, _, now in each):  # contexts show the summaries that they did
+        if all(part.state is None for part in self._parts):  # contexts show the summaries that they did
             return []
-        before = {key for one, told, _ in each for key in _told_by(one, told, standing(told, one.head))}
-        then = {key for one, told, now in each for key in _told_by(one, told, now or standing(told, one.head))}
+        before = {key for part in self._parts for key in _told_by(part, part.before)}
+        then = {key for part in self._parts for key in _told_by(part, part.state or part.before)}
         wanted = _joined(before - then - set(self._known.keys(self._change.seqs)))
         rows = await self._reading.rows(self._known, Range("entry", wanted)) if wanted else []
         there = zip(rows, await self._reading.slim(self._known, rows), strict=True)
         return [(row[0] >> 32, one) for row, one in there if one.flushed]
 
-    def _in(self, known: Known, change: Change, there: list[Record], at: int) -> tuple[Known, Step, list[Row]]:
+    def _in(self, part: _Part, at: int) -> tuple[Known, Step, list[Row]]:
         """What it makes of one session."""
-        made, state = _forgotten(known, change, there)
-        if state is not None:
-            change = msgspec.structs.replace(change, compaction=state)
+        known, change, made = part.known, part.change, [*part.anew]
+        if part.state is not None:
+            change = msgspec.structs.replace(change, compaction=part.state)
         after, record, _ = committed(known.head, change, at)
         if known.key in self._graves:
             after = recounted(after, self._graves[known.key] | set(change.seqs))
@@ -136,16 +158,12 @@ class Erasure:
         return now, step, [record_row(known.log, one) for one in made]
 
 
-def _forgotten(known: Known, change: Change, there: Sequence[Record]) -> tuple[list[Record], Compaction | None]:
-    """What an erasure does to what was made from entries in a session, of which these are the records."""
-    gone = [*change.seqs, *ranges.members(change.also)]
-    return forgotten(there, known.head, gone, spare=change.spare, released=change.released, silence=change.silence)
-
-
-def _told_by(known: Known, records: Iterable[Record], state: Compaction) -> list[int]:
+def _told_by(part: _Part, state: Compaction) -> list[int]:
     """The keys of the entries of which the summaries of a state tell."""
-    made = [one.compaction.summary for one in records if one.compaction is not None and one.revision in state.current]
-    return known.keys(ranges.members(ranges.union(*(one.covers for one in made if one is not None))))
+    made = [
+        one.compaction.summary for one in part.records if one.compaction is not None and one.revision in state.current
+    ]
+    return part.known.keys(ranges.members(ranges.union(*(one.covers for one in made if one is not None))))
 
 
 def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:

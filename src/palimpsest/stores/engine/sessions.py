@@ -282,7 +282,7 @@ class Sessions:
             refused(refusal)
 
     async def tried(
-        self, known: Known, seen: list[Seen], asks: Asks, make: Make, *, over: bool = False
+        self, known: Known, seen: list[Seen], asks: Asks | None, make: Make, *, over: bool = False
     ) -> tuple[Refusal | None, Sequence[Known] | None]:
         """Write what `make` makes of a session by what was seen of it; what came of it, and the sessions after it.
 
@@ -296,14 +296,14 @@ class Sessions:
         return await self.write_over(made, at, partial(self._anew, known, asks, make, at, over))
 
     def _anew(
-        self, known: Known, asks: Asks, make: Make, at: int, over: bool, heads: Refusal, look: Look
+        self, known: Known, asks: Asks | None, make: Make, at: int, over: bool, heads: Refusal, look: Look
     ) -> Made | None:
         """What is made of the session as it is by now, by what is seen of it now; None where it is to be sought."""
         now = self.now(known, heads[0]) if known.there is not None else known
         if now.there is None or now.era != known.era or not now.reads_as(known) or (now.head.is_over(at) and not over):
             return None
         try:
-            return drive(make(now, look(wanted) if (wanted := asks(now)) else [], at, awaited(look)))
+            return drive(make(now, look(asks(now)) if asks is not None else [], at, awaited(look)))
         except Conflict:  # whoever asked for it hears of that when he has looked
             return None
 
