@@ -349,6 +349,20 @@ def test_a_file_that_is_moved_while_it_is_open_takes_no_writes(tmp_path: Path) -
             store.save("n", MemoryEntry(content=2))
 
 
+def test_a_file_whose_journal_is_removed_while_it_is_open_takes_no_writes(tmp_path: Path) -> None:
+    """Whoever comes next makes another journal; what was saved before is there when the store is closed."""
+    with fireflies.opened("sqlite", tmp_path) as store:
+        for content in (1, 2):
+            store.save("n", MemoryEntry(content=content))
+        for end in ("-wal", "-shm"):
+            (tmp_path / f"entries.db{end}").unlink()
+
+        with pytest.raises(StoreUnavailable, match="journal"):
+            store.save("n", MemoryEntry(content=3))
+    with fireflies.opened("sqlite", tmp_path) as store:
+        assert [entry.content for entry in store.load("n")] == [1, 2]
+
+
 def test_a_file_of_something_else_is_an_error_of_ours(tmp_path: Path) -> None:
     """With the driver's as its cause, and it stays as it is."""
     path = tmp_path / "a.db"

@@ -146,6 +146,7 @@ def delete(path: Path) -> None:
 DAMAGE: dict[str, Any] = {
     "deleted": delete,
     "deleted without its log": lambda path: path.unlink(),
+    "without its log": lambda path: path.with_name(f"{path.name}-wal").unlink(missing_ok=True),
     "emptied": lambda path: os.truncate(path, 0),
     "cut short": lambda path: os.truncate(path, path.stat().st_size // 2),
     "cut to its beginning": lambda path: os.truncate(path, 50),

@@ -8,9 +8,12 @@ import os
 import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -241,6 +244,78 @@ def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path: Path, happen
             for _ in range(2):
                 with pytest.raises(StoreUnavailable, match=r"moved or removed.*open it again"):
                     write()
+
+
+def without_its_journal(path: Path) -> None:
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink()
+
+
+HOLDS = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+print(db.execute("SELECT count(*) FROM sqlite_master").fetchone(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(path: Path) -> Iterator[None]:
+    """Another process has the file open."""
+    with subprocess.Popen([sys.executable, "-c", HOLDS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        yield
+        other.communicate()
+
+
+@pytest.mark.parametrize("beside", [nullcontext, another_process])
+def test_nothing_is_acknowledged_into_a_journal_that_is_gone(
+    path: Path, beside: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    """Five milliseconds after the journal was removed, what writes raises and says why, whoever makes another one."""
+    with Memory.open(path) as memory:
+        session = memory.session("s", max_tokens=1_000)
+        session.add_user_message(TEXT)
+        without_its_journal(path)
+        with beside(path):
+            time.sleep(LOOK)
+
+            for write in (lambda: session.add_user_message("lost"), lambda: session.erase([1]), session.fork):
+                for _ in range(2):
+                    with pytest.raises(StoreUnavailable, match=r"journal.*moved or removed.*open it again"):
+                        write()
+
+
+def test_a_journal_is_kept_whatever_others_do_to_it(memory: Memory, path: Path) -> None:
+    """A checkpoint that empties it, a fork and a file without one keep nobody from writing."""
+    session, other = memory.session("s"), sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    other.close()
+    time.sleep(LOOK)
+    session.add_user_message("after a checkpoint")
+    memory.close()
+
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+    with Memory.open(path) as again:
+        session = again.session("s")
+        session.add_user_message("without a journal")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            assert other.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+        for text in ("with one", "and once more"):
+            time.sleep(LOOK)
+            session.add_user_message(text)
+        assert len(session.entries()) == 5
+
+
+def test_what_was_acknowledged_before_its_journal_went_is_there_after_closing(memory: Memory, path: Path) -> None:
+    """Whoever closes the memory writes it into the file, where nobody else has come to that."""
+    without_its_journal(path)
+    memory.close()
+
+    with Memory.open(path) as again:
+        assert [entry.text for entry in again.session("s").entries()] == [TEXT]
 
 
 def test_a_memory_that_is_opened_again_writes_to_the_new_file(memory: Memory, path: Path) -> None:

@@ -24,8 +24,7 @@ from palimpsest.recall.words import Words
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import forking
-from palimpsest.stores.sqlite.db import connected
-from palimpsest.stores.sqlite.faults import Translated
+from palimpsest.stores.sqlite.connections import Identity, Translated, connected, identity_of
 
 if TYPE_CHECKING:
     from palimpsest.recall.vectors import VectorRows
@@ -72,7 +71,7 @@ class File:
         self.where = path or copied or "in memory"
         self._lock, self._words = allocate_lock(), dict[str, Words]()
         self._db: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
+        self._files: tuple[Identity | None, ...] = ()
         forking.watch(self)
 
     def do(self, tenant: str, body: Callable[[Words], T], *, writes: bool = False) -> T:
@@ -101,8 +100,8 @@ class File:
         return found
 
     def _opened(self) -> sqlite3.Connection:
-        """The database, if that is still the file at its path: else others have another, and hear nothing from here."""
-        if self._db is not None and self._identity != _identity(self.path):
+        """The database, while its files are those at its path: else others have another, and hear nothing from here."""
+        if self._db is not None and self._files != self._there():
             self.let_go()
         return self._db or self._open()
 
@@ -127,11 +126,15 @@ class File:
         except BaseException:
             db.close()
             raise
-        self._db, self._identity = db, _identity(self.path)
+        self._db, self._files = db, self._there()
         return db
 
+    def _there(self) -> tuple[Identity | None, ...]:
+        """The database's file and its journal."""
+        return tuple(identity_of(f"{self.path}{end}") for end in ("", "-wal"))
+
     def _remove(self) -> None:
-        same = self._db is None or self._identity == _identity(self.path)  # else somebody was first
+        same = self._db is None or self._files == self._there()  # else somebody was first
         self._close()
         for end in ("", "-wal", "-shm") if self.path and same else ():
             with suppress(FileNotFoundError):
@@ -233,15 +236,6 @@ def _copy(path: str, db: sqlite3.Connection) -> None:
     """Copy a file that is there, which nobody here may write to; nothing of one that is damaged."""
     with suppress(sqlite3.Error), closing(connected(path, path, writable=False)) as there:
         there.backup(db)
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file at a path; None where there is none."""
-    try:
-        there = os.stat(path)
-    except OSError:
-        return None
-    return there.st_dev, there.st_ino
 
 
 _LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")

@@ -21,7 +21,7 @@ from palimpsest.recall.index import LAST_NUMBER, LAST_PART, LAST_SEQ, Cursor, Do
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import forgets, has_vectors, met, of_tenant, who_was_met
-from palimpsest.stores.sqlite.faults import Damaged
+from palimpsest.stores.sqlite.connections import Damaged
 
 T = TypeVar("T")
 

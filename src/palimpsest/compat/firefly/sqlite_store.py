@@ -18,14 +18,13 @@ from typing import Any, TypeVar
 
 from palimpsest.compat.firefly.entries import MemoryEntry, Packed, packed, parsed
 from palimpsest.compat.firefly.store import MARK, Conversations, LocalStore, elsewhere, keyed, read, spelled, unspelled
-from palimpsest.errors import ConfigError, StoreUnavailable
+from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import is_path
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.logs import warn
 from palimpsest.stores import forking
-from palimpsest.stores.sqlite.db import PAUSE, Link, Links, connected
-from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
+from palimpsest.stores.sqlite.connections import FAULTS, PAUSE, Link, Links, SameFile, Translated, connected, is_busy
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class SQLiteStore(LocalStore):
         self.path = os.path.abspath(os.path.expanduser(given)) if self._on_disk else given
         self.url, self._busy_seconds = f"sqlite:///{self.path}", busy_seconds
         self._translated = Translated(self.url)
-        self._identity: tuple[int, int] | None = None
+        self._same = SameFile(self.url, self.path)
         self._links = Links(self.path, self._opened, sqlite3.Connection.close)
         if not self._on_disk:
             self._links.reader = self._links.writer
@@ -184,7 +183,8 @@ class SQLiteStore(LocalStore):
         """Return what `body` returns, which writes with one statement, or in a transaction."""
 
         def written(db: sqlite3.Connection) -> T:
-            self._be_the_same()
+            if self._on_disk:
+                self._same.check(self._links.writer)
             return body(db)
 
         return self._tried(self._links.writer, written)
@@ -205,20 +205,6 @@ class SQLiteStore(LocalStore):
                     with self._translated:
                         raise
             time.sleep(PAUSE)
-
-    def _be_the_same(self) -> None:
-        """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
-        if not self._on_disk:
-            return
-        try:
-            there = os.stat(self.path)
-            identity = there.st_dev, there.st_ino
-        except FileNotFoundError:
-            identity = 0, 0
-        self._identity = self._identity or identity
-        if identity != self._identity:
-            told = "the file was moved, removed or replaced while it was open; nothing was written. Make another store"
-            raise StoreUnavailable(self.url, told)
 
 
 class _Crossing(Exception):

@@ -29,7 +29,8 @@ from palimpsest.stores.backend import (
 )
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.sqlite import scrubbing
-from palimpsest.stores.sqlite.db import PAUSE, Database
+from palimpsest.stores.sqlite.connections import PAUSE
+from palimpsest.stores.sqlite.db import Database
 from palimpsest.stores.sqlite.layout import migrate
 from palimpsest.stores.sqlite.scrubbing import PATIENCE, Scrubbing
 from palimpsest.stores.sqlite.tables import Tables

@@ -20,23 +20,28 @@ from _weakref import ref  # and so does `weakref`
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from palimpsest.errors import Closed, PalimpsestError, StoreUnavailable
+from palimpsest.errors import Closed, PalimpsestError
 from palimpsest.runtime.once import ProcessLock
 from palimpsest.stores import forking
 from palimpsest.stores.backend import Ask, Place, PlaceHead
 from palimpsest.stores.options import DiskOptions
-from palimpsest.stores.sqlite.faults import FAULTS, Translated, is_busy
+from palimpsest.stores.sqlite.connections import (
+    FAULTS,
+    PAUSE,
+    Identity,
+    Link,
+    Links,
+    SameFile,
+    Translated,
+    connected,
+    is_busy,
+)
 from palimpsest.stores.sqlite.numbers import Remembered
 from palimpsest.stores.sqlite.tables import Tables
 
 T = TypeVar("T")
-C = TypeVar("C")
-
-PAUSE = 0.0005
-"""Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
-overtaken for ever. And short, for between two writes of one that does nothing else there is but a moment."""
 
 NOWHERE = Place("", "", "", "")
 """A place that has no head."""
@@ -44,14 +49,13 @@ NOWHERE = Place("", "", "", "")
 LOOK = 0.005
 """Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
 
-
-_creating = ProcessLock()
+_turning = ProcessLock()
 _turns: dict[tuple[int, int, int], ref[LockType]] = {}
 
 
-def _turn_of(identity: tuple[int, int]) -> LockType:
+def _turn_of(identity: Identity) -> LockType:
     """The turn at a file that all connections of this process to it share, by device and inode."""
-    with _creating.own():
+    with _turning.own():
         for mine in [mine for mine, turn in _turns.items() if turn() is None]:
             del _turns[mine]
         mine = (os.getpid(), *identity)  # a fork may have come while another thread had it
@@ -60,61 +64,6 @@ def _turn_of(identity: tuple[int, int]) -> LockType:
             turn = allocate_lock()
             _turns[mine] = ref(turn)
     return turn
-
-
-class Link(Generic[C]):
-    """A connection, or what was made of one, opened when it is first needed; and the lock of whoever uses it."""
-
-    __slots__ = ("_closing", "_opened", "bound", "lock", "relaxed")
-
-    def __init__(self, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
-        self.lock = allocate_lock()
-        self.bound: C | None = None
-        self.relaxed = False
-        self._opened, self._closing = opened, closing
-
-    def use(self) -> C:
-        """What there is; it is opened where it is not."""
-        if self.bound is None:
-            self.bound = self._opened()
-        return self.bound
-
-    def close(self) -> None:
-        """Close it; it is opened again when it is needed."""
-        bound, self.bound, self.relaxed = self.bound, None, False
-        if bound is not None:
-            self._closing(bound)
-
-
-class Links(Generic[C]):
-    """Links to the file at a path: all who write have the `writer`, who reads meanwhile has the `reader`, and who looks
-    at a head, and may wait for nobody, the `glancer`. For `palimpsest.stores.forking` they are a holder.
-    """
-
-    def __init__(self, path: str, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
-        self.path, self._all = path, [Link(opened, closing) for _ in range(3)]
-        self.writer, self.reader, self.glancer = self._all
-
-    def to_read(self) -> Link[C]:
-        """The link for who reads."""
-        return self.reader if self.writer.lock.locked() else self.writer
-
-    @property
-    def locks(self) -> tuple[LockType, ...]:
-        """Who has these uses no connection."""
-        return tuple(link.lock for link in self._all)
-
-    def let_go(self) -> None:
-        """Close them, for somebody who has the `locks`; they are opened again when they are needed."""
-        for link in reversed(self._all):
-            link.close()
-
-    def abandon(self) -> object:
-        """Give them away without closing them, in a process that has inherited them."""
-        given = [link.bound for link in self._all]
-        for link in self._all:
-            link.bound = None
-        return given
 
 
 class Database:
@@ -127,8 +76,7 @@ class Database:
         self.turn = allocate_lock()
         self.leaving = self._closed = False
         self._url, self.durable = url, options.synchronous == "FULL"
-        self._known, self._translated = Remembered(), Translated(url)
-        self._identity: tuple[int, int] | None = None
+        self._known, self._translated, self._same = Remembered(), Translated(url), SameFile(url, self.path)
         self._looked, self._glances = 0.0, False
         self._links = Links(self.path, self._open, lambda tables: tables.connection.close())
         self._writer, self._reader = self._links.writer, self._links.reader
@@ -216,8 +164,8 @@ class Database:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     result = body(bound)
-                    if time.monotonic() > self._looked + LOOK:
-                        self._be_the_same()
+                    if writer.journal is None or time.monotonic() > self._looked + LOOK:
+                        self._be_the_same(writer)
                     connection.execute("COMMIT")  # prepared once, which `commit` is not
                 except BaseException:
                     self._known.forget()
@@ -261,18 +209,12 @@ class Database:
             result = _patient(self._writer.use().connection, body, patience)
         return result
 
-    def _be_the_same(self) -> None:
-        """Raise StoreUnavailable unless the path names the file that was opened: what is written would be lost."""
-        now = time.monotonic()
-        try:
-            there = os.stat(self.path)
-        except OSError as fault:
-            raise StoreUnavailable(self._url, f"the file is not there any more ({fault.strerror}). {_MOVED}") from fault
-        if self._identity is None:
-            self._identity = (there.st_dev, there.st_ino)
-            self.turn = _turn_of(self._identity)
-        elif self._identity != (there.st_dev, there.st_ino):
-            raise StoreUnavailable(self._url, f"another file has taken its place. {_MOVED}")
+    def _be_the_same(self, writer: Link[Tables] | None = None) -> None:
+        """Raise StoreUnavailable where what is written would be lost: `SameFile` says when."""
+        now, first = time.monotonic(), self._same.seen is None
+        self._same.check(writer)
+        if first and self._same.seen is not None:
+            self.turn = _turn_of(self._same.seen)
         self._looked = now
 
     # --- the end
@@ -292,52 +234,6 @@ class Database:
                     self._writer.close()
 
 
-def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
-    """Open the file. Where it may be written, missing folders and a missing file are made, for their owner alone."""
-    with Translated(url):
-        if writable:
-            _create(path)
-            return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
-        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
-        return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
-
-
-def _create(path: str) -> None:
-    """Make the file, readable by its owner alone; SQLite gives its journal the same mode.
-
-    To close a file takes the locks away that this process has on it. So nobody may open it before that is done.
-    """
-    with _creating.own():
-        if os.path.lexists(path):
-            return
-        _make_folders(os.path.dirname(path))
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:  # another process was first
-            return
-
-
-def _make_folders(path: str) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone."""
-    if path and not os.path.isdir(path):
-        _make_folders(os.path.dirname(path))
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
-
-
-def _is_unchanging(path: str) -> bool:
-    """Whether nobody can be writing: the file and its folder are read-only, and there is no journal.
-
-    SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
-    """
-    writable = os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK)
-    return not writable and os.path.exists(path) and not os.path.exists(f"{path}-wal")
-
-
 def _patient(connection: sqlite3.Connection, body: Callable[[sqlite3.Connection], T], patience: float) -> T:
     """Call `body`, whose statements wait so many seconds for others."""
     try:
@@ -345,6 +241,3 @@ def _patient(connection: sqlite3.Connection, body: Callable[[sqlite3.Connection]
         return body(connection)
     finally:
         connection.execute("PRAGMA busy_timeout=0")
-
-
-_MOVED = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"

@@ -11,7 +11,7 @@ import sqlite3
 from zlib import crc32
 
 from palimpsest.stores.backend import Place
-from palimpsest.stores.sqlite.faults import Damaged
+from palimpsest.stores.sqlite.connections import Damaged
 
 KNOWN = 65_536
 """Numbers remembered at once."""

@@ -24,7 +24,7 @@ from palimpsest.stores.backend import (
     Step,
 )
 from palimpsest.stores.rules import refused, tried
-from palimpsest.stores.sqlite.faults import Damaged
+from palimpsest.stores.sqlite.connections import Damaged
 from palimpsest.stores.sqlite.layout import TABLES
 from palimpsest.stores.sqlite.numbers import LOW, Numbers, Remembered, refuse_lost, table_of
 from palimpsest.stores.sqlite.scrubbing import note
