@@ -24,7 +24,7 @@ from palimpsest.recall.words import Words
 from palimpsest.runtime.logs import warn
 from palimpsest.runtime.runner import Runner
 from palimpsest.stores import forking
-from palimpsest.stores.sqlite.connections import Identity, Translated, connected, identity_of
+from palimpsest.stores.sqlite.connections import Identity, Translated, connected, identity_of, journal_of
 
 if TYPE_CHECKING:
     from palimpsest.recall.vectors import VectorRows
@@ -131,7 +131,7 @@ class File:
 
     def _there(self) -> tuple[Identity | None, ...]:
         """The database's file and its journal."""
-        return tuple(identity_of(f"{self.path}{end}") for end in ("", "-wal"))
+        return identity_of(self.path), *journal_of(self.path)
 
     def _remove(self) -> None:
         same = self._db is None or self._files == self._there()  # else somebody was first

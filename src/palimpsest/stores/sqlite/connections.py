@@ -19,6 +19,12 @@ C = TypeVar("C")
 Identity = tuple[int, int]
 """The device and the inode of a file."""
 
+Journal = tuple[Identity | None, Identity | None]
+"""A write-ahead log, and its index."""
+
+NO_JOURNAL = (None, None)
+"""That of a file which somebody has taken out of write-ahead mode."""
+
 PAUSE = 0.0005
 """Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
 overtaken for ever. And short, for between two writes of one that does nothing else there is but a moment."""
@@ -37,7 +43,7 @@ class Link(Generic[C]):
     def __init__(self, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
         self.lock = allocate_lock()
         self.bound: C | None = None
-        self.journal: Identity | None = None
+        self.journal: Journal | None = None
         self.relaxed = False
         self._opened, self._closing = opened, closing
 
@@ -105,15 +111,20 @@ class SameFile:
             raise self._moved("file", now)
         self.seen = now
         if link is not None:
-            now = identity_of(f"{self._path}-wal")
-            if link.journal not in (None, now):
-                raise self._moved("file's journal (-wal)", now)
-            link.journal = now  # None for a file that somebody has taken out of write-ahead mode
+            journal = journal_of(self._path)
+            if link.journal not in (None, NO_JOURNAL, journal):
+                raise self._moved("file's journal (-wal, -shm)", *journal)
+            link.journal = journal
 
-    def _moved(self, what: str, now: Identity | None) -> StoreUnavailable:
-        there = "is not there any more" if now is None else "is another one now"
+    def _moved(self, what: str, *now: Identity | None) -> StoreUnavailable:
+        there = "is not there any more" if None in now else "is another one now"
         told = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
         return StoreUnavailable(self._url, f"the {what} {there}. {told}")
+
+
+def journal_of(path: str) -> Journal:
+    """The files of the journal of the database at a path."""
+    return identity_of(f"{path}-wal"), identity_of(f"{path}-shm")
 
 
 def identity_of(path: str) -> Identity | None:
