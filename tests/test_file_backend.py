@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.stores import Store
 from palimpsest.stores.backend import Ask, Place, PlaceHead, Range, Row, Step
+from palimpsest.stores.file import backend as file_backend
+from palimpsest.stores.file import listing
 from palimpsest.stores.file.backend import FileBackend
 from palimpsest.stores.file.folder import log_of
 from palimpsest.stores.file.lines import seal
@@ -299,6 +303,68 @@ def test_each_log_is_looked_at_once_for_those_written_last(folder: Path, monkeyp
 
     assert [one.place for one in [*first, *second]] == places[:0:-1]
     assert (locked, sum(shared)) == (5 * fcntl.LOCK_SH, 10 * fcntl.LOCK_SH)
+
+
+def listed(files: FileBackend) -> object:
+    """What a listing of a backend says of each log, or why it is refused."""
+    try:
+        return drive(files.places("tenant", "things")), drive(files.expired("tenant", 5))
+    except StoreCorrupt as fault:
+        return str(fault)
+
+
+def test_a_log_that_nobody_has_written_to_is_listed_without_opening_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is long ago; else another change may have the same time."""
+    files, opens = backend(folder), list[object]()
+    for number in range(20):
+        drive(files.write([[Step(PLACE._replace(home=f"home {number}"), None, b"x")]], 1))
+    monkeypatch.setattr(file_backend, "FileIO", lambda path: opens.append(path) or FileIO(path))
+
+    young = [len(opens) for _ in range(2) if listed(files)]
+    monkeypatch.setattr(listing, "SETTLED", -1)
+    old = [len(opens) for _ in range(4) if listed(files)]
+
+    assert young == [40, 80]
+    assert old == [100, 100, 100, 100]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_listing_says_what_one_says_that_remembers_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whoever writes, drops, scrubs, tears, copies, takes away or adds to logs, and however much is remembered."""
+    monkeypatch.setattr(listing, "SETTLED", -1)
+    monkeypatch.setattr(file_backend, "KNOWN", 4)
+    dice, files = random.Random(seed), [backend(folder) for _ in range(2)]
+    for turn in range(80):
+        place = PLACE._replace(home=f"home {dice.randrange(6)}", name=dice.choice("ab"))
+        path, act = Path(log_of(str(folder), place.tenant, place.home)), dice.choice("wwwwddstgxc")
+        one = dice.choice(files)
+        with contextlib.suppress(StoreCorrupt, FileNotFoundError):
+            before = drive(one.look([Ask(place)]))[0].head
+            expect = None if before is None else before.hot
+            if act == "w":
+                ends = dice.choice([None, 1, 9])
+                drive(one.write([[Step(place, expect, b"%d" % turn, expires=ends, destroys=True)]], turn))
+            elif act == "d" and expect is not None:
+                drive(one.write([[Step(place, expect, destroys=dice.random() < 0.5)]], turn))
+            elif act == "s":
+                drive(one.scrub(whole=dice.random() < 0.5))
+            elif act == "t":
+                with path.open("ab") as file:
+                    file.write(b'{"half')
+            elif act == "g":
+                with path.open("ab") as file:
+                    file.write(b"garbage\n")
+            elif act == "c":
+                path.with_suffix(".copy").write_bytes(path.read_bytes())
+                path.with_suffix(".copy").replace(path)
+            elif act == "x":
+                path.unlink()
+        fresh = backend(folder)
+        assert [listed(one) for one in files for _ in range(2)] == [listed(fresh)] * 4
 
 
 WRITER = """

@@ -26,10 +26,11 @@ from palimpsest.stores.backend import (
     Seen,
     newest_of,
 )
-from palimpsest.stores.file.disk import NEW, folders, names, remove, unavailable
-from palimpsest.stores.file.folder import LOG, Folder, Marks, log_of, tenant_folder
+from palimpsest.stores.file.disk import NEW, remove, unavailable
+from palimpsest.stores.file.folder import Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change
+from palimpsest.stores.file.listing import Listing
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, tried
@@ -70,6 +71,7 @@ class FileBackend(BlockingBackend):
         except OSError as cause:
             raise unavailable(url, cause) from cause
         self._marks = Marks(self._files)
+        self._listing = Listing(self.path, self._home, self._of)
         self._scrubbing = Scrubbing(self._files, self._home)
 
     # --- the verbs
@@ -91,7 +93,8 @@ class FileBackend(BlockingBackend):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = self._do(self._listed, tenant, lambda one: one.startswith(space) if beneath else one == space)
+        meant = partial(_is_beneath if beneath else _is_it, space)
+        found = self._do(self._listing.listed, tenant, meant)
         return by_name(found, after, limit)
 
     async def recent(
@@ -99,7 +102,7 @@ class FileBackend(BlockingBackend):
     ) -> list[Listed]:
         # What is written meanwhile is for who asks next.
         until = self._do(self._marks.last, tenant_folder(self.path, tenant))
-        found = self._do(self._listed, tenant, lambda one: one == space, True)
+        found = self._do(self._listing.listed, tenant, partial(_is_it, space), True)
         return by_mark([one for one in found if one.mark <= until], since, after, limit)
 
     async def newest(
@@ -109,14 +112,14 @@ class FileBackend(BlockingBackend):
         return newest_of(await self.recent(tenant, space, limit=sys.maxsize), until, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        found, damaged = self._do(self._due, tenant, now)
+        found, damaged = self._do(self._listing.due, tenant, now)
         page = page_of(found, after, limit)
         if damaged is not None and not page:
             raise damaged
         return page
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        return page_of(self._do(self._tenants), after, limit)
+        return page_of(self._do(self._listing.tenants), after, limit)
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()
@@ -221,48 +224,6 @@ class FileBackend(BlockingBackend):
             [path], lambda there: next((read(home) for home, _ in there.values()), None), locked=locked
         )
 
-    def _logs(self, tenant: str) -> list[str]:
-        folder = tenant_folder(self.path, tenant)
-        return [f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)]
-
-    def _listed(self, tenant: str, meant: Callable[[str], bool], locked: bool = False) -> list[Listed]:
-        """The places of these spaces; `locked`, after what is being written when it is asked for."""
-        found: list[Listed] = []
-        for path in self._logs(tenant):
-            try:
-                found += self._of(path, lambda home: home.listed(meant), locked) or ()
-            except StoreCorrupt:
-                refused = self._home(path).refused
-                if refused is None or (lost := refused.listed(tenant, meant)) is None:
-                    raise
-                found += lost
-        return found
-
-    def _due(self, tenant: str, now: int) -> tuple[list[Due], StoreCorrupt | None]:
-        """What has expired, and what was damaged first: it keeps nobody from the rest."""
-        found, damaged = list[Due](), None
-        for path in self._logs(tenant):
-            try:
-                found += self._of(path, lambda home: home.expired(now)) or ()
-            except StoreCorrupt as fault:
-                damaged = damaged or fault
-        return found, damaged
-
-    def _tenants(self) -> set[str]:
-        found: set[str] = set()
-        for folder in folders(self.path):
-            damaged = tenant = None
-            for path in (f"{folder}/{name}" for name in names(folder) if name.endswith(LOG)):
-                try:
-                    tenant = tenant or self._of(path, lambda home: home.tenant if home.heads else None)
-                except StoreCorrupt as fault:
-                    damaged = fault
-            if tenant is None and damaged is not None:
-                raise damaged
-            if tenant is not None:
-                found.add(tenant)
-        return found
-
     # --- writing
 
     def _write(
@@ -334,6 +295,14 @@ class FileBackend(BlockingBackend):
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
                 self._scrubbing.anew(home, fd)
         return True
+
+
+def _is_it(space: str, one: str) -> bool:
+    return one == space
+
+
+def _is_beneath(space: str, one: str) -> bool:
+    return one.startswith(space)
 
 
 def _looked(home: Home, fd: int, asks: Sequence[Ask]) -> list[Seen]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
@@ -74,6 +73,7 @@ class Home:
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
         self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
+        self.settled: tuple[int, ...] = ()  # what the log was like, where nobody can have written to it unseen since
         self.tenant = self.home = ""
         self.refused: Refused | None = None
         self._tail = b""
@@ -88,7 +88,11 @@ class Home:
         `sure` is who has the file's lock.
         """
         file, size = (status.st_dev, status.st_ino), status.st_size
-        if self.file != file or size < self.end or (self.end and self._read(fd, self.end - TAIL, TAIL) != self._tail):
+        if (
+            self.file != file
+            or size < self.end
+            or self._read(fd, self.end - len(self._tail), len(self._tail)) != self._tail
+        ):
             self.forget()
         self.torn = False
         if size != self.end or not size:
@@ -301,7 +305,7 @@ class Home:
         for (space, name, title), table in self.tables.items():
             for first in range(0, len(table.keys), TOGETHER):
                 part = slice(first, first + TOGETHER)
-                lines = map(partial(_row, table), range(first, min(part.stop, len(table.keys))))
+                lines = map(table.line, range(first, min(part.stop, len(table.keys))))
                 rows = list(map(writing.shown, lines, self._texts(fd, table.spots[part])))
                 writing.steps.append(StepLine(space, name, put={title: rows}))
                 file.write(writing.line(at, fleeting=table.fleeting))
@@ -333,12 +337,6 @@ class Home:
                 raise Unsure("it ends before it should")
             data += more
         return data
-
-
-def _row(table: Table, i: int) -> RowLine:
-    key, spot = table.keys[i], table.spots[i]
-    size = -length_of(spot) if spot & OURS else length_of(spot)
-    return RowLine(key, size, table.names[i], table.due.get(key))
 
 
 def seen_in(there: tuple[Home, int] | None, ask: Ask) -> Seen:

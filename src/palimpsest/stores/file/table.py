@@ -77,6 +77,12 @@ class Table:
             return sorted({i for id in ask.ids for i in self._named(id)})
         return in_spans(ask, lambda low, high: range(*self.among(low, high)))
 
+    def line(self, i: int) -> RowLine:
+        """What a line of a log says of the row with this number."""
+        key, spot = self.keys[i], self.spots[i]
+        size = -length_of(spot) if spot & OURS else length_of(spot)
+        return RowLine(key, size, self.names[i], self.due.get(key))
+
     def _named(self, id: str) -> list[int]:
         """The numbers of the rows that have an id."""
         first = self.first.get(id)
