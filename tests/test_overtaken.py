@@ -164,7 +164,7 @@ class Full(Overtaken):
         database: Any = self._database
         looked = database._be_the_same
 
-        def no_space() -> None:
+        def no_space(*_: object) -> None:
             if self.full and not self._inside:
                 raise StoreUnavailable(self.url, "no space left", written=False)
             looked()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -91,8 +91,8 @@ class WholeSessions:
             if branch is None:
                 continue
             before = await self._sessions.created(branch, self._clock())
-            make = partial(_forked, self._url, branch, head, before, seen[2].head if seen else None, expect)
-            if (await self._sessions.tried(known, seen, asks, make))[0] is None:
+            branching = Branching(self._url, branch, head, before, seen[2].head if seen else None, expect)
+            if (await self._sessions.tried(known, seen, asks, branching.made))[0] is None:
                 return
 
     async def _begun(self, known: Known, target: Known) -> Known | None:
@@ -152,39 +152,43 @@ class WholeSessions:
         return only_over or not was_over
 
 
-async def _forked(
-    url: str,
-    branch: Known,
-    head: Head,
-    before: Sequence[Step],
-    bar: PlaceHead | None,
-    expect: Callable[[Head], None],
-    known: Known,
-    seen: list[Seen],
-    at: int,
-    _: Looks,
-) -> Made:
-    """What makes a branch of a session, with the steps `before`, unless somebody has barred it since it was begun."""
-    expect(known.head)
-    steps, shares = list[Step](), tuple[Share, ...]()
-    if seen:
-        tree = Tree(url, known, seen[0])
-        shares = tuple(
-            (min(last, head.next_seq - 1), log)
-            for log, first, last in known.pieces(head.first_seq - 1)
-            if first < head.next_seq
-        )
-        if tree.owner(known.log) is None:  # it has never had a branch, be there those of one of its name before it
-            tree.join(known, (), known.head.first_seq)
-        tree.join(branch, shares, head.first_seq)
-        assert known.there is not None, "what was looked at is there"
-        rows = [_inherited(branch.log, row) for row in seen[1].rows[0]]
-        steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
-        steps.append(Step(barred(branch.place)) if bar is None else bar_of(branch.place, bar, at))
-        old = figures_of(branch.key.session, (log for _, log in shares))
-        steps.append(Step(branch.logs, rows_only=True, drop=old, put=[("record", rows)] if rows else []))
-    after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
-    return [*steps, step, *noted(branch, after), *before], [after]
+class Branching(NamedTuple):
+    """A branch that is begun: where it is, its head, and the steps `before` that make room for it.
+
+    `bar` is what keeps it from being made, as it was then: whoever has barred it since wins. `expect` raises for a
+    session that is not the one that the branch was made of.
+    """
+
+    url: str
+    branch: Known
+    head: Head
+    before: Sequence[Step]
+    bar: PlaceHead | None
+    expect: Callable[[Head], None]
+
+    async def made(self, known: Known, seen: list[Seen], at: int, _: Looks) -> Made:
+        """What makes the branch of the session that is there now."""
+        url, branch, head, bar = self.url, self.branch, self.head, self.bar
+        self.expect(known.head)
+        steps, shares = list[Step](), tuple[Share, ...]()
+        if seen:
+            tree = Tree(url, known, seen[0])
+            shares = tuple(
+                (min(last, head.next_seq - 1), log)
+                for log, first, last in known.pieces(head.first_seq - 1)
+                if first < head.next_seq
+            )
+            if tree.owner(known.log) is None:  # it has never had a branch, be there those of one of its name before it
+                tree.join(known, (), known.head.first_seq)
+            tree.join(branch, shares, head.first_seq)
+            assert known.there is not None, "what was looked at is there"
+            rows = [_inherited(branch.log, row) for row in seen[1].rows[0]]
+            steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
+            steps.append(Step(barred(branch.place)) if bar is None else bar_of(branch.place, bar, at))
+            old = figures_of(branch.key.session, (log for _, log in shares))
+            steps.append(Step(branch.logs, rows_only=True, drop=old, put=[("record", rows)] if rows else []))
+        after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
+        return [*steps, step, *noted(branch, after), *self.before], [after]
 
 
 def of_removal(known: Known) -> list[Ask]:
