@@ -99,6 +99,8 @@ _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,4}", r
 _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
 _QUOTE = re.compile(r"""(\\{0,3})(["'`])""")
 _BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\\u3001\u3002\u300c-\u300f\uff01\uff08\uff09\uff0c\uff1b\uff1f]{1,4096}""")
+_GLANCE = 128
+"""Characters by which a password is known that is said, where not all of it is ASCII."""
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
 _USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/\"'<>]{1,256})@")
 """Up to the last "@", which a password may have in it."""
@@ -222,12 +224,17 @@ def _bare(text: str, name_start: int, assigns: re.Match[str], word: str) -> Span
     place = assigns.end()
     scheme = _SCHEME.match(text, place)
     place = scheme.end() if scheme is not None else place
+    spoken = any(map(str.isalpha, assigns.group()))
+    glance = _BARE.match(text, place, place + _GLANCE) if spoken else None
+    # As a rule a sentence without spaces, in which each name would have the rest of it looked at.
+    sentence = glance.group() if glance is not None and not glance.group().isascii() else ""
+    if sentence and not _is_secret(sentence, word, certain=True, spoken=True):
+        return None
     bare = _BARE.match(text, place)
     if bare is None or text[bare.end() : bare.end() + 1] in ("(", "["):
         return None
     value = bare.group().rstrip(".!?:")
     certain = scheme is not None or not _EQUAL.isdisjoint(assigns.group()) or _is_line(text, name_start, bare)
-    spoken = any(map(str.isalpha, assigns.group()))
     if not (scheme is not None and _is_login(value)) and not _is_secret(value, word, certain=certain, spoken=spoken):
         return None
     return Span(place, place + len(value), "credential")
