@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import rules_anthropic
 from openai_server import fails
 from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory, PalimpsestError
 from palimpsest.integrations import anthropic, google, openai
@@ -658,6 +659,50 @@ def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) ->
     assert "It is noon." in json.dumps(second["system"])
     assert json.dumps(second).count("cache_control") == 4
     assert "Be kind." in json.dumps(third["system"])
+
+
+MARK: dict[str, Any] = {"type": "ephemeral"}
+HOUR: dict[str, Any] = {"type": "ephemeral", "ttl": "1h"}
+MARKING: dict[str, dict[str, Any]] = {
+    "messages": {},
+    "system": {"system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}]},
+    "system, for an hour": {"system": [{"type": "text", "text": "Be brief.", "cache_control": HOUR}]},
+    "tools": {"tools": [{"name": "t", "input_schema": {"type": "object"}, "cache_control": MARK}]},
+    "the API": {"cache_control": MARK},
+    "the API, for an hour": {"cache_control": HOUR},
+    "the API and system": {
+        "cache_control": MARK,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": HOUR}],
+    },
+}
+"""What a program marks itself in each of its calls, beside the end of its newest message."""
+
+
+@pytest.mark.parametrize("newest", [MARK, HOUR, None], ids=["marked", "for an hour", "unmarked"])
+@pytest.mark.parametrize("marking", MARKING)
+def test_a_program_that_marks_what_is_cached_is_never_refused_for_it(
+    marking: str, newest: dict[str, Any] | None, session: Session
+) -> None:
+    """Marks of older messages make way: system and tools stay as they are given, the newest message is what is cached
+    up to, and what the API marks itself has room, and nothing for an hour stands behind a shorter one."""
+    given, turns = MARKING[marking], 7
+    session.add({"role": "user", "content": [{"type": "text", "text": "Read this.", "cache_control": MARK}]})
+    with StreamServer(*[answers(STREAMED["anthropic"].whole)] * turns) as server, _anthropic(server) as client:
+        messages = anthropic.remember(client, session).messages
+        for number in range(turns):
+            block = {"type": "text", "text": f"{number}?", **({"cache_control": newest} if newest else {})}
+            asked: Any = [{"role": "user", "content": [block]}]
+            messages.create(model="claude-sonnet-4-6", max_tokens=9, messages=asked, **given)
+
+    for one in server.asked:
+        parts = [one.body.get(name, []) for name in ("tools", "system", "messages")]
+        alone = [{"cache_control": given["cache_control"]}] if "cache_control" in given else []
+        assert len(list(rules_anthropic.marks([parts, alone]))) <= rules_anthropic.MARKS
+        assert rules_anthropic.in_order([parts, alone])
+        assert given.get("system") in (None, one.body.get("system"))
+        assert given.get("tools") in (None, one.body.get("tools"))
+        if newest and not alone:
+            assert "cache_control" in one.body["messages"][-1]["content"][-1]
 
 
 DECLARED: dict[str, Any] = {
