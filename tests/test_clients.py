@@ -735,6 +735,53 @@ def test_tools_are_counted_and_sent_in_whatever_they_come(
     assert session.stats().usage.counted > 600
 
 
+LARGE: dict[str, Any] = {"type": "object", "properties": {"gate": {"type": "string", "description": "long " * 600}}}
+
+
+def _large() -> Any:
+    pydantic = load("pydantic")
+    return pydantic.create_model("Large", gate=(str, pydantic.Field(description="long " * 600)))
+
+
+FORMS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "chat": (
+        "chat.completions.create",
+        lambda: {"response_format": {"type": "json_schema", "json_schema": {"name": "l", "schema": LARGE}}},
+    ),
+    "chat, a type": ("chat.completions.parse", lambda: {"response_format": _large()}),
+    "responses": (
+        "responses.create",
+        lambda: {"text": {"format": {"type": "json_schema", "name": "l", "schema": LARGE}}},
+    ),
+    "responses, a type": ("responses.parse", lambda: {"text_format": _large()}),
+    "anthropic": ("messages.create", lambda: {"output_config": {"format": {"type": "json_schema", "schema": LARGE}}}),
+    "anthropic, a type": ("messages.parse", lambda: {"output_format": _large()}),
+    "gemini": ("models.generate_content", lambda: {"config": {"response_json_schema": LARGE}}),
+    "gemini, a type": ("models.generate_content", lambda: {"config": {"response_schema": list[_large()]}}),  # type: ignore[misc]
+    "gemini, an object": (
+        "models.generate_content",
+        lambda: {"config": load("google.genai.types").GenerateContentConfig(response_schema=LARGE)},
+    ),
+}
+"""A schema of some 600 tokens that the answer is to have, in each way in which a client takes it."""
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_the_schema_of_the_answer_is_part_of_the_budget(case: str, session: Session) -> None:
+    """A model reads it, as it reads tools: the request fits with it, and has it once, where the caller put it."""
+    path, options = FORMS[case]
+    way = WAYS[case.partition(",")[0]]
+    whole = STREAMED[way.format].whole | PARSED.get(case.partition(",")[0], ({},))[0]
+    ask = _asks(path, model="gpt-4o", **({"max_tokens": 9} if way.format == "anthropic" else {}))
+    with StreamServer(answers(whole)) as server, way.opened(server, False) as client:
+        ask(way.remember(client, session), way.says("Which gate?"), **options())
+
+        sent = server.asked[0].body
+    assert json.dumps(sent).count("long " * 600) == 1
+    assert not sent.get("tools")
+    assert 600 < session.stats().usage.counted < 1_600
+
+
 def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:
     """Without any option of the session: the window of the model that is asked, less what the answer may take."""
     for number in range(60):

@@ -7,7 +7,17 @@ from typing import Any, TypeVar
 
 from palimpsest import AsyncSession, Session
 from palimpsest.formats.anthropic_cache import MOST_MARKS, behind_own
-from palimpsest.integrations.asking import Asked, listed, only_new, part_of, system_of, texts_of, tokens_of, tools_of
+from palimpsest.integrations.asking import (
+    Asked,
+    forms_of,
+    listed,
+    only_new,
+    part_of,
+    system_of,
+    texts_of,
+    tokens_of,
+    tools_of,
+)
 from palimpsest.integrations.base import Vendor, remembered
 from palimpsest.types import CutOff
 
@@ -27,7 +37,9 @@ class _Messages:
         system = system_of(texts_of(given.get("system"), "system"))
         own = _marks_in(given.get("system")) and not _marks_in(messages)
         tools, marks = tools_of(given.get("tools"), "tools"), given.get("cache_control") is None and not own
-        return Asked(messages, system, tools, given.get("model"), tokens_of(given, "max_tokens"), marks)
+        forms = forms_of(part_of(given.get("output_config"), "format"), given.get("output_format"))
+        answer = tokens_of(given, "max_tokens")
+        return Asked(messages, system, tools, given.get("model"), answer, marks, forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. System blocks that the caller has marked go out as they are, where nothing comes before the

@@ -271,13 +271,13 @@ class _Call:
         context = await ready(
             session.context(
                 system=asked.system,
-                tools=asked.tools,
+                tools=[*asked.forms, *asked.tools],
                 format=self._dialect.format,
                 reserve=_reserve(session, asked, known.window if known is not None else None),
                 model=asked.model if known is not None else None,
             )
         )
-        request = context.request(cache_breakpoints=asked.marks)
+        request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)
 
     async def _unkept(self, response: object, fault: InvalidEntry) -> None:
@@ -287,6 +287,12 @@ class _Call:
         except ConfigError as untold:
             fault.add_note(str(untold))
         warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
+
+
+def _without_forms(request: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """The request without the schemas of the answer, counted as tools are: they go out where the caller put them."""
+    tools = request.pop("tools", ())[len(asked.forms) :]
+    return {**request, "tools": tools} if tools else request
 
 
 def _reserve(session: AnySession, asked: Asked, window: int | None) -> int | None:

@@ -9,6 +9,7 @@ from palimpsest import AsyncSession, Session
 from palimpsest.integrations.asking import (
     NO_LISTS,
     Asked,
+    forms_of,
     one_answer,
     only_new,
     part_of,
@@ -38,7 +39,11 @@ class _Contents:
         tools = tools_of(part_of(config, "tools"), "config.tools")
         answer = tokens_of(config, "max_output_tokens", "maxOutputTokens", where="config.")
         texts = texts_of(system, "config.system_instruction")
-        return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents")
+        forms = forms_of(
+            part_of(config, "response_schema", "responseSchema"),
+            part_of(config, "response_json_schema", "responseJsonSchema"),
+        )
+        return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents", forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. The caller's tools stay as they are."""
