@@ -18,6 +18,7 @@ import pytest
 import rules_anthropic
 from openai_server import fails
 from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory, PalimpsestError
+from palimpsest.errors import PalimpsestWarning
 from palimpsest.integrations import anthropic, google, openai
 from palimpsest.sessions.sync import Session
 from processes import at_once
@@ -216,6 +217,50 @@ def test_a_stream_that_is_left_keeps_what_came(way: Way, streamed: Streamed, ses
     texts = [(one.text, (one.metadata or {}).get("cut_off")) for one in session.entries()]
     part = ("I look", True)
     assert texts == [("one", None), part, ("two", None), part, ("three", None), part]
+
+
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "chat": ({"odd": 1}, "no event that is known"),
+    "responses": ({"odd": 1}, "no event that is known"),
+    "anthropic": (
+        {"type": "content_block_delta", "index": 77, "delta": {"type": "text_delta", "text": "z"}},
+        "no block that has begun",
+    ),
+    "gemini": (
+        {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "willContinue": True}}]}}]},
+        "come in pieces",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_an_event_that_cannot_be_kept_is_the_caller_s_all_the_same(name: str, session: Session) -> None:
+    """The stream goes on, what can be read of the answer is in the log, and one warning says that it is not all."""
+    way, (odd, told) = WAYS[name], ODD[name]
+    streamed = STREAMED[way.format]
+    events = [*streamed.events[:2], odd, odd, *streamed.events[2:]]
+    with StreamServer(plays(events), plays(streamed.events)) as server, way.opened(server, False) as client:
+        asks = way.remember(client, session)
+        with pytest.warns(PalimpsestWarning, match=told) as warned:
+            found = read(way.stream(asks, way.says("Which gate?")))
+        entries = spoken(session)
+        usual = read(way.stream(asks, way.says("Which gate?")))
+
+    assert len(found) == len(usual) + 2
+    assert entries == ONCE
+    assert len(warned) == 1
+
+
+def test_a_chunk_without_choices_tells_what_it_cost(session: Session) -> None:
+    """Some services leave the list out beside the usage."""
+    streamed = STREAMED["openai"]
+    *chunks, last = streamed.events
+    told = {key: value for key, value in last.items() if key != "choices"}
+    with StreamServer(plays([*chunks, told])) as server, _openai(server) as client:
+        read(WAYS["chat"].stream(openai.remember(client, session), _said("Which gate?")))
+
+    assert spoken(session) == ONCE
+    assert session.stats().usage.output_tokens == 9
 
 
 def test_what_came_of_an_interrupted_stream_may_be_dropped(way: Way, streamed: Streamed, session: Session) -> None:

@@ -165,8 +165,13 @@ def forms_of(*values: object) -> list[Mapping[str, Any]]:
 def _schema_of(kind: object) -> Mapping[str, Any] | None:
     if not isinstance(kind, type) and get_origin(kind) is None:
         return None
+
+    def described(one: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = one.model_json_schema()
+        return schema
+
     try:
-        return msgspec.json.schema(kind, schema_hook=lambda one: one.model_json_schema())
+        return msgspec.json.schema(kind, schema_hook=described)
     except Exception:  # noqa: BLE001 (a class of the caller's own says what it is made of)
         return None
 

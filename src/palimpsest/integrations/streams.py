@@ -45,7 +45,7 @@ class OpenAnswer:
         self._stacks = [stack]  # taken out once, whoever does it
         self._answer, self._hides, self._ended = answer, hides, ended
         self._owner: object = _runner()
-        self._told = False
+        self._told = self._told_of_event = False
 
     @property
     def is_own(self) -> bool:
@@ -58,10 +58,15 @@ class OpenAnswer:
         return bool(self._stacks)
 
     def takes(self, event: object) -> bool:
-        """Take an event of the stream, and return whether it is for the caller."""
+        """Take an event of the stream, and return whether it is for the caller, who has also what cannot be kept."""
         if not self.is_own:
             self._owner = None
-        self._answer.feed(event)
+        try:
+            self._answer.feed(event)
+        except InvalidEntry as fault:
+            if not self._told_of_event:
+                warnings.warn(f"not all of the answer is in the log: {fault}", PalimpsestWarning, stacklevel=3)
+            self._told_of_event = True
         return not self._hides(event)
 
     def over(self) -> None:
