@@ -706,6 +706,24 @@ def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) ->
     assert "Be kind." in json.dumps(third["system"])
 
 
+@pytest.mark.parametrize("parts", [False, True], ids=["a text", "parts"])
+def test_a_list_among_google_s_contents_is_one_content_of_the_user_s(parts: bool, session: Session) -> None:
+    """As Google's client takes it: what it holds stands together, apart from what comes before and after."""
+    types = load("google.genai.types")
+    inner = [types.Part.from_text(text="b"), types.File(uri="https://a/c.png", mime_type="image/png")] if parts else "b"
+    with StreamServer(*[answers(STREAMED["gemini"].whole)] * 2) as server:
+        with load("google.genai").Client(api_key="none", http_options={"base_url": server.root}) as client:
+            contents = ["a", [*inner], "d"]
+            client.models.generate_content(model="gemini-2.5-flash", contents=contents)
+            google.remember(client, session).models.generate_content(model="gemini-2.5-flash", contents=contents)
+
+        bare, remembered = [
+            [sorted(part) for one in asked.body["contents"] for part in one["parts"]] for asked in server.asked
+        ]
+    assert remembered == bare
+    assert [entry.text for entry in session.entries()][:3] == ["a", "b", "d"]
+
+
 MARK: dict[str, Any] = {"type": "ephemeral"}
 HOUR: dict[str, Any] = {"type": "ephemeral", "ttl": "1h"}
 MARKING: dict[str, dict[str, Any]] = {

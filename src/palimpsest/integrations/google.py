@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from palimpsest import AsyncSession, Session
 from palimpsest.integrations.asking import (
@@ -66,12 +66,16 @@ class _Contents:
 
 def _contents(value: object) -> list[Any]:
     """Contents as the client takes them: texts, parts and contents, alone or in a list; parts in a row are one content
-    of the user's."""
+    of the user's, and so are those of a list in the list."""
     if value is None:
         return []
     found = list[Any]()
     parts: list[Any] | None = None
-    for one in value if isinstance(value, Sequence) and not isinstance(value, NO_LISTS) else [value]:
+    for one in value if _is_list(value) else [value]:
+        if _is_list(one):
+            found.append({"role": "user", "parts": list(map(_part, one))})
+            parts = None
+            continue
         if part_of(one, "parts") is not None or part_of(one, "role") is not None:
             found.append({"role": "user", **one} if isinstance(one, Mapping) else _with_role(one))
             parts = None
@@ -79,8 +83,16 @@ def _contents(value: object) -> list[Any]:
         if parts is None:
             parts = list[Any]()
             found.append({"role": "user", "parts": parts})
-        parts.append({"text": one} if isinstance(one, str) else _file(one))
+        parts.append(_part(one))
     return found
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, NO_LISTS)
+
+
+def _part(value: Any) -> Any:
+    return {"text": value} if isinstance(value, str) else _file(value)
 
 
 def _with_role(content: Any) -> Any:
