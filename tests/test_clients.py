@@ -251,6 +251,39 @@ def test_an_event_that_cannot_be_kept_is_the_caller_s_all_the_same(name: str, se
     assert len(warned) == 1
 
 
+def test_what_is_read_after_the_next_call_is_the_caller_s_alone(way: Way, streamed: Streamed, session: Session) -> None:
+    """The next call ends an answer that is still being read: what came before is kept, and one warning says so."""
+    played = plays(streamed.events), answers(streamed.whole), plays(streamed.events)
+    with StreamServer(*played) as server, way.opened(server, False) as client:
+        asks = way.remember(client, session)
+        stream = iter(way.stream(asks, way.says("Which gate?")))
+        begun = [next(stream) for _ in range(2)]
+        way.ask(asks, way.says("And when?"))
+        with pytest.warns(PalimpsestWarning, match="the next call has ended it") as warned:
+            rest = read(stream)
+        usual = read(way.stream(asks, way.says("Which gate?")))
+
+    assert len([*begun, *rest]) == len(usual)
+    assert len(warned) == 1
+    assert [entry.text for entry in session.entries() if entry.role == "user"] == [
+        "Which gate?",
+        "And when?",
+        "Which gate?",
+    ]
+
+
+def test_what_cannot_be_kept_is_told_without_what_is_private() -> None:
+    """A warning goes to a program's log, so nothing in it may be what the policy finds."""
+    events = STREAMED["anthropic"].events
+    odd = {**ODD["anthropic"][0], "index": 4111111111111111}
+    with Memory.open("memory://", privacy="default") as memory, StreamServer(plays([*events[:2], odd])) as server:
+        chat = memory.session("s")
+        with _anthropic(server) as client, pytest.warns(PalimpsestWarning, match="no block that has begun") as warned:
+            read(WAYS["anthropic"].stream(anthropic.remember(client, chat), _said("Hi")))
+
+    assert "4111" not in str([str(one.message) for one in warned])
+
+
 def test_a_chunk_without_choices_tells_what_it_cost(session: Session) -> None:
     """Some services leave the list out beside the usage."""
     streamed = STREAMED["openai"]

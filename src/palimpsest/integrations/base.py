@@ -241,7 +241,8 @@ class _Call:
                 stream = await entered(stack, stream)
             answer = await entered(stack, self._session.stream(cut_off=self._cut_off))
             line = self._line
-            line.open = OpenAnswer(stack.pop_all(), answer, self._hides, lambda: setattr(line, "open", None))
+            ended = partial(setattr, line, "open", None)
+            line.open = OpenAnswer(stack.pop_all(), answer, self._hides, ended, self._session.redact)
         return (AsyncEvents if self._asynchronous else Events)(stream, line.open)
 
     def _hides(self, event: object) -> bool:
