@@ -430,6 +430,18 @@ def test_parsed_answers_are_remembered(name: str, session: Session) -> None:
     assert "B 12" in json.dumps(session.context(format=way.format).messages)
 
 
+def test_an_answer_that_the_client_does_not_parse_has_cost_what_it_cost(session: Session) -> None:
+    """OpenAI's client raises an error for one that was too long for its schema: the log has none, and what it cost."""
+    whole = STREAMED["openai"].whole | PARSED["chat"][0]
+    whole["choices"] = [{**whole["choices"][0], "finish_reason": "length"}]
+    too_long = pytest.raises(load("openai").LengthFinishReasonError)
+    with StreamServer(answers(whole)) as server, _openai(server) as client, too_long:
+        PARSED["chat"][1](openai.remember(client, session))
+
+    assert [(one.role, one.text) for one in session.entries()] == [("user", "Which gate?")]
+    assert session.stats().usage.total_output == 9
+
+
 @pytest.mark.slow
 def test_anthropic_s_beta_remembers_alike(session: Session) -> None:
     """`beta.messages` is asked, streams, and is helped as `messages` is; its modules take long to load."""

@@ -9,7 +9,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from copy import copy
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -216,7 +216,14 @@ class _Call:
     async def answered(self) -> Any:
         """Ask, and keep the answer."""
         async with AsyncExitStack() as stack:
-            response = await ready(self._send(**await self._begun(stack)))
+            built = await self._begun(stack)
+            try:
+                response = await ready(self._send(**built))
+            except Exception as fault:  # of an answer that the client would not parse: it was paid for
+                if (unread := getattr(fault, "completion", None)) is not None:
+                    with suppress(ConfigError):
+                        await ready(self._session.record_usage(unread))
+                raise
             keep = partial(self._keep, response)
             await surely_of(self._session, keep, partial(keep, unless_last=True))
             return response
