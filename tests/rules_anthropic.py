@@ -53,13 +53,19 @@ def faults(messages: Sequence[Message]) -> list[str]:
         last = blocks_of(messages[-1])[-1]
         if last["type"] == "text" and last["text"][-1:].isspace():
             found.append("the end: white space")
-    if len(list(marks(messages))) > MARKS:
-        found.append("too many cache marks")
+    found.extend(_mark_faults(messages))
     try:
         json.dumps(messages, ensure_ascii=False, allow_nan=False).encode()
     except (UnicodeEncodeError, ValueError) as fault:
         found.append(f"no JSON: {fault}")
     return found
+
+
+def _mark_faults(messages: Sequence[Message]) -> Iterator[str]:
+    if len(list(marks(messages))) > MARKS:
+        yield "too many cache marks"
+    if not in_order(messages):
+        yield "a mark for an hour behind a shorter one"
 
 
 def _ends_in_thought(blocks: Sequence[Block]) -> bool:
@@ -119,6 +125,12 @@ def marks(value: Any) -> Iterator[Any]:
         for key, inner in value.items():
             if key not in ("input", "cache_control", "input_schema"):
                 yield from marks(inner)
+
+
+def in_order(value: Any) -> bool:
+    """Whether what lives for an hour is marked before what lives shorter, as the API reads it."""
+    hours = [mark.get("ttl") == "1h" for mark in marks(value)]
+    return hours == sorted(hours, reverse=True)
 
 
 def blocks(messages: Sequence[Message]) -> list[bytes]:

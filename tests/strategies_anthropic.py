@@ -24,7 +24,9 @@ ANSWER_KEYS: Message = {
 }
 
 human_texts = strategies.texts(20).flatmap(lambda text: st.just(text) if text else st.sampled_from(["", "hello"]))
-_marks: st.SearchStrategy[Block] = st.sampled_from([{}, {}, {}, {"cache_control": {"type": "ephemeral"}}])
+_marks: st.SearchStrategy[Block] = st.sampled_from(
+    [{}, {}, {}, {"cache_control": {"type": "ephemeral"}}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+)
 _unknown: st.SearchStrategy[Block] = st.sampled_from([{}, {}, {}, {"x_unknown": [1, None]}])
 _nulls: st.SearchStrategy[Block] = st.sampled_from([{}, {"citations": None}])
 

@@ -116,6 +116,23 @@ def test_no_short_mark_is_set_before_one_that_lives_for_an_hour() -> None:
     assert marked["messages"][2] == user({**TEXT, "cache_control": MARK})
 
 
+def test_no_mark_for_an_hour_stands_behind_a_shorter_one() -> None:
+    """The API refuses that order, which a log has whose program once marked for five minutes: the later mark is short,
+    and what comes before it stays the same to the byte."""
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    turns: list[Any] = [user({**TEXT, "cache_control": MARK}), assistant(TEXT)]
+    before = rules_anthropic.blocks(context(*turns).messages)
+    document = {"type": "document", "source": {"type": "content", "content": [{**TEXT, "cache_control": hour}]}}
+
+    ctx = context(*turns, user({**TEXT, "cache_control": hour}, document), tools=[{**TOOLS[0], "cache_control": hour}])
+
+    assert rules_anthropic.blocks(ctx.messages)[: len(before)] == before
+    for request in (ctx.request(), ctx.request(cache_breakpoints=False)):
+        assert rules_anthropic.in_order([request["tools"], request["messages"]])
+        assert list(rules_anthropic.marks(request["messages"])) == [MARK, MARK, MARK]
+        assert request["tools"][0]["cache_control"] == hour
+
+
 def test_thinking_tools_that_load_later_and_unknown_blocks_are_not_marked() -> None:
     """A mark goes to the last block that may hold one."""
     later = {**TOOLS[1], "defer_loading": True}
@@ -175,6 +192,10 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
         "empty or white space",
     ),
     "a result that is a number": ([user(TEXT), assistant(CALL), user({**RESULT, "content": 5})], "text or blocks"),
+    "the order of marks": (
+        [user({**TEXT, "cache_control": MARK}, {**TEXT, "cache_control": {"type": "ephemeral", "ttl": "1h"}})],
+        "for an hour behind",
+    ),
     "marks": ([user(*[{**TEXT, "cache_control": MARK}] * 5)], "5 blocks with cache_control"),
 }
 

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import rules_anthropic
 from openai_server import fails
 from palimpsest import AsyncMemory, ConfigError, InvalidEntry, Memory, PalimpsestError
+from palimpsest.errors import PalimpsestWarning
 from palimpsest.integrations import anthropic, google, openai
 from palimpsest.sessions.sync import Session
 from processes import at_once
@@ -217,6 +219,83 @@ def test_a_stream_that_is_left_keeps_what_came(way: Way, streamed: Streamed, ses
     assert texts == [("one", None), part, ("two", None), part, ("three", None), part]
 
 
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "chat": ({"odd": 1}, "no event that is known"),
+    "responses": ({"odd": 1}, "no event that is known"),
+    "anthropic": (
+        {"type": "content_block_delta", "index": 77, "delta": {"type": "text_delta", "text": "z"}},
+        "no block that has begun",
+    ),
+    "gemini": (
+        {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "willContinue": True}}]}}]},
+        "come in pieces",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_an_event_that_cannot_be_kept_is_the_caller_s_all_the_same(name: str, session: Session) -> None:
+    """The stream goes on, what can be read of the answer is in the log, and one warning says that it is not all."""
+    way, (odd, told) = WAYS[name], ODD[name]
+    streamed = STREAMED[way.format]
+    events = [*streamed.events[:2], odd, odd, *streamed.events[2:]]
+    with StreamServer(plays(events), plays(streamed.events)) as server, way.opened(server, False) as client:
+        asks = way.remember(client, session)
+        with pytest.warns(PalimpsestWarning, match=told) as warned:
+            found = read(way.stream(asks, way.says("Which gate?")))
+        entries = spoken(session)
+        usual = read(way.stream(asks, way.says("Which gate?")))
+
+    assert len(found) == len(usual) + 2
+    assert entries == ONCE
+    assert len(warned) == 1
+
+
+def test_what_is_read_after_the_next_call_is_the_caller_s_alone(way: Way, streamed: Streamed, session: Session) -> None:
+    """The next call ends an answer that is still being read: what came before is kept, and one warning says so."""
+    played = plays(streamed.events), answers(streamed.whole), plays(streamed.events)
+    with StreamServer(*played) as server, way.opened(server, False) as client:
+        asks = way.remember(client, session)
+        stream = iter(way.stream(asks, way.says("Which gate?")))
+        begun = [next(stream) for _ in range(2)]
+        way.ask(asks, way.says("And when?"))
+        with pytest.warns(PalimpsestWarning, match="the next call has ended it") as warned:
+            rest = read(stream)
+        usual = read(way.stream(asks, way.says("Which gate?")))
+
+    assert len([*begun, *rest]) == len(usual)
+    assert len(warned) == 1
+    assert [entry.text for entry in session.entries() if entry.role == "user"] == [
+        "Which gate?",
+        "And when?",
+        "Which gate?",
+    ]
+
+
+def test_what_cannot_be_kept_is_told_without_what_is_private() -> None:
+    """A warning goes to a program's log, so nothing in it may be what the policy finds."""
+    events = STREAMED["anthropic"].events
+    odd = {**ODD["anthropic"][0], "index": 4111111111111111}
+    with Memory.open("memory://", privacy="default") as memory, StreamServer(plays([*events[:2], odd])) as server:
+        chat = memory.session("s")
+        with _anthropic(server) as client, pytest.warns(PalimpsestWarning, match="no block that has begun") as warned:
+            read(WAYS["anthropic"].stream(anthropic.remember(client, chat), _said("Hi")))
+
+    assert "4111" not in str([str(one.message) for one in warned])
+
+
+def test_a_chunk_without_choices_tells_what_it_cost(session: Session) -> None:
+    """Some services leave the list out beside the usage."""
+    streamed = STREAMED["openai"]
+    *chunks, last = streamed.events
+    told = {key: value for key, value in last.items() if key != "choices"}
+    with StreamServer(plays([*chunks, told])) as server, _openai(server) as client:
+        read(WAYS["chat"].stream(openai.remember(client, session), _said("Which gate?")))
+
+    assert spoken(session) == ONCE
+    assert session.stats().usage.output_tokens == 9
+
+
 def test_what_came_of_an_interrupted_stream_may_be_dropped(way: Way, streamed: Streamed, session: Session) -> None:
     """`cut_off="drop"` keeps nothing of it, so that the same may be asked again and stands once."""
     server = StreamServer(plays(streamed.events[:-4], cut=True), answers(streamed.whole))
@@ -349,6 +428,18 @@ def test_parsed_answers_are_remembered(name: str, session: Session) -> None:
         assert parsed(response).gate == "B 12"
     assert [(one.role, one.text) for one in session.entries()] == [("user", "Which gate?"), ("assistant", JSON_ANSWER)]
     assert "B 12" in json.dumps(session.context(format=way.format).messages)
+
+
+def test_an_answer_that_the_client_does_not_parse_has_cost_what_it_cost(session: Session) -> None:
+    """OpenAI's client raises an error for one that was too long for its schema: the log has none, and what it cost."""
+    whole = STREAMED["openai"].whole | PARSED["chat"][0]
+    whole["choices"] = [{**whole["choices"][0], "finish_reason": "length"}]
+    too_long = pytest.raises(load("openai").LengthFinishReasonError)
+    with StreamServer(answers(whole)) as server, _openai(server) as client, too_long:
+        PARSED["chat"][1](openai.remember(client, session))
+
+    assert [(one.role, one.text) for one in session.entries()] == [("user", "Which gate?")]
+    assert session.stats().usage.total_output == 9
 
 
 @pytest.mark.slow
@@ -660,6 +751,68 @@ def test_system_blocks_that_are_marked_are_sent_as_they_are(session: Session) ->
     assert "Be kind." in json.dumps(third["system"])
 
 
+@pytest.mark.parametrize("parts", [False, True], ids=["a text", "parts"])
+def test_a_list_among_google_s_contents_is_one_content_of_the_user_s(parts: bool, session: Session) -> None:
+    """As Google's client takes it: what it holds stands together, apart from what comes before and after."""
+    types = load("google.genai.types")
+    inner = [types.Part.from_text(text="b"), types.File(uri="https://a/c.png", mime_type="image/png")] if parts else "b"
+    with StreamServer(*[answers(STREAMED["gemini"].whole)] * 2) as server:
+        with load("google.genai").Client(api_key="none", http_options={"base_url": server.root}) as client:
+            contents = ["a", [*inner], "d"]
+            client.models.generate_content(model="gemini-2.5-flash", contents=contents)
+            google.remember(client, session).models.generate_content(model="gemini-2.5-flash", contents=contents)
+
+        bare, remembered = [
+            [sorted(part) for one in asked.body["contents"] for part in one["parts"]] for asked in server.asked
+        ]
+    assert remembered == bare
+    assert [entry.text for entry in session.entries()][:3] == ["a", "b", "d"]
+
+
+MARK: dict[str, Any] = {"type": "ephemeral"}
+HOUR: dict[str, Any] = {"type": "ephemeral", "ttl": "1h"}
+MARKING: dict[str, dict[str, Any]] = {
+    "messages": {},
+    "system": {"system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}]},
+    "system, for an hour": {"system": [{"type": "text", "text": "Be brief.", "cache_control": HOUR}]},
+    "tools": {"tools": [{"name": "t", "input_schema": {"type": "object"}, "cache_control": MARK}]},
+    "the API": {"cache_control": MARK},
+    "the API, for an hour": {"cache_control": HOUR},
+    "the API and system": {
+        "cache_control": MARK,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": HOUR}],
+    },
+}
+"""What a program marks itself in each of its calls, beside the end of its newest message."""
+
+
+@pytest.mark.parametrize("newest", [MARK, HOUR, None], ids=["marked", "for an hour", "unmarked"])
+@pytest.mark.parametrize("marking", MARKING)
+def test_a_program_that_marks_what_is_cached_is_never_refused_for_it(
+    marking: str, newest: dict[str, Any] | None, session: Session
+) -> None:
+    """Marks of older messages make way: system and tools stay as they are given, the newest message is what is cached
+    up to, and what the API marks itself has room, and nothing for an hour stands behind a shorter one."""
+    given, turns = MARKING[marking], 7
+    session.add({"role": "user", "content": [{"type": "text", "text": "Read this.", "cache_control": MARK}]})
+    with StreamServer(*[answers(STREAMED["anthropic"].whole)] * turns) as server, _anthropic(server) as client:
+        messages = anthropic.remember(client, session).messages
+        for number in range(turns):
+            block = {"type": "text", "text": f"{number}?", **({"cache_control": newest} if newest else {})}
+            asked: Any = [{"role": "user", "content": [block]}]
+            messages.create(model="claude-sonnet-4-6", max_tokens=9, messages=asked, **given)
+
+    for one in server.asked:
+        parts = [one.body.get(name, []) for name in ("tools", "system", "messages")]
+        alone = [{"cache_control": given["cache_control"]}] if "cache_control" in given else []
+        assert len(list(rules_anthropic.marks([parts, alone]))) <= rules_anthropic.MARKS
+        assert rules_anthropic.in_order([parts, alone])
+        assert given.get("system") in (None, one.body.get("system"))
+        assert given.get("tools") in (None, one.body.get("tools"))
+        if newest and not alone:
+            assert "cache_control" in one.body["messages"][-1]["content"][-1]
+
+
 DECLARED: dict[str, Any] = {
     "openai": lambda name: {"type": "function", "function": {"name": name, "description": "long " * 300}},
     "openai-responses": lambda name: {"type": "function", "name": name, "description": "long " * 300},
@@ -688,6 +841,53 @@ def test_tools_are_counted_and_sent_in_whatever_they_come(
         sent = json.dumps(server.asked[0].body)
     assert all(sent.count(f'"{name}"') == 1 for name in ("find", "look"))
     assert session.stats().usage.counted > 600
+
+
+LARGE: dict[str, Any] = {"type": "object", "properties": {"gate": {"type": "string", "description": "long " * 600}}}
+
+
+def _large() -> Any:
+    pydantic = load("pydantic")
+    return pydantic.create_model("Large", gate=(str, pydantic.Field(description="long " * 600)))
+
+
+FORMS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "chat": (
+        "chat.completions.create",
+        lambda: {"response_format": {"type": "json_schema", "json_schema": {"name": "l", "schema": LARGE}}},
+    ),
+    "chat, a type": ("chat.completions.parse", lambda: {"response_format": _large()}),
+    "responses": (
+        "responses.create",
+        lambda: {"text": {"format": {"type": "json_schema", "name": "l", "schema": LARGE}}},
+    ),
+    "responses, a type": ("responses.parse", lambda: {"text_format": _large()}),
+    "anthropic": ("messages.create", lambda: {"output_config": {"format": {"type": "json_schema", "schema": LARGE}}}),
+    "anthropic, a type": ("messages.parse", lambda: {"output_format": _large()}),
+    "gemini": ("models.generate_content", lambda: {"config": {"response_json_schema": LARGE}}),
+    "gemini, a type": ("models.generate_content", lambda: {"config": {"response_schema": list[_large()]}}),  # type: ignore[misc]
+    "gemini, an object": (
+        "models.generate_content",
+        lambda: {"config": load("google.genai.types").GenerateContentConfig(response_schema=LARGE)},
+    ),
+}
+"""A schema of some 600 tokens that the answer is to have, in each way in which a client takes it."""
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_the_schema_of_the_answer_is_part_of_the_budget(case: str, session: Session) -> None:
+    """A model reads it, as it reads tools: the request fits with it, and has it once, where the caller put it."""
+    path, options = FORMS[case]
+    way = WAYS[case.partition(",")[0]]
+    whole = STREAMED[way.format].whole | PARSED.get(case.partition(",")[0], ({},))[0]
+    ask = _asks(path, model="gpt-4o", **({"max_tokens": 9} if way.format == "anthropic" else {}))
+    with StreamServer(answers(whole)) as server, way.opened(server, False) as client:
+        ask(way.remember(client, session), way.says("Which gate?"), **options())
+
+        sent = server.asked[0].body
+    assert json.dumps(sent).count("long " * 600) == 1
+    assert not sent.get("tools")
+    assert 600 < session.stats().usage.counted < 1_600
 
 
 def test_the_model_s_window_less_the_answer_bounds_the_request(session: Session) -> None:

@@ -352,15 +352,25 @@ class Shaken(adapter.PalimpsestSession):
         await super().add_items(items)
 
 
+RETURNED: dict[str, Any] = {
+    "text": lambda: "clear in Oslo",
+    "texts": lambda: [agents.ToolOutputText(text="clear"), agents.ToolOutputText(text="in Oslo")],
+    "image": lambda: agents.ToolOutputImage(image_url="data:image/png;base64,iVBORw0KGgo="),
+    "image of an id": lambda: agents.ToolOutputImage(file_id="file-1"),
+    "file": lambda: agents.ToolOutputFileContent(file_id="file-1"),
+}
+
+
+@pytest.mark.parametrize("returned", RETURNED)
 @pytest.mark.parametrize("lost", ["before", "after"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_result_whose_commit_was_not_heard_of_is_kept_once(kind: str, lost: str) -> None:
+async def test_a_result_whose_commit_was_not_heard_of_is_kept_once(kind: str, lost: str, returned: str) -> None:
     """The SDK finds by the newest items whether a result was kept, and goes on without running the tool again."""
     ran = list[str]()
 
-    def ask(city: str) -> str:
+    def ask(city: str) -> Any:
         ran.append(city)
-        return f"clear in {city}"
+        return RETURNED[returned]()
 
     tool = agents.function_tool(ask, needs_approval=True)
     model = scripted.ScriptedModel([[think(), call({**CALL, "name": "ask"})], [say("msg_1", "Clear.")]])

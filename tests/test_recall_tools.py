@@ -111,9 +111,14 @@ def test_schemas_are_schemas_and_say_what_is_checked(memory: Memory) -> None:
         ({"query": "Oslo", "limit": 0}, False),
         ({"limit": 3}, False),
         ({"query": ["Oslo"]}, False),
+        ({"query": "Oslo", "limit": 3.0}, True),
+        ({"query": "Oslo", "limit": 3.5}, False),
     ):
         assert jsonschema.Draft202012Validator(schema["search_memory"]).is_valid(arguments) is fits
         assert tools.call("search_memory", arguments).is_error is not fits
+    for entries, fits in (([1, 2.0], True), ([1.5], False)):
+        assert jsonschema.Draft202012Validator(schema["read_entries"]).is_valid({"entries": entries}) is fits
+        assert tools.call("read_entries", {"entries": entries, "start": 0.0}).is_error is not fits
 
 
 def test_a_session_may_be_given_in_the_place_of_its_id(memory: Memory) -> None:

@@ -6,7 +6,7 @@ those of Anthropic's guide "Prompt caching".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from palimpsest.formats import Message
@@ -30,33 +30,68 @@ class Arranged(NamedTuple):
 
 def marks(block: Any) -> int:
     """How many marks a block holds, those of the blocks inside it counted."""
-    if not isinstance(block, dict):
-        return 0
-    return (block.get("cache_control") is not None) + sum(map(marks, _inside(block)))
+    return sum(1 for _ in _marks_of(block))
+
+
+def is_in_order(found: Sequence[Any]) -> bool:
+    """Whether no mark that lives for an hour comes behind a shorter one, which the API refuses."""
+    hours = [_is_hour(mark) for mark in found]
+    return hours == sorted(hours, reverse=True)
+
+
+def marks_in(blocks: Sequence[Any]) -> list[Any]:
+    """The marks of all these blocks, in the order in which the provider reads them."""
+    return [mark for block in blocks for mark in _marks_of(block)]
 
 
 def limited(tools: list[Block], system: list[Block], messages: list[Message]) -> Arranged:
-    """Return these with at most `MOST_MARKS` marks: the first stay, so that what comes later changes nothing."""
+    """Return these with at most `MOST_MARKS` marks: the first stay, so that what comes later changes nothing.
+
+    For the same reason one that lives for an hour becomes short behind a shorter one.
+    """
     listed = (message["content"] for message in messages if not isinstance(message["content"], str))
-    if sum(sum(map(marks, blocks)) for blocks in (tools, system, *listed)) <= MOST_MARKS:
+    there = [mark for blocks in (tools, system, *listed) for mark in marks_in(blocks)]
+    if len(there) <= MOST_MARKS and _are_alike(there):
         return Arranged(tools, system, messages)
     sections = _sections(tools, system, messages)
-    free = MOST_MARKS
+    kept: list[Any] = []
     for section in sections:
         for i, block in enumerate(section):
-            held = marks(block)
-            if held > free:
-                section[i] = _unmarked(block)
-            else:
-                free -= held
+            held = marks_in([block])
+            if len(kept) + len(held) > MOST_MARKS:
+                section[i] = _changed(block, _none)
+                continue
+            if not (_are_alike(held) and is_in_order([*kept, *held])):
+                section[i] = _changed(block, _short)
+            kept += marks_in([section[i]])
     return _arranged(sections, messages)
+
+
+def behind_own(messages: list[Message], before: Sequence[Any], behind: Any) -> list[Message]:
+    """Return messages that stand between marks of the caller's own: `before` them, and the API's at the end, `behind`.
+
+    There are at most `MOST_MARKS` in all. Those of the newest messages stay, and none that its neighbours forbid.
+    """
+    contents = _sections([], [], messages)
+    free = MOST_MARKS - len(before) - (behind is not None)
+    for section in reversed(contents):
+        for i in reversed(range(len(section))):
+            held = marks_in([section[i]])
+            if not (_are_alike(held) and is_in_order([*before, *held])):
+                section[i] = _changed(section[i], _short)
+                held = marks_in([section[i]])
+            if len(held) > free or not is_in_order([*held, behind]):
+                section[i] = _changed(section[i], _none)
+            else:
+                free -= len(held)
+    return _arranged(contents, messages).messages
 
 
 def with_breakpoints(tools: list[Block], system: list[Block], messages: list[Message]) -> Arranged:
     """Return these with marks at the last two user messages, the end of the system text and the last tool.
 
     In this order, as far as the limit allows; older marks of messages make way for those of the last two. None comes
-    before one that lives for an hour: the API refuses it, and that one keeps all before it.
+    before one that lives for an hour: the API refuses it, and that one keeps all before it; so the last of these stays.
     """
     sections = _sections(tools, system, messages)
     free = MOST_MARKS - sum(marks(block) for section in sections for block in section)
@@ -76,13 +111,15 @@ def with_breakpoints(tools: list[Block], system: list[Block], messages: list[Mes
 
 
 def _make_way(sections: Sequence[list[Block]]) -> int:
-    """Take the marks off the first block that has any, but for one that lives for an hour; return how many."""
-    for section in sections:
-        for i, block in enumerate(section):
-            if (held := marks(block)) and not _is_long(block):
-                section[i] = _unmarked(block)
-                return held
-    return 0
+    """Take the marks off the first block that has any, and return how many; the last that lives for an hour stays."""
+    marked = [(_is_long(block), section, i) for section in sections for i, block in enumerate(section) if marks(block)]
+    marked.sort(key=lambda one: one[0])  # those that live shorter go first
+    if not marked or (marked[0][0] and len(marked) == 1):
+        return 0
+    _, section, i = marked[0]
+    held = marks(section[i])
+    section[i] = _changed(section[i], _none)
+    return held
 
 
 def _sections(tools: list[Block], system: list[Block], messages: list[Message]) -> list[list[Block]]:
@@ -114,21 +151,48 @@ def _inside(block: Block) -> list[Any]:
     return [*found, *inner] if isinstance(inner, list) else found
 
 
+def _marks_of(block: Any) -> Iterator[Any]:
+    """The marks of a block: those of the blocks inside it, then its own."""
+    if isinstance(block, dict):
+        for one in _inside(block):
+            yield from _marks_of(one)
+        if block.get("cache_control") is not None:
+            yield block["cache_control"]
+
+
+def _is_hour(mark: Any) -> bool:
+    return isinstance(mark, dict) and mark.get("ttl") == "1h"
+
+
+def _are_alike(found: Sequence[Any]) -> bool:
+    """Whether they live equally long; which is read first, a block or one inside it, is not documented."""
+    return len({_is_hour(mark) for mark in found}) < 2
+
+
 def _is_long(block: Any) -> bool:
-    if not isinstance(block, dict):
-        return False
-    mark = block.get("cache_control")
-    return (isinstance(mark, dict) and mark.get("ttl") == "1h") or any(map(_is_long, _inside(block)))
+    return any(map(_is_hour, _marks_of(block)))
 
 
-def _unmarked(block: Any) -> Any:
-    """The block without the marks that it holds."""
+def _none(_: Any) -> None:
+    """No mark in the place of one."""
+
+
+def _short(mark: Any) -> Any:
+    """A mark that lives for five minutes in the place of one."""
+    return {key: value for key, value in mark.items() if key != "ttl"} if isinstance(mark, dict) else mark
+
+
+def _changed(block: Any, change: Callable[[Any], Any]) -> Any:
+    """The block with the marks that `change` makes of those that it holds."""
     if not isinstance(block, dict):
         return block
-    bare = {key: value for key, value in block.items() if key != "cache_control"}
-    if isinstance(bare.get("content"), list):
-        bare["content"] = [_unmarked(one) for one in bare["content"]]
-    source = bare.get("source")
+    mark = change(block.get("cache_control"))
+    made = {key: mark if key == "cache_control" else value for key, value in block.items()}
+    if mark is None:
+        made.pop("cache_control", None)
+    if isinstance(made.get("content"), list):
+        made["content"] = [_changed(one, change) for one in made["content"]]
+    source = made.get("source")
     if isinstance(source, dict) and isinstance(source.get("content"), list):
-        bare["source"] = {**source, "content": [_unmarked(one) for one in source["content"]]}
-    return bare
+        made["source"] = {**source, "content": [_changed(one, change) for one in source["content"]]}
+    return made

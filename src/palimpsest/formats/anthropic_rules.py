@@ -12,7 +12,7 @@ from typing import Any
 
 from palimpsest.formats import Problem
 from palimpsest.formats.anthropic_blocks import is_hosted_call, is_hosted_result
-from palimpsest.formats.anthropic_cache import MOST_MARKS, marks
+from palimpsest.formats.anthropic_cache import MOST_MARKS, is_in_order, marks_in
 
 TOOL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 NAME_LENGTH = 128
@@ -47,7 +47,7 @@ class _Check:
         self.ids: set[str] = set()
         self.waiting: list[str] = []
         self.asked_at = -1
-        self.marks = 0
+        self.marks: list[Any] = []
         self.hosted: set[str] = set()
 
     def broken(self, i: int, rule: str, source: str) -> None:
@@ -95,7 +95,7 @@ class _Check:
 
     def blocks(self, i: int, role: Any, blocks: list[dict[str, Any]]) -> None:
         for block in blocks:
-            self.marks += marks(block)
+            self.marks += marks_in([block])
             if block["type"] == "text":
                 _text(self, i, block.get("text"))
             elif block["type"] == "tool_use":
@@ -141,8 +141,10 @@ class _Check:
         last = len(messages) - 1
         if self.role == "assistant" and _trails(messages[last].get("content")):
             self.broken(last, "the assistant's last text ends with white space", _ERROR)
-        if self.marks > MOST_MARKS:
-            self.broken(last, f"{self.marks} blocks with cache_control; {MOST_MARKS} may have it", _ERROR)
+        if len(self.marks) > MOST_MARKS:
+            self.broken(last, f"{len(self.marks)} blocks with cache_control; {MOST_MARKS} may have it", _ERROR)
+        if not is_in_order(self.marks):
+            self.broken(last, "a block is cached for an hour behind one that is cached for a shorter time", _ERROR)
 
 
 def _text(check: _Check, i: int, text: Any) -> None:

@@ -23,13 +23,13 @@ def is_newer(part: Opaque) -> bool:
     return isinstance(kind, str) and kind not in _PART_TYPES
 
 
-def input_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
+def input_parts(entry: Entry, adapted: list[Adapted] | None, *, in_result: bool = False) -> list[Message]:
     """What the model is given, as parts: what has no counterpart becomes text, what says nothing is left out."""
     parts: list[Message] = []
     own = is_own(entry, NAME)
     for part in entry.content:
         assert not isinstance(part, str), "content of parts"
-        shown = input_part(part, entry, own=own)
+        shown = input_part(part, entry, own=own, in_result=in_result)
         if shown is None and (text := replaced_by_text(entry, part, adapted)):
             shown = {"type": "input_text", "text": text}
         if shown is not None:
@@ -38,8 +38,9 @@ def input_parts(entry: Entry, adapted: list[Adapted] | None) -> list[Message]:
     return parts
 
 
-def input_part(part: Part, entry: Entry, *, own: bool) -> Message | None:
-    """The part as the API takes it, or None where it has to become text."""
+def input_part(part: Part, entry: Entry, *, own: bool, in_result: bool = False) -> Message | None:
+    """The part as the API takes it, or None where it has to become text. In a function's result an image need not say
+    its detail: there one of this API's own stays as it came."""
     extra = part.extra if own and part.extra else {}
     if isinstance(part, Opaque):
         return part.item if own and is_newer(part) else None
@@ -50,15 +51,18 @@ def input_part(part: Part, entry: Entry, *, own: bool) -> Message | None:
         if entry.role == "system" or not is_read(part, IMAGES, OPENAI_FILES):
             return None
     if isinstance(part, Image) and (own or part.source.startswith(("https://", "http://", "data:"))):
-        detail = part.detail if part.detail in _DETAILS else "auto"
-        return {"type": "input_image", "image_url": part.source, "detail": detail}
-    return _file(part, extra, entry) if isinstance(part, File) else None
+        return {"type": "input_image", "image_url": part.source, **_detail(part.detail, free=own and in_result)}
+    return _file(part, extra, entry, in_result=in_result) if isinstance(part, File) else None
 
 
-def _file(part: File, extra: Mapping[str, Any], entry: Entry) -> Message | None:
+def _detail(given: object, *, free: bool) -> Message:
+    known = given in _DETAILS
+    return {} if free and not known else {"detail": given if known else "auto"}
+
+
+def _file(part: File, extra: Mapping[str, Any], entry: Entry, *, in_result: bool) -> Message | None:
     if extra.get("type") in PICTURES:
-        detail = extra.get("detail")
-        return {"type": "input_image", "file_id": part.file_id, "detail": detail if detail in _DETAILS else "auto"}
+        return {"type": "input_image", "file_id": part.file_id, **_detail(extra.get("detail"), free=in_result)}
     given = {key: extra[key] for key in ("file_url", "detail") if isinstance(extra.get(key), str)}
     if part.file_id is not None and (is_own(entry, NAME) or is_own(entry, CHAT)):
         given["file_id"] = part.file_id

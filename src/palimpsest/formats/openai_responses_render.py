@@ -185,15 +185,15 @@ def result_item(shown: Shown, kind: str, call_id: str, adapted: list[Adapted] | 
         item.pop("id", None)
     if not is_name(item.get("name", NAMELESS)):
         del item["name"]
-    output = _output(entry, adapted) if shown.text is None else shown.text
+    output = _output(entry, adapted, kind) if shown.text is None else shown.text
     return {**item, "type": answer, "call_id": call_id, "output": output}
 
 
-def _output(entry: Entry, adapted: list[Adapted] | None) -> str | list[Message]:
+def _output(entry: Entry, adapted: list[Adapted] | None, kind: str) -> str | list[Message]:
     """A result's content: parts where there are any that are not text, or where it came as parts."""
     if isinstance(entry.content, str):
         return entry.content
-    parts = input_parts(entry, adapted)
+    parts = input_parts(entry, adapted, in_result=kind == "function_call")
     if is_own(entry, NAME) or any(part["type"] != "input_text" for part in parts):
         return parts or ""
     return "\n".join(part["text"] for part in parts)

@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from palimpsest import AsyncSession, Session
-from palimpsest.integrations.asking import Asked, listed, only_new, part_of, system_of, texts_of, tokens_of, tools_of
+from palimpsest.formats.anthropic_cache import MOST_MARKS, behind_own
+from palimpsest.integrations.asking import (
+    Asked,
+    forms_of,
+    listed,
+    only_new,
+    part_of,
+    system_of,
+    texts_of,
+    tokens_of,
+    tools_of,
+)
 from palimpsest.integrations.base import Vendor, remembered
 from palimpsest.types import CutOff
 
 C = TypeVar("C")
-
-MARKS = 4
-"""Marks for the prompt cache that the API takes in one request."""
 
 
 class _Messages:
@@ -22,40 +30,47 @@ class _Messages:
     format = "anthropic"
 
     def read(self, given: Mapping[str, Any]) -> Asked:
-        """What is asked for. Where the caller has the API mark what is cached, no marks are set beside its own."""
+        """What is asked for. Where the caller marks its system text, or has the API mark, no marks are set beside it,
+        but at the ends of the last messages, if those that are new are marked, too."""
         messages = _results_in_messages(listed(given.get("messages"), "messages"))
         only_new(messages, ("user", "system"), "messages")
         system = system_of(texts_of(given.get("system"), "system"))
-        tools, marks = tools_of(given.get("tools"), "tools"), given.get("cache_control") is None and not _marked(given)
-        return Asked(messages, system, tools, given.get("model"), tokens_of(given, "max_tokens"), marks)
+        own = _marks_in(given.get("system")) and not _marks_in(messages)
+        tools, marks = tools_of(given.get("tools"), "tools"), given.get("cache_control") is None and not own
+        forms = forms_of(part_of(given.get("output_config"), "format"), given.get("output_format"))
+        answer = tokens_of(given, "max_tokens")
+        return Asked(messages, system, tools, given.get("model"), answer, marks, forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. System blocks that the caller has marked go out as they are, where nothing comes before the
-        log but them, and the marks are no more than the API takes."""
-        own = _marked(given)
-        if own and own + _marks_in(request.get("messages"), request.get("tools")) <= MARKS:
-            said, sent = (system_of(texts_of(one.get("system"), "system")) for one in (given, request))
-            request = {**request, "system": given["system"]} if said == sent else request
-        return {**given, **request}
+        log but them, and with the tools they leave the API room for their marks."""
+        system, whole, built = given.get("system"), given.get("cache_control"), {**given, **request}
+        marked, before = _marks_in(system), _marks_in(given.get("tools"), system)
+        if marked and len(before) <= MOST_MARKS and _said(system) == _said(request.get("system")):
+            built |= {name: given[name] for name in ("system", "tools") if name in given}
+        elif whole is None:
+            return built
+        built["messages"] = behind_own(built["messages"], _marks_in(built.get("tools"), built.get("system")), whole)
+        return built
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
         """Nothing."""
         return False
 
 
-def _marked(given: Mapping[str, Any]) -> int:
-    """How many of its system blocks the caller has marked as the end of what is cached."""
-    return _marks_in(given.get("system"))
-
-
-def _marks_in(*lists: object) -> int:
-    """How many blocks of these, and in their contents, have such a mark."""
-    found = 0
+def _marks_in(*lists: object) -> list[Any]:
+    """The marks of the ends of what is cached that these blocks have, and those in their contents."""
+    found = list[Any]()
     for blocks in lists:
         for block in blocks if isinstance(blocks, list | tuple) else ():
-            found += part_of(block, "cache_control") is not None
             found += _marks_in(part_of(block, "content"))
+            mark = part_of(block, "cache_control")
+            found += [] if mark is None else [mark]
     return found
+
+
+def _said(system: object) -> str | None:
+    return system_of(texts_of(system, "system"))
 
 
 def _results_in_messages(messages: list[Any]) -> list[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_origin
+
+import msgspec
 
 from palimpsest.errors import ConfigError, InvalidEntry, shorten
 from palimpsest.log import values
@@ -15,7 +17,8 @@ Kind: TypeAlias = Literal["create", "whole", "stream", "helper"]
 class Asked(NamedTuple):
     """What is new, and what the call brings itself: system text, tools, the model's name, and the most tokens that the
     answer may have. `marks`: whether the request may carry marks for the provider's cache. `where` is the argument that
-    holds the messages, of which those that are new begin at `first`."""
+    holds the messages, of which those that are new begin at `first`. `forms` are the schemas that the answer is to
+    have, which a model reads as it reads tools."""
 
     messages: Sequence[Any]
     system: str | None
@@ -25,6 +28,7 @@ class Asked(NamedTuple):
     marks: bool = True
     where: str = "messages"
     first: int = 0
+    forms: Sequence[Mapping[str, Any]] = ()
 
     def place(self, place: str) -> str:
         """A place in the messages that are new, as one in the call's arguments."""
@@ -145,6 +149,31 @@ def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
             raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")
         found.append(plain)
     return found
+
+
+def forms_of(*values: object) -> list[Mapping[str, Any]]:
+    """The schemas that the answer is to have, to be counted: mappings, objects of a client, and types as clients take
+    them. What only names a form, such as JSON, costs nothing; what is no schema is the client's to refuse."""
+    found = list[Mapping[str, Any]]()
+    for value in values:
+        schema = value if isinstance(value, Mapping) else _dumped(value) or _schema_of(value)
+        if schema and not schema.keys() <= {"type"}:
+            found.append(schema)
+    return found
+
+
+def _schema_of(kind: object) -> Mapping[str, Any] | None:
+    if not isinstance(kind, type) and get_origin(kind) is None:
+        return None
+
+    def described(one: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = one.model_json_schema()
+        return schema
+
+    try:
+        return msgspec.json.schema(kind, schema_hook=described)
+    except Exception:  # noqa: BLE001 (a class of the caller's own says what it is made of)
+        return None
 
 
 def _dumped(tool: object) -> Mapping[str, Any] | None:

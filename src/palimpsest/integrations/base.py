@@ -9,7 +9,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from copy import copy
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
@@ -216,7 +216,14 @@ class _Call:
     async def answered(self) -> Any:
         """Ask, and keep the answer."""
         async with AsyncExitStack() as stack:
-            response = await ready(self._send(**await self._begun(stack)))
+            built = await self._begun(stack)
+            try:
+                response = await ready(self._send(**built))
+            except Exception as fault:  # of an answer that the client would not parse: it was paid for
+                if (unread := getattr(fault, "completion", None)) is not None:
+                    with suppress(ConfigError):
+                        await ready(self._session.record_usage(unread))
+                raise
             keep = partial(self._keep, response)
             await surely_of(self._session, keep, partial(keep, unless_last=True))
             return response
@@ -241,7 +248,8 @@ class _Call:
                 stream = await entered(stack, stream)
             answer = await entered(stack, self._session.stream(cut_off=self._cut_off))
             line = self._line
-            line.open = OpenAnswer(stack.pop_all(), answer, self._hides, lambda: setattr(line, "open", None))
+            ended = partial(setattr, line, "open", None)
+            line.open = OpenAnswer(stack.pop_all(), answer, self._hides, ended, self._session.redact)
         return (AsyncEvents if self._asynchronous else Events)(stream, line.open)
 
     def _hides(self, event: object) -> bool:
@@ -271,13 +279,13 @@ class _Call:
         context = await ready(
             session.context(
                 system=asked.system,
-                tools=asked.tools,
+                tools=[*asked.forms, *asked.tools],
                 format=self._dialect.format,
                 reserve=_reserve(session, asked, known.window if known is not None else None),
                 model=asked.model if known is not None else None,
             )
         )
-        request = context.request(cache_breakpoints=asked.marks)
+        request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)
 
     async def _unkept(self, response: object, fault: InvalidEntry) -> None:
@@ -287,6 +295,12 @@ class _Call:
         except ConfigError as untold:
             fault.add_note(str(untold))
         warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
+
+
+def _without_forms(request: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """The request without the schemas of the answer, counted as tools are: they go out where the caller put them."""
+    tools = request.pop("tools", ())[len(asked.forms) :]
+    return {**request, "tools": tools} if tools else request
 
 
 def _reserve(session: AnySession, asked: Asked, window: int | None) -> int | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from palimpsest import AsyncSession, Session
 from palimpsest.integrations.asking import (
     NO_LISTS,
     Asked,
+    forms_of,
     one_answer,
     only_new,
     part_of,
@@ -38,7 +39,11 @@ class _Contents:
         tools = tools_of(part_of(config, "tools"), "config.tools")
         answer = tokens_of(config, "max_output_tokens", "maxOutputTokens", where="config.")
         texts = texts_of(system, "config.system_instruction")
-        return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents")
+        forms = forms_of(
+            part_of(config, "response_schema", "responseSchema"),
+            part_of(config, "response_json_schema", "responseJsonSchema"),
+        )
+        return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents", forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. The caller's tools stay as they are."""
@@ -61,12 +66,16 @@ class _Contents:
 
 def _contents(value: object) -> list[Any]:
     """Contents as the client takes them: texts, parts and contents, alone or in a list; parts in a row are one content
-    of the user's."""
+    of the user's, and so are those of a list in the list."""
     if value is None:
         return []
     found = list[Any]()
     parts: list[Any] | None = None
-    for one in value if isinstance(value, Sequence) and not isinstance(value, NO_LISTS) else [value]:
+    for one in value if _is_list(value) else [value]:
+        if _is_list(one):
+            found.append({"role": "user", "parts": list(map(_part, one))})
+            parts = None
+            continue
         if part_of(one, "parts") is not None or part_of(one, "role") is not None:
             found.append({"role": "user", **one} if isinstance(one, Mapping) else _with_role(one))
             parts = None
@@ -74,8 +83,16 @@ def _contents(value: object) -> list[Any]:
         if parts is None:
             parts = list[Any]()
             found.append({"role": "user", "parts": parts})
-        parts.append({"text": one} if isinstance(one, str) else _file(one))
+        parts.append(_part(one))
     return found
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, NO_LISTS)
+
+
+def _part(value: Any) -> Any:
+    return {"text": value} if isinstance(value, str) else _file(value)
 
 
 def _with_role(content: Any) -> Any:

@@ -10,6 +10,7 @@ from palimpsest.errors import InvalidEntry
 from palimpsest.integrations.asking import (
     SAYS_NEW,
     Asked,
+    forms_of,
     listed,
     one_answer,
     only_new,
@@ -39,7 +40,8 @@ class _Chat:
         first = len(every) - len(messages)
         only_new(messages, ("user", "tool", "system", "developer"), "messages", first)
         answer, tools = tokens_of(given, "max_completion_tokens", "max_tokens"), tools_of(given.get("tools"), "tools")
-        return Asked(messages, system_of(texts), tools, given.get("model"), answer, first=first)
+        forms = forms_of(given.get("response_format"))
+        return Asked(messages, system_of(texts), tools, given.get("model"), answer, first=first, forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments. A stream tells what it cost if it is asked to."""
@@ -74,7 +76,8 @@ class _Responses:
         system = system_of([*texts_of(given.get("instructions"), "instructions"), *texts])
         tools = tools_of(given.get("tools"), "tools")
         answer = tokens_of(given, "max_output_tokens")
-        return Asked(items, system, tools, given.get("model"), answer, where="input", first=first)
+        forms = forms_of(part_of(given.get("text"), "format"), given.get("text_format"))
+        return Asked(items, system, tools, given.get("model"), answer, where="input", first=first, forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
         """The arguments."""

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 from palimpsest import Answer, AsyncSession
 from palimpsest.errors import Closed, InvalidEntry, PalimpsestWarning
+from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.lasting import Start, surely
+from palimpsest.runtime.logs import Redact
 from palimpsest.runtime.runner import drive
 
 T = TypeVar("T")
@@ -40,10 +42,15 @@ class OpenAnswer:
     """An answer under way, with the turn that it is of: both end with `end`, once, whoever calls it."""
 
     def __init__(
-        self, stack: AsyncExitStack, answer: Answer, hides: Callable[[object], bool], ended: Callable[[], None]
+        self,
+        stack: AsyncExitStack,
+        answer: Answer,
+        hides: Callable[[object], bool],
+        ended: Callable[[], None],
+        redact: Redact | None,
     ) -> None:
         self._stacks = [stack]  # taken out once, whoever does it
-        self._answer, self._hides, self._ended = answer, hides, ended
+        self._answer, self._hides, self._ended, self._redact = answer, hides, ended, redact
         self._owner: object = _runner()
         self._told = False
 
@@ -58,14 +65,22 @@ class OpenAnswer:
         return bool(self._stacks)
 
     def takes(self, event: object) -> bool:
-        """Take an event of the stream, and return whether it is for the caller."""
+        """Take an event of the stream, and return whether it is for the caller, who has also what cannot be kept."""
         if not self.is_own:
             self._owner = None
-        self._answer.feed(event)
+        try:
+            with quietly(self._redact):
+                self._answer.feed(event)
+        except (InvalidEntry, Closed) as fault:
+            why = "the next call has ended it" if isinstance(fault, Closed) else fault
+            if not self._told:
+                self._told = True
+                warnings.warn(f"not all of the answer is in the log: {why}", PalimpsestWarning, stacklevel=3)
         return not self._hides(event)
 
     def over(self) -> None:
-        """Say that there is no more: it has ended, and where nothing of it is in the log, a warning says so, once."""
+        """Say that there is no more: it has ended, and where nothing of it is in the log, a warning says so, unless one
+        has said so much."""
         if not (self._answer.entries or self._told):
             self._told = True
             told = "the answer is not in the log: the stream ended without one"

@@ -187,8 +187,8 @@ def _checked(param: Param, value: object) -> Any:
             return _time(param, value)
         case "names":
             return _names(param, value)
-        case "integer" if type(value) is int:
-            number: float = value
+        case "integer" if (whole := _whole(value)) is not None:
+            number: float = whole
         case "number" if type(value) in (int, float):
             number = value  # type: ignore[assignment]
         case kind:
@@ -197,6 +197,11 @@ def _checked(param: Param, value: object) -> Any:
     if not param.low <= number <= param.high:
         raise Refused(f"{param.name} is {_bounds(param)}, not {shorten(value)}")
     return number
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, which in JSON may have a fraction of nothing but zeros; None for anything else."""
+    return int(value) if type(value) is int or (type(value) is float and value.is_integer()) else None
 
 
 def _bounds(param: Param) -> str:
@@ -228,8 +233,8 @@ def _names(param: Param, value: object) -> list[int | str]:
         raise Refused(f"{param.name} are {_bounds(param)} numbers, not {len(given):,}")
     found = list[int | str]()
     for one in given:
-        if type(one) is int and 0 < one < LAST:
-            found.append(one)
+        if (number := _whole(one)) is not None and 0 < number < LAST:
+            found.append(number)
         elif isinstance(one, str) and 0 < len(one) <= SESSION.high:
             found.append(int(one) if one.isdecimal() and len(one) < 16 else one)
         else:

@@ -29,7 +29,7 @@ class ChatAnswer:
     def take(self, event: Message) -> None:
         """Take one chunk."""
         self._around |= {key: value for key, value in event.items() if key != "choices" and value is not None}
-        for choice in event["choices"] or ():  # some servers send null with the usage
+        for choice in event.get("choices") or ():  # some servers send null with the usage, or none
             if not isinstance(choice, dict) or choice.get("index", 0) != 0:
                 raise InvalidEntry("event.choices", "more than one answer in a stream; ask for one (n=1)")
             self._take(choice)
