@@ -642,7 +642,7 @@ class AsyncSession:
 
         A budget other than the session's gives a context that stores no cut; callers with budgets of their own use a
         `view` each. Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown
-        where nothing tells any more what was given.
+        where nothing tells any more what was given, ConfigError for what is not accepted, such as a tail without room.
 
         Args:
             system: the system prompt: counted and sent, not stored.
