@@ -13,10 +13,12 @@ LACKING = [
     (Image(source="/home/ann/photo.png"), "source", "data:image/png;base64,"),
     (Image(source="iVBORw0KGgo="), "source", "data:image/png;base64,"),
     (Audio(data="", format="wav"), "data", "base64"),
+    (Audio(data="/home/ann/a.wav", format="wav"), "data", "base64"),
     (Audio(data="aGk=", format=""), "format", "wav"),
     (File(), "data", "file_id"),
     (File(filename="a.pdf"), "data", "file_id"),
     (File(data=""), "data", "file_id"),
+    (File(data="/home/ann/a.pdf", filename="a.pdf"), "data", "data:application/pdf;base64,"),
 ]
 TAKEN = [
     Image(source="https://example.com/a.png"),
@@ -25,6 +27,8 @@ TAKEN = [
     Audio(data="aGk=", format="wav"),
     File(file_id="file-1"),
     File(data="data:application/pdf;base64,aGk=", filename="a.pdf"),
+    File(data="JVBERi0=", filename="a.pdf"),
+    Audio(data="aGk\n-_+/", format="mp3"),
 ]
 
 
