@@ -215,7 +215,7 @@ def calling(**call: Any) -> list[dict]:
     unknown_format=(add([USER], format="antropic"), ConfigError, "format", "'antropic'", "openai"),
     empty_key=(add([USER], key=""), InvalidEntry, "key", "names this batch"),
     key_type=(add([USER], key=7), InvalidEntry, "key", "7"),
-    key_again=(add(turn("3"), key="known"), Conflict, "other content", "used once"),
+    key_again=(add(turn("3"), key="known"), Conflict, "other content", "number 7 of the log", "used once", "another"),
 )
 def test_malformed_messages_are_refused_whole(memory: Memory, path: Path, case: Case) -> None:
     """A malformed message is an InvalidEntry that names its place; nothing of its batch is stored."""

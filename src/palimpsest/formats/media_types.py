@@ -7,9 +7,11 @@ understanding", "Document understanding" and "File input methods". As of 2026-11
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from palimpsest.log.entry import File, Image, Part
+from palimpsest.log.entry import Audio, File, Image, Part
 
 IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """Images that OpenAI's and Anthropic's models see."""
@@ -41,6 +43,35 @@ def media_type(address: str) -> str | None:
     return address[5:].partition(",")[0].partition(";")[0].strip().lower()
 
 
+def has_address(image: Image) -> bool:
+    """Whether an image has an address of any kind: not nothing, the path of a file, or data alone."""
+    return has_scheme(image.source)
+
+
+def has_scheme(text: str) -> bool:
+    """Whether a text begins as an address does."""
+    return _ADDRESS.match(text) is not None
+
+
+def lacks(part: Part) -> tuple[str, str] | None:
+    """The field of a part that says too little for a provider to read it, and what belongs there; None: none does."""
+    if isinstance(part, Image) and isinstance(part.source, str) and not has_address(part):
+        return "source", "no address: give https://…, or what a file holds as data:image/png;base64,…"
+    if isinstance(part, Audio) and isinstance(part.data, str) and not _holds_data(part.data):
+        return "data", "no sound: give what the file holds in base64"
+    if isinstance(part, Audio) and part.format == "":
+        return "format", "no format of sound: give wav or mp3"
+    if isinstance(part, File) and not part.file_id and (part.data is None or isinstance(part.data, str)):
+        told = "no document: give a file_id, or what the file holds as data:application/pdf;base64,…"
+        return None if part.data and (has_scheme(part.data) or _holds_data(part.data)) else ("data", told)
+    return None
+
+
+def _holds_data(text: str) -> bool:
+    """Whether a text begins as base64 does, of either alphabet: the path of a file with a dot in it does not."""
+    return _BASE64.fullmatch(text[:_LOOKED_AT]) is not None
+
+
 def renamed(part: Part) -> Part:
     """The part; an image whose type has a name that nobody registered by the one that providers take."""
     if isinstance(part, Image) and media_type(part.source) == "image/jpg":
@@ -55,3 +86,10 @@ def is_read(part: Part, images: frozenset[str], files: tuple[str, ...]) -> bool:
     if kind is None:
         return True
     return kind in images if isinstance(part, Image) else kind.startswith(files)
+
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+"""How an address begins; a letter alone is a drive."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/=_\-\s]+")
+_LOOKED_AT = 256
+"""Characters of data that are looked at: the path of a file has mostly fewer."""

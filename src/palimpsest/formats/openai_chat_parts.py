@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from palimpsest.formats import Message
 from palimpsest.formats.common import NO_NAME
-from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, is_read, renamed
+from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, has_address, is_read, renamed
 from palimpsest.log.entry import Audio, File, Image, Opaque, Part, Reasoning, Text
 
 
@@ -25,7 +25,9 @@ def has_counterpart(part: Part, role: str, own: bool) -> bool:
         return own or part.format in ("wav", "mp3")
     if not own and not is_read(renamed(part), IMAGES, OPENAI_FILES):
         return False
-    return isinstance(part, Image) or (isinstance(part, File) and (own or part.data is not None))
+    if isinstance(part, Image):
+        return has_address(part)
+    return isinstance(part, File) and (own or part.data is not None)
 
 
 def sent_part(part: Part, own: bool) -> Message:

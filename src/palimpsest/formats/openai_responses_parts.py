@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest.formats import Adapted, Message
 from palimpsest.formats.common import DEFAULT as CHAT
 from palimpsest.formats.common import NO_NAME, is_own, replaced_by_text
-from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, is_read, renamed
+from palimpsest.formats.media_types import IMAGES, OPENAI_FILES, has_address, is_read, renamed
 from palimpsest.formats.openai_responses_items import NAME, PICTURES
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque, Part
 
@@ -50,9 +50,13 @@ def input_part(part: Part, entry: Entry, *, own: bool, in_result: bool = False) 
         part = renamed(part)
         if entry.role == "system" or not is_read(part, IMAGES, OPENAI_FILES):
             return None
-    if isinstance(part, Image) and (own or part.source.startswith(("https://", "http://", "data:"))):
+    if isinstance(part, Image) and has_address(part) and (own or part.source.startswith(_SHOWN)):
         return {"type": "input_image", "image_url": part.source, **_detail(part.detail, free=own and in_result)}
     return _file(part, extra, entry, in_result=in_result) if isinstance(part, File) else None
+
+
+_SHOWN = ("https://", "http://", "data:")
+"""How addresses begin that the API reads."""
 
 
 def _detail(given: object, *, free: bool) -> Message:

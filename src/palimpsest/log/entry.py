@@ -40,7 +40,7 @@ class Text(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defau
 
 
 class Image(_Part, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, tag="image"):
-    """An image: `source` is an address or a `data:` address; `detail` is low, high or auto (the default)."""
+    """An image: `source` is an https or `data:` address, no path; `detail` is low, high or auto (the default)."""
 
     source: str
     detail: str | None = None

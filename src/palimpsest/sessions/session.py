@@ -642,7 +642,7 @@ class AsyncSession:
 
         A budget other than the session's gives a context that stores no cut; callers with budgets of their own use a
         `view` each. Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown
-        where nothing tells any more what was given.
+        where nothing tells any more what was given, ConfigError for what is not accepted, such as a tail without room.
 
         Args:
             system: the system prompt: counted and sent, not stored.
@@ -872,7 +872,8 @@ class AsyncSession:
         return await (await self._erasing()).repair()
 
     async def clear(self, *, seen: Context | int | None = None) -> int:
-        """Destroy every entry of the session for good and return how many there were; the session stays.
+        """Destroy every entry of the session for good; the session stays. Return how many there were, of which those do
+        not count that a rewind had taken back.
 
         What others add until it is done goes, too. With `seen`, a context or a revision, the session is cleared only if
         nothing has changed since then: else Conflict is raised, and nothing destroyed. Clearing an empty or unknown

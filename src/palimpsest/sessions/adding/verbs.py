@@ -14,6 +14,7 @@ import msgspec
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Format, find_format
 from palimpsest.formats.common import canonical
+from palimpsest.formats.media_types import lacks
 from palimpsest.formats.received import is_plain, received
 from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
@@ -59,19 +60,13 @@ class Adding:
         pinned: bool,
         expires_at: datetime | None,
     ) -> Entry:
-        """Append what somebody said. Raises InvalidEntry where a person, or the system, says nothing."""
+        """Append what somebody said. Raises InvalidEntry where a person, or the system, says nothing, or nobody can
+        read a part."""
         given = content if type(content) is str else _fixed(content)
         if role != "assistant" and not (type(given) is str and "!" <= given[:1] <= "~") and _is_blank(given):
             raise InvalidEntry("message.content", _BLANK)
-        entry = Entry(
-            role=role,
-            content=given,
-            name=name,
-            metadata=metadata,
-            importance=importance,
-            pinned=pinned,
-            expires_at=expires_at,
-        )
+        about: dict[str, Any] = {"metadata": metadata, "importance": importance, "expires_at": expires_at}
+        entry = Entry(role=role, content=given, name=name, pinned=pinned, **about)
         return (await self._appender.append([entry], "message"))[0]
 
     async def tool_call(self, name: str, arguments: Any, call_id: str | None, metadata: dict[str, Any] | None) -> Entry:
@@ -303,7 +298,12 @@ def _of_run(run: Run, blank: bool) -> list[Entry]:
 
 def _fixed(content: Content) -> str | tuple[Part, ...]:
     """Content as an entry holds it; what is no list of parts comes back as it is, for the check to name it."""
-    return tuple(content) if isinstance(content, Sequence) and not isinstance(content, _NO_PARTS) else content
+    if not isinstance(content, Sequence) or isinstance(content, _NO_PARTS):
+        return content
+    for i, part in enumerate(content):
+        if lacking := lacks(part):
+            raise InvalidEntry(f"message.content[{i}].{lacking[0]}", lacking[1])
+    return tuple(content)
 
 
 def checked_key(key: str | None) -> str | None:

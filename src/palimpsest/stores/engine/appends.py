@@ -253,5 +253,7 @@ def _unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[
         if before is None:
             fresh[entry.id] = entry
         elif not before.erased and not same(before, entry):
-            raise Conflict(f"entry {entry.id}", "is there already with other content; a key or id is used once")
+            place = f", as number {before.seq} of the log" if before.seq else ""
+            told = f"is there already with other content{place}; a key or id is used once: give this content another"
+            raise Conflict(f"entry {entry.id}", told)
     return list(fresh.values())

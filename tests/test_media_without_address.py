@@ -1,0 +1,72 @@
+"""A picture, sound or a document of a program's own is refused where no provider could read it, and never sent so."""
+
+from __future__ import annotations
+
+import pytest
+
+from palimpsest import Audio, Entry, File, Image, InvalidEntry, Memory, Session, Text
+
+FORMATS = ["openai", "openai-responses", "anthropic", "gemini"]
+LACKING = [
+    (Image(source=""), "source", "https://"),
+    (Image(source="photo.png"), "source", "data:image/png;base64,"),
+    (Image(source="/home/ann/photo.png"), "source", "data:image/png;base64,"),
+    (Image(source="iVBORw0KGgo="), "source", "data:image/png;base64,"),
+    (Audio(data="", format="wav"), "data", "base64"),
+    (Audio(data="/home/ann/a.wav", format="wav"), "data", "base64"),
+    (Audio(data="aGk=", format=""), "format", "wav"),
+    (File(), "data", "file_id"),
+    (File(filename="a.pdf"), "data", "file_id"),
+    (File(data=""), "data", "file_id"),
+    (File(data="/home/ann/a.pdf", filename="a.pdf"), "data", "data:application/pdf;base64,"),
+]
+TAKEN = [
+    Image(source="https://example.com/a.png"),
+    Image(source="gs://bucket/a.png"),
+    Image(source="data:image/png;base64,aGk="),
+    Audio(data="aGk=", format="wav"),
+    File(file_id="file-1"),
+    File(data="data:application/pdf;base64,aGk=", filename="a.pdf"),
+    File(data="JVBERi0=", filename="a.pdf"),
+    Audio(data="aGk\n-_+/", format="mp3"),
+]
+
+
+@pytest.fixture
+def session(memory: Memory) -> Session:
+    return memory.session("s")
+
+
+@pytest.mark.parametrize("verb", ["add_user_message", "add_assistant_message", "add_system_message"])
+@pytest.mark.parametrize(("part", "field", "hint"), LACKING, ids=repr)
+def test_what_nobody_can_read_is_refused(
+    session: Session, verb: str, part: Image | Audio | File, field: str, hint: str
+) -> None:
+    """The path of a file, bare base64 or nothing is no picture: the error names the place and what to give."""
+    with pytest.raises(InvalidEntry) as caught:
+        getattr(session, verb)([Text(text="Look."), part])
+
+    assert caught.value.where == f"message.content[1].{field}"
+    assert hint in str(caught.value)
+    assert session.entries() == []
+
+
+@pytest.mark.parametrize("part", TAKEN, ids=repr)
+def test_what_a_provider_reads_is_taken(session: Session, part: Image | Audio | File) -> None:
+    """An address of any kind, data, and an id."""
+    entry = session.add_user_message([part])
+
+    assert entry.content == (part,)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_log_that_holds_such_a_picture_is_no_invalid_context(session: Session, format: str) -> None:
+    """In a log that is taken as it is a picture may have no address: a line of text stands for it."""
+    session.add_entries([Entry(content=(Text(text="Look."), Image(source="photo.png")))])
+
+    context = session.context(format=format)
+
+    assert "photo.png" not in str(context.messages)
+    assert "[an image is not shown here]" in str(context.messages)
+    assert context.report.adapted
+    assert session.entries()[0].content[1] == Image(source="photo.png")
