@@ -330,3 +330,23 @@ def _ticking() -> Callable[[], int]:
         return now
 
     return clock
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_store_has_one_index_by_whatever_name_it_is_opened(tmp_path: Path, kind: str) -> None:
+    """Through a link it is the index beside the store itself: what is erased by one name is gone by the other."""
+    (tmp_path / "there").mkdir()
+    (word,) = marks("linked", 1)
+    with Memory.open(place_of(kind, tmp_path / "there")) as memory:
+        said(memory, "one", word)
+        assert finds(memory, word)
+        name = memory.store.backend.url.rpartition("/")[2]
+    link = tmp_path / "a-link"
+    link.symlink_to(tmp_path / "there" / name)
+    with Memory.open(f"file://{link}" if kind == "file" else link) as linked:
+        assert finds(linked, word)
+        session = linked.session("one")
+        done = session.erase([one.id for one in session.entries()])
+        assert (done.derived, done.remains) == ({"palimpsest.recall": 1}, ())
+    assert not traces([word], index_bytes(kind, tmp_path / "there"))
+    assert not [one.name for one in tmp_path.iterdir() if one.name.endswith(".recall")]

@@ -441,3 +441,16 @@ def test_who_reads_of_before_brings_back_no_number_that_is_gone(path: Path, monk
 
         assert set(read) == {b"old"}
         assert [row[1] for row in drive(backend.look([everything]))[0].rows[0]] == [b"new"]
+
+
+def test_who_may_only_read_sees_what_was_written_through_a_link_too(
+    memory: Memory, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where neither file nor folder may be written, the journal beside the file itself says that others write to it."""
+    (folder := tmp_path / "elsewhere").mkdir()
+    (link := folder / "link.db").symlink_to(path)
+    memory.session("s").add_user_message("in the journal")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    with Memory.open(link, readonly=True) as reader:
+        assert [entry.text for entry in reader.session("s").entries()] == [TEXT, "in the journal"]

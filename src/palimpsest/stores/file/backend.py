@@ -62,7 +62,7 @@ class FileBackend(BlockingBackend):
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._homes: dict[str, Home] = {}
         self._guard, self.large_bytes = allocate_lock(), options.large_bytes
-        self.companion = f"{self.path}.recall"
+        self.companion = f"{os.path.realpath(self.path)}.recall"  # one, whatever links lead here
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:
             self._files = Folder(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
