@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -257,6 +258,20 @@ def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp
     file = json.loads((tmp_path / "s.json").read_text())
     assert file["messages"] == session.messages(format="anthropic")
     assert "cache_control" not in str(file)
+
+
+def test_an_export_over_the_store_that_is_open_takes_none_of_its_locks(tmp_path: Path) -> None:
+    """It is refused, and who closes the file meanwhile does not take the journal for nobody's."""
+    path = tmp_path / "log.db"
+    with Memory.open(path) as memory, Memory.open(path) as other:
+        memory.session("s").add_user_message("x")
+        with pytest.raises(ConfigError, match="no database"):
+            memory.session("s").export_to(path)
+        visit = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT 1 FROM meta'); db.close()"
+        assert subprocess.run([sys.executable, "-c", visit, path], check=False).returncode == 0
+        assert path.with_name("log.db-wal").exists()
+        other.session("s").add_user_message("y")
+        assert [entry.text for entry in memory.session("s").entries()] == ["x", "y"]
 
 
 def test_an_export_to_a_link_is_written_to_what_it_leads_to(memory: Memory, tmp_path: Path) -> None:
