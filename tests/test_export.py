@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, Conflict, Memory, Session, Text
+from palimpsest import ConfigError, Conflict, ImportFailed, Memory, Session, Text
 from palimpsest.testing import FakeClock
 from palimpsest.transfer.writing import partial
 from worlds import cut_session
@@ -314,3 +315,51 @@ def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, t
         half.write(b'"a"}')
     assert json.loads(path.read_text()) == {"session_id": "a"}
     assert os.listdir(tmp_path / "out") == ["s.json"]
+
+
+def lines_of(*exports: dict) -> io.BytesIO:
+    """A file of several exports, one a line."""
+    return io.BytesIO("".join(json.dumps(export) + "\n" for export in exports).encode())
+
+
+@pytest.mark.parametrize("fault", ["facts", "accesses", "content"])
+def test_a_strict_import_of_exports_finds_every_fault_before_anything_is_stored(memory: Memory, fault: str) -> None:
+    """Facts and fetches that cannot be, and what the store has with other content, are faults of a file like others."""
+    memory.session("one").add_user_message("x")
+    memory.session("there").add_user_message("y")
+    good = {**memory.session("one").export(), "session_id": "good"}
+    bad = json.loads(json.dumps(memory.session("there").export()))
+    if fault == "content":
+        bad["entries"][0]["content"] = "other"
+    else:
+        bad[fault] = [{"x": 1}]
+
+    with pytest.raises(ImportFailed, match="line 2"):
+        memory.import_file(lines_of(good, bad), strict=True)
+
+    assert sorted(one.session for one in memory.sessions()) == ["one", "there"]
+    assert [entry.text for entry in memory.session("there").entries()] == ["y"]
+
+
+def test_a_strict_import_tells_no_more_than_a_file_of_itself(memory: Memory) -> None:
+    """What is sound is imported once, and nobody hears of the check."""
+    heard = list[str]()
+    memory.on("session:imported", lambda session, facts: heard.append(session))
+    memory.session("one").add_user_message("x")
+    good = {**memory.session("one").export(), "session_id": "good"}
+
+    report = memory.import_file(lines_of(good), strict=True)
+
+    assert report.sessions["good"].added == 1
+    assert heard == ["good"]
+
+
+def test_a_strict_import_raises_for_a_session_that_contradicts_itself(memory: Memory) -> None:
+    """A file may hold the same session twice, with other content: that shows when the second is stored."""
+    memory.session("one").add_user_message("x")
+    first = {**memory.session("one").export(), "session_id": "twice"}
+    second = json.loads(json.dumps(first))
+    second["entries"][0]["content"] = "other"
+
+    with pytest.raises(ImportFailed, match="line 2"):
+        memory.import_file(lines_of(first, second), strict=True)
