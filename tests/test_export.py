@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -363,3 +364,16 @@ def test_a_strict_import_raises_for_a_session_that_contradicts_itself(memory: Me
 
     with pytest.raises(ImportFailed, match="line 2"):
         memory.import_file(lines_of(first, second), strict=True)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "temporary"])
+def test_a_stream_of_text_is_refused_with_how_to_open_it(memory: Memory, tmp_path: Path, kind: str) -> None:
+    """JSON has an encoding of its own: who has opened a file as text is told so before anything is read or written."""
+    memory.session("s").add_user_message("x")
+    (path := tmp_path / "file").touch()
+    with open(path, "r+") as file, NamedTemporaryFile("w+") as temporary:
+        text: Any = {"memory": io.StringIO(), "file": file, "temporary": temporary}[kind]
+        with pytest.raises(ConfigError, match="binary stream"):
+            memory.session("s").export_to(text)
+        with pytest.raises(ConfigError, match='opened as "rb"'):
+            memory.import_file(text)
