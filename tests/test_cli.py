@@ -349,6 +349,23 @@ def test_the_doctor_says_what_is_wrong(here: Path) -> None:
     assert "FAIL" in result.stdout
 
 
+def test_commands_that_look_for_damage_find_a_damaged_record(chat: str) -> None:
+    """The doctor does not say that all can be read, nor `repair` that nothing is damaged, where `verify` cannot."""
+    assert run("pin", chat, "1").exit_code == 0
+    with contextlib.closing(sqlite3.connect("chats.db")) as db, db:
+        where = "pos >> 32 = (SELECT number FROM part WHERE name = 'record')"
+        ((pos, value),) = db.execute(f"SELECT pos, value FROM other WHERE {where}").fetchall()
+        db.execute("UPDATE other SET value = ? WHERE pos = ?", (value.replace(b"pin", b"pni"), pos))
+
+    found = [
+        run(*words)
+        for words in (["verify", chat], ["doctor"], ["repair", chat, "--yes"], ["repair", chat, "--dry-run"])
+    ]
+
+    assert [result.exit_code for result in found] == [1, 1, 5, 5]
+    assert all(f"record of revision 2 of session '{chat}'" in result.output for result in found)
+
+
 def test_the_doctor_knows_a_sound_store_that_it_may_not_read(chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose keys are missing, or who has an older Palimpsest, is not told to restore a backup."""
     monkeypatch.setenv("PALIMPSEST_KEY", f"a:{Keys.new()}")

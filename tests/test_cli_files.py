@@ -138,6 +138,23 @@ def test_messages_come_out_as_they_went_in(chat: str) -> None:
     assert json.loads(run("export", chat, "--format", "openai").stdout) == CHAT
 
 
+@pytest.mark.parametrize("what", ["export", "page"])
+@pytest.mark.parametrize("name", ["chats.db", "link.db", "another.db"])
+def test_no_database_is_written_over(chat: str, here: Path, what: str, name: str) -> None:
+    """Neither the store itself, by whatever name, nor another one: all that it has would be gone."""
+    (here / "link.db").symlink_to("chats.db")
+    assert run("import", "chat.jsonl", "--store", "sqlite:///another.db").exit_code == 0
+    options = ["export", chat, "-o", name] if what == "export" else ["context", chat, "--html", name]
+    before = texts(chat)
+
+    refused = run(*options)
+
+    assert refused.exit_code == 2
+    assert "no database" in refused.stderr
+    assert texts(chat) == before
+    assert read("sessions", "--store", "sqlite:///another.db")
+
+
 def test_an_export_that_does_not_hold_together_is_refused(chat: str, here: Path) -> None:
     """A gap in an export is told, and nothing of it is stored."""
     export = read("export", chat)

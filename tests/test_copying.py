@@ -14,7 +14,7 @@ import mongostore
 import postgresstore
 import redisstore
 from palimpsest import Keys, Memory, Query
-from palimpsest.errors import ConfigError, Conflict
+from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import copying
 from palimpsest.stores.copying import copy_store
@@ -484,3 +484,61 @@ def test_a_copy_that_replaces_and_is_killed_leaves_no_half_of_anything(
     assert number > (2 if large else 0)
     left = 1_000_000
     assert there(target) == versions[-1]
+
+
+def spoil(folder: Path, session: str, before: bytes, after: bytes) -> bytes:
+    """Let these bytes of a session's log be others; return what it was."""
+    (log,) = folder.rglob(f"{session}-*.jsonl")
+    data = log.read_bytes()
+    assert before in data
+    log.write_bytes(data.replace(before, after, 1))
+    return data
+
+
+@pytest.mark.parametrize("part", ["line", "large content"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_read_keeps_nothing_else_from_the_copy(
+    kind: str, part: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    """All other sessions are there, as they were and with their times to expire, when the error names what is not; and
+    once that was put back, the same again copies the rest."""
+    source, target = address("file", tmp_path, "source"), address(kind, tmp_path, "target")
+    with Memory.open(source, clock=clock) as memory:
+        for name in "abc":
+            memory.session(name, lifetime="30d").add_user_message(f"in {name}" + "x" * 40_000)
+        memory.session("c").working.set("fact", 1)
+    before, after = {"line": (b'"steps":', b'"sleps":'), "large content": (b"in bxx", b"in bxy")}[part]
+    sound = spoil(tmp_path / "source", "b", before, after)
+
+    with pytest.raises(StoreCorrupt, match=r"b-[0-9a-f]*\.jsonl"):
+        copy_store(source, target)
+
+    with Memory.open(target, clock=clock) as memory:
+        assert [one.session for one in memory.sessions()] == ["a", "c"]
+        assert [memory.session(name).entries()[0].text[:4] for name in "ac"] == ["in a", "in c"]
+        assert memory.session("c").working.get("fact") == 1
+        assert len(drive(memory.store.backend.expired("default", 2**62))) == 2
+    (log,) = (tmp_path / "source").rglob("b-*.jsonl")
+    log.write_bytes(sound)
+    copy_store(source, target)
+    with Memory.open(target, clock=clock) as memory:
+        assert [one.session for one in memory.sessions()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_read_takes_nothing_away_in_the_target(kind: str, tmp_path: Path, clock: FakeClock) -> None:
+    """A session that is too large for one step goes before the new one comes, but not if that cannot be read."""
+    source, target = address("file", tmp_path, "source"), address(kind, tmp_path, "target")
+    with Memory.open(source, clock=clock) as memory:
+        memory.session("s").add_user_message("old")
+    copy_store(source, target)
+    with Memory.open(source, clock=clock) as memory:
+        memory.session("s").add([{"role": "user", "content": f"{number}"} for number in range(1200)])
+        memory.session("s").add_user_message("new" + "x" * 40_000)
+    spoil(tmp_path / "source", "s", b"newxx", b"newxy")
+
+    with pytest.raises(StoreCorrupt, match=r"s-[0-9a-f]*\.jsonl"):
+        copy_store(source, target, replace=True)
+
+    with Memory.open(target, clock=clock) as memory:
+        assert [entry.text for entry in memory.session("s").entries()] == ["old"]

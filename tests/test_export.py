@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
 
-from palimpsest import ConfigError, Conflict, Memory, Session, Text
+from palimpsest import ConfigError, Conflict, ImportFailed, Memory, Session, Text
 from palimpsest.testing import FakeClock
 from palimpsest.transfer.writing import partial
 from worlds import cut_session
@@ -259,6 +262,20 @@ def test_an_export_for_a_provider_has_no_marks_for_its_cache(memory: Memory, tmp
     assert "cache_control" not in str(file)
 
 
+def test_an_export_over_the_store_that_is_open_takes_none_of_its_locks(tmp_path: Path) -> None:
+    """It is refused, and who closes the file meanwhile does not take the journal for nobody's."""
+    path = tmp_path / "log.db"
+    with Memory.open(path) as memory, Memory.open(path) as other:
+        memory.session("s").add_user_message("x")
+        with pytest.raises(ConfigError, match="no database"):
+            memory.session("s").export_to(path)
+        visit = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT 1 FROM meta'); db.close()"
+        assert subprocess.run([sys.executable, "-c", visit, path], check=False).returncode == 0
+        assert path.with_name("log.db-wal").exists()
+        other.session("s").add_user_message("y")
+        assert [entry.text for entry in memory.session("s").entries()] == ["x", "y"]
+
+
 def test_an_export_to_a_link_is_written_to_what_it_leads_to(memory: Memory, tmp_path: Path) -> None:
     """The link stays, also one that leads to a file that is not there yet."""
     memory.session("s").add_user_message("x")
@@ -299,3 +316,64 @@ def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, t
         half.write(b'"a"}')
     assert json.loads(path.read_text()) == {"session_id": "a"}
     assert os.listdir(tmp_path / "out") == ["s.json"]
+
+
+def lines_of(*exports: dict) -> io.BytesIO:
+    """A file of several exports, one a line."""
+    return io.BytesIO("".join(json.dumps(export) + "\n" for export in exports).encode())
+
+
+@pytest.mark.parametrize("fault", ["facts", "accesses", "content"])
+def test_a_strict_import_of_exports_finds_every_fault_before_anything_is_stored(memory: Memory, fault: str) -> None:
+    """Facts and fetches that cannot be, and what the store has with other content, are faults of a file like others."""
+    memory.session("one").add_user_message("x")
+    memory.session("there").add_user_message("y")
+    good = {**memory.session("one").export(), "session_id": "good"}
+    bad = json.loads(json.dumps(memory.session("there").export()))
+    if fault == "content":
+        bad["entries"][0]["content"] = "other"
+    else:
+        bad[fault] = [{"x": 1}]
+
+    with pytest.raises(ImportFailed, match="line 2"):
+        memory.import_file(lines_of(good, bad), strict=True)
+
+    assert sorted(one.session for one in memory.sessions()) == ["one", "there"]
+    assert [entry.text for entry in memory.session("there").entries()] == ["y"]
+
+
+def test_a_strict_import_tells_no_more_than_a_file_of_itself(memory: Memory) -> None:
+    """What is sound is imported once, and nobody hears of the check."""
+    heard = list[str]()
+    memory.on("session:imported", lambda session, facts: heard.append(session))
+    memory.session("one").add_user_message("x")
+    good = {**memory.session("one").export(), "session_id": "good"}
+
+    report = memory.import_file(lines_of(good), strict=True)
+
+    assert report.sessions["good"].added == 1
+    assert heard == ["good"]
+
+
+def test_a_strict_import_raises_for_a_session_that_contradicts_itself(memory: Memory) -> None:
+    """A file may hold the same session twice, with other content: that shows when the second is stored."""
+    memory.session("one").add_user_message("x")
+    first = {**memory.session("one").export(), "session_id": "twice"}
+    second = json.loads(json.dumps(first))
+    second["entries"][0]["content"] = "other"
+
+    with pytest.raises(ImportFailed, match="line 2"):
+        memory.import_file(lines_of(first, second), strict=True)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "temporary"])
+def test_a_stream_of_text_is_refused_with_how_to_open_it(memory: Memory, tmp_path: Path, kind: str) -> None:
+    """JSON has an encoding of its own: who has opened a file as text is told so before anything is read or written."""
+    memory.session("s").add_user_message("x")
+    (path := tmp_path / "file").touch()
+    with open(path, "r+") as file, NamedTemporaryFile("w+") as temporary:
+        text: Any = {"memory": io.StringIO(), "file": file, "temporary": temporary}[kind]
+        with pytest.raises(ConfigError, match="binary stream"):
+            memory.session("s").export_to(text)
+        with pytest.raises(ConfigError, match='opened as "rb"'):
+            memory.import_file(text)

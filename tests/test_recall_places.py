@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -63,6 +65,21 @@ def test_an_index_in_a_given_file_is_there_for_the_next_process(tmp_path: Path, 
         assert finds(again, "cormorants")
         assert finds(again, "pelicans")
         assert [name for name in again.derivers() if name.startswith("palimpsest.recall:")]
+
+
+def test_who_opens_an_index_twice_takes_none_of_its_locks(tmp_path: Path) -> None:
+    """A visitor who closes the file does not take its journal for nobody's, while a process has it open."""
+    address, path = f"sqlite:///{tmp_path}/log.db", tmp_path / "index"
+    with Memory.open(address, recall_index=path) as memory:
+        said(memory, "one", "cormorants")
+        assert finds(memory, "cormorants")
+        with Memory.open(address, recall_index=path) as other:
+            assert other.sessions()
+            visit = (
+                "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT 1 FROM meta'); db.close()"
+            )
+            assert subprocess.run([sys.executable, "-c", visit, path], check=False).returncode == 0
+            assert path.with_name("index-wal").exists()
 
 
 def test_an_index_of_another_store_is_emptied(tmp_path: Path, address: str) -> None:
@@ -330,3 +347,23 @@ def _ticking() -> Callable[[], int]:
         return now
 
     return clock
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_store_has_one_index_by_whatever_name_it_is_opened(tmp_path: Path, kind: str) -> None:
+    """Through a link it is the index beside the store itself: what is erased by one name is gone by the other."""
+    (tmp_path / "there").mkdir()
+    (word,) = marks("linked", 1)
+    with Memory.open(place_of(kind, tmp_path / "there")) as memory:
+        said(memory, "one", word)
+        assert finds(memory, word)
+        name = memory.store.backend.url.rpartition("/")[2]
+    link = tmp_path / "a-link"
+    link.symlink_to(tmp_path / "there" / name)
+    with Memory.open(f"file://{link}" if kind == "file" else link) as linked:
+        assert finds(linked, word)
+        session = linked.session("one")
+        done = session.erase([one.id for one in session.entries()])
+        assert (done.derived, done.remains) == ({"palimpsest.recall": 1}, ())
+    assert not traces([word], index_bytes(kind, tmp_path / "there"))
+    assert not [one.name for one in tmp_path.iterdir() if one.name.endswith(".recall")]

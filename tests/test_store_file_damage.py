@@ -141,6 +141,21 @@ def test_a_damaged_record_takes_no_entry_with_it(store: Store, folder: Path, cap
     assert f"{log_of(folder)}, line 3" in caplog.text
 
 
+@pytest.mark.parametrize("left", [b"\n", b"text\n", b"a text\n" * 30], ids=["a break", "short", "long"])
+def test_a_file_that_is_no_log_is_named_each_time(store: Store, folder: Path, left: bytes) -> None:
+    """However short it is, who looks again is told the same: what is damaged, and where."""
+    add(store, "a")
+    log_of(folder).write_bytes(left)
+    again = quick(folder)
+
+    for _ in range(3):
+        with pytest.raises(StoreCorrupt, match=r"one-.*line 1 \(byte 0\), is not as it was written"):
+            texts(again)
+    with pytest.raises(StoreCorrupt, match=r"line 1 \(byte 0\)"):
+        add(again, "x")
+    assert log_of(folder).read_bytes() == left
+
+
 @pytest.mark.parametrize("part", ["head", "steps", "first line"])
 def test_other_sessions_do_not_suffer(damaged: Store, folder: Path, part: str) -> None:
     """Where more than an entry is damaged the session is refused by file and line; others are read and written."""

@@ -13,6 +13,7 @@ import pytest
 
 from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, opened, quick, readable, texts
 from palimpsest import (
+    Keys,
     Memory,
     PalimpsestError,
     StoreUnavailable,
@@ -20,6 +21,9 @@ from palimpsest import (
 from palimpsest.log.change import Change
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import Store
+from palimpsest.stores.file import lines
+from palimpsest.stores.file.lines import RowLine
+from palimpsest.stores.file.table import OURS, WIDTH, Table, length_of
 from processes import filled, integrity, stuff, tried
 from tallies import summed
 from writer import SESSION, turn
@@ -305,6 +309,53 @@ def test_a_full_disk_stops_no_context(small_disk: Path) -> None:
         assert context.tokens <= 200
         assert context.epoch is None
         assert "not stored" in context.report.notes[-1]
+
+
+@pytest.mark.parametrize("keys", [None, Keys({"a": Keys.new()})], ids=["plain", "sealed"])
+@pytest.mark.parametrize("text", ["x" * 9000, "\x01" * 1500], ids=["long", "escaped"])
+def test_a_value_that_an_index_has_no_room_for_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, keys: Keys | None
+) -> None:
+    """Nothing of it is written, nor of a session that it would have begun; shorter ones go on, beside it and after."""
+    monkeypatch.setattr(lines, "LONGEST", 8192)
+    with Memory.open(f"file://{folder}", encryption=keys) as memory:
+        session = memory.session("s")
+        session.add_user_message("before")
+        for where in ("s", "new"):
+            with pytest.raises(StoreUnavailable, match="longer than 8,192") as refused:
+                memory.session(where).add_user_message(text)
+            assert refused.value.written is False
+        session.add_user_message("after")
+        assert [one.session for one in memory.sessions()] == ["s"]
+        assert not list(folder.rglob("new-*.jsonl"))
+    with Memory.open(f"file://{folder}", encryption=keys) as memory:
+        assert [(entry.text, entry.damaged) for entry in memory.session("s").entries()] == [
+            ("before", False),
+            ("after", False),
+        ]
+
+
+def test_a_log_that_an_index_has_no_room_for_takes_no_more(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there stays, and what would reach beyond is refused."""
+    add(store, "there")
+    monkeypatch.setattr(lines, "FARTHEST", log_of(folder).stat().st_size + 1000)
+
+    with pytest.raises(StoreUnavailable, match="would be longer"):
+        add(store, "x" * 1000)
+
+    assert texts(store) == ["there"]
+
+
+def test_a_table_tells_apart_values_as_long_and_as_far_as_they_may_be() -> None:
+    """The longest value that a log takes lies at the last byte of the longest log."""
+    table, spot = Table(fleeting=False), lines.FARTHEST << WIDTH | lines.LONGEST | OURS
+    table.put(RowLine(1, -lines.LONGEST), spot)
+
+    assert length_of(table.spots[0]) == lines.LONGEST
+    assert table.spots[0] >> WIDTH == lines.FARTHEST
+    assert table.drop(1, 1) == lines.LONGEST
 
 
 @pytest.mark.parametrize("how", ["log", "folder"])

@@ -70,6 +70,27 @@ def test_erased_text_is_in_no_file(store: Store, folder: Path) -> None:
     assert texts(store) == ["", "", "", "", "after", "more"]
 
 
+def test_what_a_link_leads_to_keeps_nothing_that_was_erased(store: Store, folder: Path, tmp_path: Path) -> None:
+    """A log that somebody has moved to another disk, with a link in its place, is written anew and removed there."""
+    for key in (KEY, OTHER):
+        add(store, "sesame", "after", key=key)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    for key in (KEY, OTHER):
+        log = log_of(folder, key)
+        log.rename(elsewhere / log.name)
+        log.symlink_to(elsewhere / log.name)
+
+    erase(store, 1)
+    drive(store.delete(OTHER))
+    assert drive(store.scrub(whole=False)).remains == ()
+
+    assert b"sesame" not in everything(folder) + everything(elsewhere)
+    assert texts(store) == ["", "after"]
+    assert log_of(folder).is_symlink()
+    assert not log_of(folder, OTHER).is_symlink()
+    assert [one.name for one in elsewhere.iterdir()] == [log_of(folder).name]
+
+
 @pytest.mark.parametrize("end", ["clear", "delete", "replace"])
 def test_a_session_that_is_over_leaves_nothing(store: Store, folder: Path, end: str) -> None:
     """After a clear, a deletion or an import in its place no text, content, count or name of the old log is left."""

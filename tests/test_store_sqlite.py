@@ -292,6 +292,19 @@ def test_nothing_is_acknowledged_into_a_journal_that_is_gone(
                         write()
 
 
+def test_a_journal_that_is_gone_is_noticed_through_a_link(path: Path, tmp_path: Path) -> None:
+    """It is beside the file itself, wherever the link is by which that was opened."""
+    path.touch()
+    (link := tmp_path / "link.db").symlink_to(path)
+    with Memory.open(link) as memory:
+        memory.session("s").add_user_message(TEXT)
+        without_its_journal(path)
+        time.sleep(LOOK)
+
+        with pytest.raises(StoreUnavailable, match=r"journal.*moved or removed.*open it again"):
+            memory.session("s").add_user_message("lost")
+
+
 def test_a_journal_is_kept_whatever_others_do_to_it(memory: Memory, path: Path) -> None:
     """A checkpoint that empties it, a fork and a file without one keep nobody from writing."""
     session, other = memory.session("s"), sqlite3.connect(path, isolation_level=None)
@@ -441,3 +454,16 @@ def test_who_reads_of_before_brings_back_no_number_that_is_gone(path: Path, monk
 
         assert set(read) == {b"old"}
         assert [row[1] for row in drive(backend.look([everything]))[0].rows[0]] == [b"new"]
+
+
+def test_who_may_only_read_sees_what_was_written_through_a_link_too(
+    memory: Memory, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where neither file nor folder may be written, the journal beside the file itself says that others write to it."""
+    (folder := tmp_path / "elsewhere").mkdir()
+    (link := folder / "link.db").symlink_to(path)
+    memory.session("s").add_user_message("in the journal")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    with Memory.open(link, readonly=True) as reader:
+        assert [entry.text for entry in reader.session("s").entries()] == [TEXT, "in the journal"]

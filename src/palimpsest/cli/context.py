@@ -16,6 +16,7 @@ from palimpsest.cli.failing import OperationFailed
 from palimpsest.cli.opening import open_memory, require, session_argument
 from palimpsest.cli.output import bar, clean, console, counted, note, print_json, table, warn
 from palimpsest.runtime.private_files import private
+from palimpsest.transfer.writing import spare_databases
 
 if TYPE_CHECKING:
     from palimpsest.types import FormatName
@@ -117,6 +118,7 @@ def write_page(path: str, text: str, *, is_private: bool = False) -> None:
     if path == "-":
         click.echo(text.encode(), nl=False)  # UTF-8, as it says of itself
         return
+    spare_databases(path)
     try:
         with open(path, "w", encoding="utf-8", newline="\n", opener=private if is_private else None) as file:
             file.write(text)

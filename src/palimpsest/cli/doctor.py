@@ -16,7 +16,15 @@ from rich.text import Text
 
 from palimpsest import ConfigError, PalimpsestError, StoreUnavailable, WrongKey
 from palimpsest.cli.app import examples, json_option, store_options
-from palimpsest.cli.opening import all_entries, all_sessions, is_on_disk, open_memory, resolve, shown
+from palimpsest.cli.opening import (
+    all_entries,
+    all_sessions,
+    is_on_disk,
+    open_memory,
+    read_records,
+    resolve,
+    shown,
+)
 from palimpsest.cli.output import clean, console, counted, print_json
 from palimpsest.errors import MissingExtra, StoreTooNew
 from palimpsest.tokens.counter import encoding
@@ -174,7 +182,7 @@ def _durability(store: str | None, tenant: str | None) -> str:
 
 
 def _sessions(store: str | None, tenant: str | None) -> str:
-    """Read every entry of every session of the tenant."""
+    """Read every entry and every record of every session of the tenant."""
     sessions, entries, damaged = 0, 0, list[str]()
     with open_memory(store, tenant, create=True) as memory:
         for info in all_sessions(memory):
@@ -182,11 +190,13 @@ def _sessions(store: str | None, tenant: str | None) -> str:
             if info.damaged:
                 damaged.append(info.session)
                 continue
-            for entry in all_entries(memory.session(info.session, readonly=True), rewound=True):
+            chat = memory.session(info.session, readonly=True)
+            for entry in all_entries(chat, rewound=True):
                 entries += 1
                 if entry.damaged:
                     where = f"entry {entry.seq} of session {info.session!r}"
                     raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
+            read_records(chat, info.revision)
     if damaged:
         told = f"the head of session {', '.join(map(repr, damaged))} is damaged"
         raise PalimpsestError(f"{told}: restore a backup, or `palimpsest delete` destroys the session")

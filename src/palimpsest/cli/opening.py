@@ -156,6 +156,12 @@ def all_entries(chat: Session, *, after: int = 0, at: int | None = None, rewound
         after = batch[-1].seq
 
 
+def read_records(chat: Session, revision: int) -> None:
+    """Read what is kept of each revision up to this one, some at a time. Raises StoreCorrupt."""
+    for after in range(0, revision, LOOKED_AT):
+        chat.history(after=after, before=after + LOOKED_AT + 1)
+
+
 def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument SESSION."""
     return click.argument("session", metavar="SESSION", shell_complete=session_ids)(function)

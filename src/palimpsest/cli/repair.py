@@ -6,7 +6,7 @@ import click
 
 from palimpsest.cli.app import examples, expect_somebody, json_option, store_options
 from palimpsest.cli.forget import print_erased
-from palimpsest.cli.opening import open_memory, require, session_argument
+from palimpsest.cli.opening import open_memory, read_records, require, session_argument
 from palimpsest.cli.output import counted, note, print_json
 
 
@@ -21,11 +21,13 @@ def repair_command(
 ) -> None:
     """Take out for good the entries of a session that cannot be read. Restore a backup first, if there is one.
 
-    Until then they are set aside: the rest of the session goes on without them.
+    Until then they are set aside: the rest of the session goes on without them. A damaged record of a change, such as
+    a cut, is named as an error: it cannot be taken out.
     """
     asks = not (yes or dry_run)
     with open_memory(store, tenant, write=not dry_run) as memory:
-        session = require(memory, session, whole=yes).session
+        info = require(memory, session, whole=yes)
+        session = info.session
         if asks:
             expect_somebody(as_json)
         chat = memory.session(session)
@@ -34,6 +36,8 @@ def repair_command(
             note(f"{counted(len(damaged), 'entry')} cannot be read: {', '.join(map(str, damaged))}")
             click.confirm("Take this out? It cannot be undone.", abort=True)
         done = chat.repair() if damaged and not dry_run else None
+        if not damaged:
+            read_records(chat, info.revision)
     if as_json:
         print_json({"session": session, "damaged": damaged, "taken_out": done.entries if done is not None else 0})
     elif done is not None:

@@ -3,6 +3,7 @@
 Whatever is refused here is refused alike by every store, before it reaches one.
 """
 
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -236,14 +237,15 @@ def _inside(value: object) -> Iterable[object]:
 
 
 def check_file(given: object, where: str, verb: str) -> None:
-    """Raise ConfigError unless this is a path that a file may have, or has the verb of a stream."""
+    """Raise ConfigError unless this is a path that a file may have, or has the verb of a stream of bytes."""
     if isinstance(given, str | os.PathLike):
         path = os.fspath(given)
         if isinstance(path, str) and is_path(path):
             return
-    elif callable(getattr(given, verb, None)):
+    elif callable(getattr(given, verb, None)) and not isinstance(getattr(given, "file", given), io.TextIOBase):
         return
-    allowed = f"a path without NUL that the file system can name, or a binary stream with {verb}()"
+    opened = f'a binary stream with {verb}(), such as a file opened as "{verb[0]}b"'
+    allowed = f"a path without NUL that the file system can name, or {opened}"
     raise ConfigError(where, given, allowed)
 
 

@@ -13,15 +13,14 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from palimpsest.errors import ConfigError
-from palimpsest.recall.tables import APPLICATION_ID
+from palimpsest.recall.tables import APPLICATION_ID, maker_of
 from palimpsest.stores.derivers import OWNER
 
 if TYPE_CHECKING:
     from palimpsest.recall.fts import FtsIndex
     from palimpsest.stores import Store
 
-_HEADER, _ID_AT = b"SQLite format 3\x00", 68
-"""How a file of SQLite's begins, and where in it the number of whoever made it is."""
+_USABLE = "a file that can be read and written"
 
 
 async def recognise(store: Store, tenant: str, index: FtsIndex, name: str) -> None:
@@ -81,13 +80,13 @@ def check_file(path: str) -> None:
         path: where an index is to be kept.
     """
     try:
-        with open(path, "rb") as file:
-            begin = file.read(100)
+        there = os.stat(path)
     except FileNotFoundError:
         return
     except OSError as fault:
-        raise ConfigError("recall_index", path, f"a file that can be read and written ({fault.strerror})") from None
-    ours = begin[:16] == _HEADER and int.from_bytes(begin[_ID_AT : _ID_AT + 4]) == APPLICATION_ID
-    if begin and not ours:
+        raise ConfigError("recall_index", path, f"{_USABLE} ({fault.strerror})") from None
+    if not os.access(path, os.R_OK):
+        raise ConfigError("recall_index", path, _USABLE)
+    if there.st_size and maker_of(path) != APPLICATION_ID:
         told = "the path of a search index, or of no file: this one is something else, and stays as it is"
         raise ConfigError("recall_index", path, told)

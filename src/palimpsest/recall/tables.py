@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 
 from palimpsest.recall.index import FORMAT
 
@@ -49,6 +50,20 @@ def prepare(db: sqlite3.Connection) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES('format', ?)", (FORMAT,))
     db.execute("INSERT OR IGNORE INTO meta VALUES('id', ?)", (secrets.randbits(62),))
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def maker_of(path: str) -> int | None:
+    """The number of whoever made a database; None for a file that is none.
+
+    SQLite alone opens it: to close a file takes the locks away that this process has on it, which may have it open.
+    """
+    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    try:
+        with closing(sqlite3.connect(f"file:{name}?immutable=1", uri=True)) as db:
+            (found,) = db.execute("PRAGMA application_id").fetchone()
+    except sqlite3.Error:
+        return None
+    return int(found)
 
 
 def has_vectors(db: sqlite3.Connection, number: int) -> bool:

@@ -971,7 +971,8 @@ class AsyncSession:
         than memory. Any format of messages gives what a model would be sent without any budget, as the list that
         its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
         calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
-        OSError where the path cannot be written, Conflict where others change the session faster than it can be read.
+        OSError where the path cannot be written, ConfigError where it is that of a database, such as the store's own,
+        Conflict where others change the session faster than it can be read.
 
         Args:
             file: a path, which is written whole or not at all, or a binary file that is open for writing.

@@ -41,10 +41,6 @@ Progress: TypeAlias = Callable[[int, int], object]
 TRIES = 20
 """How often a home that others write to meanwhile is begun again."""
 
-IN_MEMORY = ("memory:", ":memory:")
-
-_ANOTHER = "is in the target already, with other content; to put the source's in its place, say `replace`"
-
 TABLES = {"log": ("entry", "record", "held"), "tree": ("share",), "large": ("large", "uses")}
 """The tables of the places of a home that have rows; and counts by each counter, and figures, beside entries."""
 
@@ -79,7 +75,8 @@ def copy_store(
     The copy is compared with what was copied. Of an encrypted store ciphertext is copied, so the new one has the same
     keys. Others may go on writing to the source: each session is copied as it is at one moment. Interrupted, it goes on
     where it was when it is called again. Leases are not copied, nor counts by counters that are not named, how far
-    workers have come, and the search index, which the new store makes anew.
+    workers have come, and the search index, which the new store makes anew. Raises StoreCorrupt, when all the rest is
+    copied, for a session or item of which something cannot be read.
 
     Args:
         source: the address of the store that is copied, which is not changed.
@@ -95,7 +92,7 @@ def copy_store(
     if str(source) == str(target):
         raise ConfigError("target", discreet_address(str(target)), "another store than the one that is copied")
     for name, where in (("source", source), ("target", target)):
-        if str(where).startswith(IN_MEMORY):
+        if str(where).startswith(("memory:", ":memory:")):
             raise ConfigError(name, str(where), "a store that others can open; this one is gone with its process")
     return drive(_copied(source, target, tenants, replace, tuple(counters), progress))
 
@@ -121,6 +118,8 @@ async def _copied(
         await copying.all(progress)
         for name in names:
             await put_in_order(one, other, name, copying.at)
+        if copying.damaged:
+            raise copying.damaged[0]
         return copying.done()
 
 
@@ -149,7 +148,7 @@ class _Copying:
         self._replace, self._counts, self._beside = replace, counts, counts
         self._theirs: dict[Home, list[Place]] = {}
         self._copied: dict[Home, tuple[Heads, bool]] = {}
-        self._rows_put, self.at = (0, 0), now_us()
+        self._rows_put, self.at, self.damaged = (0, 0), now_us(), list[StoreCorrupt]()
 
     async def begin(self) -> None:
         """See that both stores are encrypted alike; a new one becomes so. Look at what is there of these tenants."""
@@ -169,18 +168,21 @@ class _Copying:
 
         A listing is not of one moment. So a home has been copied as it was when the listing after that is as before.
         """
-        listed = await listed_of(self._source, self._names)
+        listed = await listed_of(self._source, self._names, self.damaged)
         self.at -= SECOND * (1 + sum(place.space == "session" for places in listed.values() for place in places))
         seen, todo, number = dict[Home, Listing](), [*listed], 0
         for _ in range(TRIES):
             total = number + len(todo)
             for home in todo:
                 seen[home] = listed.get(home, {})
-                await (self._joined if is_list(home) else self._home)(home, seen[home])
+                try:
+                    await (self._joined if is_list(home) else self._home)(home, seen[home])
+                except StoreCorrupt as fault:  # it keeps nobody from the other homes
+                    self.damaged.append(fault)
                 number += 1
                 if progress is not None:
                     progress(number, total)
-            listed = await listed_of(self._source, self._names)
+            listed = await listed_of(self._source, self._names, self.damaged)
             named = [(home[0], place.name) for home in seen for place in seen[home] if place.space == "session"]
             todo = [home for home in dict.fromkeys([*seen, *named]) if listed.get(home, {}) != seen.get(home, {})]
             if not todo:
@@ -228,6 +230,8 @@ class _Copying:
             self._refuse(before, there, mine)
             whole, drop = await self._whole(rows) if any(before.values()) else {}, dict.fromkeys(rows, ALL)
             if whole is None:
+                for place in rows if any(there.values()) else ():  # nothing goes for what cannot be read
+                    await self._digest(self._source, place, beside=True)
                 await self._put(_steps(there, dict.fromkeys(there), {}, drop, {}), home)
                 there, whole, drop = dict.fromkeys(there), {}, {}
                 for place in rows:
@@ -278,7 +282,8 @@ class _Copying:
             told = "a knowledge base"
         elif other.space == "session":
             told = f"the session {other.name!r}"
-        raise Conflict(f"{told} of tenant {owner_of((other.tenant, other.home))!r}", _ANOTHER)
+        another = "is in the target already, with other content; to put the source's in its place, say `replace`"
+        raise Conflict(f"{told} of tenant {owner_of((other.tenant, other.home))!r}", another)
 
     async def _rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from palimpsest.errors import StoreCorrupt
 from palimpsest.stores import MARK
 from palimpsest.stores.backend import LAST_KEY, Backend, Place
 from palimpsest.stores.derivers import INDEX
@@ -75,14 +76,18 @@ async def homes_of(backend: Backend, owners: Collection[str]) -> dict[Home, list
     return {home: places for home, places in found.items() if any(place.space != LAID for place in places)}
 
 
-async def listed_of(backend: Backend, owners: Collection[str]) -> dict[Home, Listing]:
-    """Return the same with when places expire, but for those of logs that are being laid, which is put off again."""
+async def listed_of(backend: Backend, owners: Collection[str], damaged: list[StoreCorrupt]) -> dict[Home, Listing]:
+    """Return the same with when places expire, but for those of logs that are being laid, which is put off again. What
+    is found that cannot be read is added to what is `damaged`."""
     homes, ends = await homes_of(backend, owners), dict[Place, int]()
     for tenant in dict.fromkeys(tenant for tenant, _ in homes):
         last = None
-        while page := await backend.expired(tenant, LAST_KEY, after=last):
-            ends |= {due.place: due.at for due in page if not due.table and due.place.space != LAID}
-            last = page[-1]
+        try:
+            while page := await backend.expired(tenant, LAST_KEY, after=last):
+                ends |= {due.place: due.at for due in page if not due.table and due.place.space != LAID}
+                last = page[-1]
+        except StoreCorrupt as fault:  # behind all others, of a home that cannot be read
+            damaged.append(fault)
     return {home: {place: ends.get(place) for place in places} for home, places in homes.items()}
 
 

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 import msgspec
 
 from palimpsest.context.result import Context
+from palimpsest.errors import ConfigError
 from palimpsest.log.change import Record
 from palimpsest.log.codec import encoded
 from palimpsest.log.entry import Entry, moment
@@ -186,7 +187,7 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
     """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise.
 
     A new file is its owner's alone; one whose place is taken gives its mode. A link stays, and so does what is no file,
-    such as a pipe or a device: that is written to as it is.
+    such as a pipe or a device: that is written to as it is. Raises ConfigError for a database.
     """
     if not isinstance(file, str | os.PathLike):
         yield file
@@ -195,6 +196,7 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
         with open(file, "wb") as out:
             yield out
         return
+    spare_databases(file)
     path = os.path.realpath(file)
     folder = os.path.dirname(path)
     _clear(folder)
@@ -210,6 +212,16 @@ def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
         with suppress(OSError):
             os.unlink(own)
         raise
+
+
+def spare_databases(path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for the path of an SQLite database: its place would be taken, and all that it has."""
+    if os.path.isfile(path):
+        from palimpsest.transfer.sources.databases import LEAST, is_database  # only over a file that is there
+
+        if os.path.getsize(path) >= LEAST and is_database(os.fspath(path)):
+            told = "a file that is no database: all that is in this one would be lost"
+            raise ConfigError("file", os.fspath(path), told)
 
 
 def _clear(folder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from palimpsest.errors import ImportFailed
 from palimpsest.privacy.gate import Gate
 from palimpsest.transfer.sources import Piece
 
@@ -44,6 +45,11 @@ class ImportReport(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
     left_out: dict[str, int] = {}
 
 
+def failed(place: str, reason: str) -> ImportFailed:
+    """The error that says what is wrong at a place of a file."""
+    return ImportFailed(f"line {place}" if place.isdecimal() else place, reason)
+
+
 class Account:
     """What came of the pieces taken so far. Nothing private of them is told; `most` refusals are told one by one."""
 
@@ -51,14 +57,22 @@ class Account:
         self._gate, self._most = gate, most
         self._sessions: dict[str, Imported] = {}
         self._refused: list[Refused] = []
+        self._first: Refused | None = None
         self._left_out: dict[str, int] = {}
 
     def refuse(self, piece: Piece, why: object) -> None:
         """A piece was malformed, or could not be taken."""
+        refused = Refused(piece.place, self._gate.redact(str(why)))
+        self._first = self._first or refused
         if len(self._refused) < self._most:
-            self._refused.append(Refused(piece.place, self._gate.redact(str(why))))
+            self._refused.append(refused)
         else:
             self.leave_out(MORE, 1)
+
+    def check(self) -> None:
+        """Raise ImportFailed for the first that was refused, if any was."""
+        if self._first is not None:
+            raise failed(self._first.place, self._first.reason)
 
     def leave_out(self, reason: str, count: int) -> None:
         """So many were left out on purpose."""

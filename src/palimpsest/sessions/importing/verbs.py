@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, BinaryIO
 
-from palimpsest.errors import ConfigError, ImportFailed, PalimpsestError
+from palimpsest.errors import ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused
 from palimpsest.formats import find_format
 from palimpsest.log import values
 from palimpsest.log.checks import check_file, check_progress, unfit
 from palimpsest.log.ids import check_id
-from palimpsest.privacy.gate import Gate
 from palimpsest.sessions.importing.exports import import_session
 from palimpsest.sessions.importing.importer import Importer
-from palimpsest.sessions.importing.report import OTHERS, ImportReport
+from palimpsest.sessions.importing.report import OTHERS, ImportReport, failed
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
-from palimpsest.transfer.reading import imported
 from palimpsest.transfer.sources import SOURCES, Piece
 from palimpsest.transfer.sources.detection import find_source
 from palimpsest.transfer.sources.files import SourceFile
@@ -81,11 +79,15 @@ class Importing:
                 end = chunk[-1].end
                 for piece in chunk:
                     await importer.take(piece)
+                    if strict:
+                        importer.account.check()
                 del piece
                 await run(chunk.clear)  # a thread lets go of megabytes: it would hold up an event loop
                 if progress is not None:
                     progress(end, file.size)
             await importer.flush()
+            if strict:
+                importer.account.check()
         finally:
             await finish(file.close)
         return importer.account.report(found, taken)
@@ -94,11 +96,11 @@ class Importing:
         self, file: SourceFile, source: str, format: str | None, branches: bool, session_id: str | None
     ) -> None:
         """Read a file once without storing anything. Raises ImportFailed for the first thing that is wrong with it."""
-        checking, run = Checking(self._scope.gate, session_id), self._scope.runner.run
+        checking, run = Checking(self._scope, session_id), self._scope.runner.run
         _, _, pieces = await run(_pieces, file, source, format, branches)
         while chunk := await run(_next, pieces):
             for piece in chunk:
-                checking.take(piece)
+                await checking.take(piece)
 
 
 def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits) -> SourceFile:
@@ -121,23 +123,22 @@ def _next(pieces: Iterator[Piece]) -> list[Piece]:
 class Checking:
     """Looks at every piece before anything is stored. Raises ImportFailed at the first fault."""
 
-    def __init__(self, gate: Gate, session: str | None) -> None:
-        self._gate, self._given = gate, session
+    def __init__(self, scope: MemoryScope, session: str | None) -> None:
+        self._scope, self._given = scope, session
 
-    def take(self, piece: Piece) -> None:
-        """Look at one piece."""
+    async def take(self, piece: Piece) -> None:
+        """Look at one piece. An export is taken into an overlay, so that what is stored has its say, too."""
         if piece.fault is not None:
-            raise ImportFailed(_where(piece.place), piece.fault)
+            raise failed(piece.place, piece.fault)
         own = piece.conversation.id if piece.conversation is not None else None
         try:
             if piece.export is not None:
-                own, _ = imported(piece.export, gate=self._gate)
+                from palimpsest.stores.overlay import Overlay  # two milliseconds, only for exports that are checked
+
+                scope = self._scope.over(Overlay(self._scope.store, self._scope.clock))
+                await import_session(scope, piece.export, session_id=self._given, on_conflict="merge")
             if own is not None and self._given is None:
                 check_id(own, "session")
-            self._gate.shown(piece.entries)
-        except PalimpsestError as fault:
-            raise ImportFailed(_where(piece.place), str(fault)) from fault
-
-
-def _where(place: str) -> str:
-    return f"line {place}" if place.isdecimal() else place
+            self._scope.gate.shown(piece.entries)
+        except (ConfigError, Conflict, ImportFailed, InvalidEntry, PrivacyRefused) as fault:
+            raise failed(piece.place, str(fault)) from fault

@@ -29,7 +29,7 @@ from palimpsest.stores.backend import (
 from palimpsest.stores.file.disk import NEW, remove, unavailable
 from palimpsest.stores.file.folder import Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
-from palimpsest.stores.file.lines import Change
+from palimpsest.stores.file.lines import Change, TooLong
 from palimpsest.stores.file.listing import Listing
 from palimpsest.stores.file.scrubbing import Scrubbing
 from palimpsest.stores.options import DiskOptions, on_disk
@@ -62,7 +62,7 @@ class FileBackend(BlockingBackend):
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._homes: dict[str, Home] = {}
         self._guard, self.large_bytes = allocate_lock(), options.large_bytes
-        self.companion = f"{self.path}.recall"
+        self.companion = f"{os.path.realpath(self.path)}.recall"  # one, whatever links lead here
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:
             self._files = Folder(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
@@ -283,8 +283,13 @@ class FileBackend(BlockingBackend):
         if home.refused is not None:
             self._scrubbing.anew(home, fd)  # it is empty, so that it goes
             return True
-        with home.lock:
-            lines = change.lines(self._marks.next(home.folder, at), new=not end)
+        try:
+            with home.lock:
+                lines = change.lines(self._marks.next(home.folder, at), end)
+        except TooLong as fault:
+            if not end:
+                remove(path)
+            raise StoreUnavailable(self.url, f"{path}: {fault}; nothing was written") from None
         self._files.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
         with home.lock:
             home.wrote(lines, end)

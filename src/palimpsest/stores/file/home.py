@@ -102,7 +102,7 @@ class Home:
                     self.torn = True
                     break
                 self._take(offset, raw, sure)
-            self.file = file
+            self.file = file if not self.end or self.end >= TAIL else None  # what is so short is no log of ours
         if self.refused is not None:
             self.heads = {}
             if not self.refused.is_lease:

@@ -33,6 +33,9 @@ _SUM = b',"sum":"'
 TAIL = len(_SUM) + 16 + len(b'"}\n')
 """Bytes at the end of each line that no other line has."""
 
+LONGEST, FARTHEST = (1 << 28) - 1, (1 << 35) - 1
+"""Bytes that a row's value may have as it stands in a line, and a log: an index has no room for more."""
+
 _FRAME, _VALUES = b',"frame":"', b'","values":['
 _CHECK = len(b',"12345678"')
 _FRAMES = re.compile(rb',"frame":"[0-9a-f]{8}","values":\[')
@@ -64,6 +67,10 @@ def is_torn(raw: bytes) -> bool:
 
 def _sum(body: bytes) -> bytes:
     return blake2b(body, digest_size=8).hexdigest().encode()
+
+
+class TooLong(ValueError):
+    """What is to be written has more bytes than an index has room for."""
 
 
 # --- values
@@ -182,6 +189,8 @@ class Writing:
         """A row with the value that it has."""
         key, value, id, expires = row
         text, size = shown(value)
+        if len(text) > LONGEST:
+            raise TooLong(f"a value of {len(text):,} bytes, as it would stand there, is longer than {LONGEST:,}")
         return self.shown(RowLine(key, size, id, expires), text)
 
     def shown(self, row: RowLine, text: bytes) -> RowLine:
@@ -289,15 +298,17 @@ class Change:
         """Whether anything of it may not be lost when the machine is."""
         return self._lasting and not all(step.fleeting for batch in self.batches for step in batch)
 
-    def lines(self, at: int, *, new: bool) -> list[bytes]:
-        """The lines of what was taken, with the home's own where that is `new`."""
+    def lines(self, at: int, end: int) -> list[bytes]:
+        """The lines of what was taken, for the end of a log, with the home's own where that is new. Raises TooLong."""
         address = self.batches[0][0].place
-        first = [HomeLine(address.tenant, address.home).line()] if new else []
-        writing, lines, fleeting = Writing(), [], not self.lasts
+        lines = [] if end else [HomeLine(address.tenant, address.home).line()]
+        writing, fleeting = Writing(), not self.lasts
         for batch in self.batches:
             writing.steps = [_line(step, writing) for step in batch if _does_something(step)]
             lines.append(writing.line(at, fleeting=fleeting, destroys=_destroys(batch)))
-        return first + lines
+        if end + sum(map(len, lines)) > FARTHEST:
+            raise TooLong(f"the log would be longer than {FARTHEST:,} bytes")
+        return lines
 
 
 def _destroys(batch: Batch) -> bool:

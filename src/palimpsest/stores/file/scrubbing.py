@@ -66,14 +66,17 @@ class Scrubbing:
         self.spoiled.discard(path)
 
     def anew(self, home: Home, fd: int) -> None:
-        """Put another file in the log's place, for who has its lock: with what is there, and nothing of what was."""
+        """Put another file in the log's place, for who has its lock: with what is there, and nothing of what was. Where
+        a link leads to the log, that is its place."""
+        path = os.path.realpath(home.path)
         with home.lock:
             if home.is_empty:
-                remove(home.path + NEW)
+                remove(path + NEW)
+                remove(path)
                 remove(home.path)
                 self._files.sync_folder(os.path.dirname(home.path))
             else:
-                self._files.replace(home.path, lambda file: home.write_anew(fd, file))
+                self._files.replace(path, lambda file: home.write_anew(fd, file))
             home.forget()
         self.spoiled.discard(home.path)
 

@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from palimpsest.stores.backend import Named, Range
-from palimpsest.stores.file.lines import RowLine
+from palimpsest.stores.file.lines import LONGEST, RowLine
 from palimpsest.stores.rules import in_spans
 
-OURS, WIDTH = 1 << 28, 29
+OURS, WIDTH = LONGEST + 1, LONGEST.bit_length() + 1
 """In a row's spot: the bit of values with our checksum, above their length; where they begin is above that."""
 
 

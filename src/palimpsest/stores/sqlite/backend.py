@@ -5,6 +5,7 @@ It keeps the contract of backends, and the engine over it that of stores.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class SQLiteBackend(BlockingBackend):
         self.url, self.path, self.writable = url, path, not options.readonly
         self.large_bytes = options.large_bytes
         self._database, self._scrubbing = Database(url, path, options), Scrubbing(url)
-        self.companion = f"{self._database.path}.recall"
+        self.companion = f"{os.path.realpath(self._database.path)}.recall"  # one, whatever links lead here
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:

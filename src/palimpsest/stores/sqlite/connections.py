@@ -98,7 +98,7 @@ class SameFile:
     """
 
     def __init__(self, url: str, path: str) -> None:
-        self._url, self._path = url, path
+        self._url, self._path, self._own = url, path, os.path.realpath(path)  # beside which its journal is
         self.seen: Identity | None = None
 
     def check(self, link: Link[C] | None = None) -> None:
@@ -111,7 +111,7 @@ class SameFile:
             raise self._moved("file", now)
         self.seen = now
         if link is not None:
-            journal = journal_of(self._path)
+            journal = journal_of(self._own)
             if link.journal not in (None, NO_JOURNAL, journal):
                 raise self._moved("file's journal (-wal, -shm)", *journal)
             link.journal = journal
@@ -143,7 +143,7 @@ def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
             _create(path)
             return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
-        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(path) else "")
+        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(os.path.realpath(path)) else "")
         return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
 
 
@@ -174,7 +174,7 @@ def _make_folders(path: str) -> None:
 
 
 def _is_unchanging(path: str) -> bool:
-    """Whether nobody can be writing: the file and its folder are read-only, and there is no journal.
+    """Whether nobody can be writing: the file and its own folder are read-only, and there is no journal.
 
     SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
     """
