@@ -180,7 +180,7 @@ class WindowReader:
         may_mask = entry.seq < cut.mask or (self._meter.exact and self._masks)
         if may_mask and entry.kind == "tool_result" and is_maskable(entry):
             return self._meter.overhead(entry)
-        if cut.gone and spans.within(cut.gone, entry.seq):
+        if cut.gone and any(low <= entry.seq <= high for low, high in cut.gone):  # they may overlap
             return 0
         return self._meter.cost(entry)
 

@@ -229,7 +229,7 @@ def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
     if entry.kind == "context" and head.has_newer(entry.name, entry.seq):
         return True
     returns = entry.seq in head.pinned and (cut.compaction != head.compaction or entry.seq not in cut.pins)
-    return not returns and spans.within(cut.gone, entry.seq)
+    return not returns and any(low <= entry.seq <= high for low, high in cut.gone)  # they may overlap
 
 
 def is_complete(groups: Sequence[Group]) -> bool:
