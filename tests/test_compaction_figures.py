@@ -251,3 +251,36 @@ def test_a_trigger_compares_what_stats_tell(memory: Memory) -> None:
 
     (decision,) = [facts["result"].decision for facts in heard.facts("evicted")]
     assert before <= 500 < decision.observed == before + 5
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("how", ["summarizer", "simple_fifo", "token_aware_lru", "hide"])
+def test_an_older_version_never_stands_again(memory: Memory, how: str, seen: bool, pinned: bool) -> None:
+    """When the newer version of a named context leaves, contexts do not show the older one in its place, pinned or
+    not: stats, listings and compactions say so, too, before the next context and after it."""
+    session = memory.session("one", model="gpt-4o", max_tokens=2_000)
+    for text, keeps in ((filler(30), pinned), (filler(200), False), ("", False)):
+        session.add_user_message("look at it")
+        if text:
+            session.add_context(text, name="a.py", pinned=keeps)
+        session.add_assistant_message("seen")
+    if seen:
+        session.context()
+
+    if how == "hide":
+        session.hide(5)
+    else:
+        how_far = {"interaction_keep": 1} if how == "summarizer" else {"max_tokens": 100}
+        done = session.compact({"strategy": how, **how_far})
+        assert done.tokens_after == session.stats().active_tokens
+    stats, verified = session.stats(), session.verify()
+    active = [entry.seq for entry in session.active_entries()]
+    context = session.context()
+
+    shown = [entry.seq for entry in context.entries]
+    assert not {2, 5}.intersection(shown)
+    assert active == shown == [entry.seq for entry in session.active_entries()]
+    assert stats.active_entries == verified.active == len(shown) == session.stats().active_entries
+    planned = session.compact({"strategy": "simple_fifo", "max_tokens": 10}, dry_run=True)
+    assert stats.active_tokens == of_log(context) == session.stats().active_tokens == planned.tokens_before

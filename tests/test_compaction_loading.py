@@ -258,6 +258,18 @@ def test_a_registered_strategy_goes_by_its_name(monkeypatch: pytest.MonkeyPatch)
     assert refusal({"strategy": "made", "depth": 4}).where == "long_term.depth"
 
 
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("name", 5), ("name", " "), ("style", None), ("triggers", None), ("triggers", {"threshold": 1})],
+)
+def test_a_strategy_of_ones_own_is_checked_before_it_is_asked(field: str, wrong: object) -> None:
+    """A name, style or triggers of another type is a ConfigError that names it, not an error from within."""
+    mine = Nothing()
+    setattr(mine, field, wrong)
+
+    assert refusal(mine).where == f"long_term.{field}"
+
+
 # --- what options may be
 
 

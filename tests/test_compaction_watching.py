@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from palimpsest import ConfigError, EntryNotFound, Memory, Session
-from palimpsest.compaction import Plan, Snapshot
+from palimpsest.compaction import Plan, Snapshot, Step
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.testing import FakeClock
@@ -460,6 +460,11 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "overlapping": ("cover", Plan(cover=((2, 3), (3, 4)), summary_tokens=5)),
     "descending": ("evict", Plan(evict=((7, 7), (2, 3)))),
     "no pairs": ("cover", Plan(cover="x", summary_tokens=5)),  # type: ignore[arg-type]
+    "far beyond the end": ("evict", Plan(evict=((2, 3), (9, 2**62)))),
+    "all there ever is": ("erase", Plan(erase=((1, 2**62),))),
+    "steps of text": ("steps", Plan(evict=((2, 3),), steps="ab")),  # type: ignore[arg-type]
+    "a step without a name": ("steps", Plan(evict=((2, 3),), steps=(Step(None, 1, 2, "why"),))),  # type: ignore[arg-type]
+    "no such reason": ("reason", Plan(reason="tired")),  # type: ignore[arg-type]
     "half a group": ("cover", Plan(cover=((5, 5),), summary_tokens=5)),
     "beyond the end": ("cover", Plan(cover=((100, 102),), summary_tokens=5)),
     "the system's": ("evict", Plan(evict=((1, 2),))),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import get_args
 
-from palimpsest.compaction import Plan, Snapshot, Strategy
+from palimpsest.compaction import Plan, Reason, Snapshot, Step, Strategy
 from palimpsest.compaction.selecting import is_free
 from palimpsest.context.groups import Group
 from palimpsest.errors import ConfigError
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
-from palimpsest.log.values import is_whole
+from palimpsest.log.values import MOST, is_whole
 
 _TAKING = ("cover", "evict", "erase")
 
@@ -57,6 +58,17 @@ def _are_spans(where: object) -> bool:
     return spans.astray(pairs, 1, 2**63) is None
 
 
+def _are_steps(steps: object) -> bool:
+    return isinstance(steps, tuple | list) and all(
+        isinstance(step, Step)
+        and isinstance(step.name, str)
+        and isinstance(step.why, str)
+        and is_whole(step.entries)
+        and is_whole(step.tokens, -MOST)
+        for step in steps
+    )
+
+
 def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     current = [summary.revision for summary in snapshot.summaries]
     fold = plan.fold
@@ -65,6 +77,10 @@ def _of_figures(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for field, least in (("summary_tokens", int(bool(plan.cover or fold))), ("summary_most", 0)):
         if not is_whole(getattr(plan, field), least):
             yield field, f"a whole number of at least {least}"
+    if not _are_steps(plan.steps):
+        yield "steps", "a tuple of `Step`, each with texts and whole numbers"
+    if plan.reason is not None and plan.reason not in get_args(Reason):
+        yield "reason", ", ".join(get_args(Reason))
     newest = snapshot.groups[-1].seq if snapshot.groups else 0
     if not is_whole(plan.mask) or not 0 <= plan.mask <= newest:
         yield "mask", f"a seq up to that of the newest active group, {newest}"
@@ -94,8 +110,11 @@ def _of_groups(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _within(groups: Iterable[Group], taken: Iterable[Span]) -> tuple[Span, ...] | None:
-    """Where the groups lie that are taken; None where one is taken in part."""
-    wanted, found = set(spans.members(taken)), list[int]()
+    """Where the groups lie that are taken; None where one is taken in part. What is taken may reach beyond any log."""
+    groups = list(groups)
+    places = [entry.seq for group in groups for entry in group.entries]
+    there = spans.common(tuple(taken), [(min(places), max(places))]) if places else ()
+    wanted, found = set(spans.members(there)), list[int]()
     for group in groups:
         seqs = {entry.seq for entry in group.entries}
         if seqs & wanted:

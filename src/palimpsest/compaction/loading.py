@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from palimpsest.compaction import Strategy, knowledge
+from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
@@ -156,6 +157,11 @@ def _checked(given: Any, where: str) -> Strategy:
     if missing or isinstance(given, type):
         lacks = f"; it has no {', no '.join(missing)}" if missing else ""
         raise ConfigError(where, given, f"a strategy, its name, or a mapping of its options{lacks}")
+    for name, kind in (("style", Style), ("triggers", Triggers)):
+        if not isinstance(getattr(given, name), kind):
+            raise ConfigError(f"{where}.{name}", getattr(given, name), f"a {kind.__name__}")
+    with _within(where):
+        values.text("name", given.name, none=False)
     strategy: Strategy = given
     return strategy
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from palimpsest.context.asks import Compacted, Page, Places, Steps
 from palimpsest.context.groups import CostedEntry, Group, Meter
-from palimpsest.context.window import Rule, Window, look
+from palimpsest.context.window import NEWER_VERSION, Rule, Window, look
 from palimpsest.formats.wording import is_maskable, summary_entry, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry
@@ -180,7 +180,7 @@ class WindowReader:
         may_mask = entry.seq < cut.mask or (self._meter.exact and self._masks)
         if may_mask and entry.kind == "tool_result" and is_maskable(entry):
             return self._meter.overhead(entry)
-        if cut.gone and spans.within(cut.gone, entry.seq):
+        if cut.gone and any(low <= entry.seq <= high for low, high in cut.gone):  # they may overlap
             return 0
         return self._meter.cost(entry)
 
@@ -197,7 +197,8 @@ class WindowReader:
     ) -> Steps[Window]:
         """Show pinned entries and open human messages from before the window; `newest` as in `look`.
 
-        With `whole` their groups are shown with them, else what the cut names.
+        With `whole` their groups are shown with them, else what the cut names. An older version of a named context is
+        stale wherever the newer one is now.
         """
         seqs = set(seqs)
         if not seqs:
@@ -213,7 +214,10 @@ class WindowReader:
                 group = yield from whole_group(head, entry)
                 found.update({other.seq: other for other in group})
         members = [found[seq] for seq in sorted(found)]
-        return look(members, cut, self._meter, now=now, newest=newest, open_group=waiting_in(head))
+        seen = look(members, cut, self._meter, now=now, newest=newest, open_group=waiting_in(head))
+        shown = [entry for group in seen.groups for entry in group.entries if entry.kind == "context"]
+        old = [(entry.seq, NEWER_VERSION) for entry in shown if head.has_newer(entry.name, entry.seq)]
+        return replace(seen, stale=[*seen.stale, *old]) if old else seen
 
 
 def waiting_in(head: Head) -> int:

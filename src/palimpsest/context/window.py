@@ -23,6 +23,9 @@ LAST = 2**63
 BY_CUT, BY_CONDITION = "left out by the cut", "a condition"
 """Why a window leaves out what might be shown."""
 
+NEWER_VERSION = "a newer version of a file context"
+"""Why an older one is shown no longer."""
+
 
 class Rule(Protocol):
     """What an entry must meet to be shown."""
@@ -183,7 +186,7 @@ class _Looking:
                     self.expires = min(self.expires, at)
             if member.kind == "context" and member.name:
                 if member.name in newest:
-                    self.stale.append((newest[member.name], "a newer version of a file context"))
+                    self.stale.append((newest[member.name], NEWER_VERSION))
                 newest[member.name] = member.seq
 
 

@@ -309,6 +309,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cut = self.views.get(view) or Cut(start=self.first_seq)
         return cut if cut.start >= self.first_seq else msgspec.structs.replace(cut, start=self.first_seq)
 
+    def has_newer(self, name: str | None, seq: int) -> bool:
+        """Whether a newer version of the named context at `seq` was added, whatever became of that but erasure."""
+        return bool(name) and self.contexts.get(name or "", (0,))[0] > seq
+
     def is_over(self, now: int) -> bool:
         """Whether its time is over: then there is no such session any more, whatever is still stored of it."""
         return self.expires is not None and self.expires <= now

@@ -1,9 +1,13 @@
 """Ranges of places in a log: pairs of first and last `seq`, ascending and apart from each other. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 Span = tuple[int, int]
 """First and last `seq`, both inclusive."""
+
+_low = itemgetter(0)
 
 
 def of(seqs: Iterable[int]) -> tuple[Span, ...]:
@@ -29,15 +33,22 @@ def union(*many: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
-    """Return what lies in `spans` and not in `others`."""
-    others = union(others)
-    return tuple(
-        (first, last)
-        for low, high in union(spans)
-        for first, last in visible(
-            [other for other in others if other[1] >= low and other[0] <= high], low - 1, high + 1
-        )
-    )
+    """Return what lies in `spans` and not in `others`. Each is looked at once, however many there are."""
+    hidden, found, i = union(others), list[Span](), 0
+    for low, high in union(spans):
+        while i < len(hidden) and hidden[i][1] < low:
+            i += 1
+        first = low
+        while i < len(hidden) and hidden[i][0] <= high:
+            if first < hidden[i][0]:
+                found.append((first, hidden[i][0] - 1))
+            first = hidden[i][1] + 1
+            if first > high:  # it may reach into the next one
+                break
+            i += 1
+        if first <= high:
+            found.append((first, high))
+    return tuple(found)
 
 
 def common(spans: Sequence[Span], others: Sequence[Span]) -> tuple[Span, ...]:
@@ -50,9 +61,12 @@ def since(spans: Iterable[Span], first: int) -> tuple[Span, ...]:
     return tuple((max(low, first), high) for low, high in spans if high >= first)
 
 
-def within(spans: Iterable[Span], seq: int) -> bool:
+def within(spans: Sequence[Span], seq: int) -> bool:
     """Whether a place lies in one of the spans."""
-    return any(low <= seq <= high for low, high in spans)
+    if not spans:
+        return False
+    i = bisect_right(spans, seq, key=_low)
+    return i > 0 and seq <= spans[i - 1][1]
 
 
 def members(spans: Iterable[Span]) -> Iterator[int]:

@@ -71,6 +71,8 @@ class Walk:
     def follow(self, entry: Entry) -> str:
         """Go on to the next entry, and return its state, as far as one can say without those that come."""
         state = self._states.of(entry, self._now)
+        if state == "active" and entry.kind == "context" and self._states.head.has_newer(entry.name, entry.seq):
+            state = "evicted"  # wherever the newer version is now
         self.counts[state] += 1
         if state in ("active", "expired") and entry.kind == "context" and entry.name:
             before, was = self._newest.get(entry.name, (0, ""))

@@ -226,8 +226,10 @@ def _show(group: Group, mask: int, head: Head, meter: Meter, cut: Cut | None) ->
 
 
 def _is_gone(entry: Entry, head: Head, cut: Cut) -> bool:
-    newest = head.contexts.get(entry.name, (0,))[0] if entry.kind == "context" and entry.name else 0
-    return newest > entry.seq or spans.within(cut.gone, entry.seq)
+    if entry.kind == "context" and head.has_newer(entry.name, entry.seq):
+        return True
+    returns = entry.seq in head.pinned and (cut.compaction != head.compaction or entry.seq not in cut.pins)
+    return not returns and any(low <= entry.seq <= high for low, high in cut.gone)  # they may overlap
 
 
 def is_complete(groups: Sequence[Group]) -> bool:
