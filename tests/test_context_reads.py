@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,12 @@ import pytest
 
 from backend_reads import watched
 from palimpsest import Memory, Session
+from palimpsest.compaction import Plan, Snapshot
+from palimpsest.compaction.style import Style
+from palimpsest.compaction.triggers import Triggers
+from palimpsest.context.reading import GAP
+from palimpsest.log import spans
+from palimpsest.log.spans import Span
 from palimpsest.sessions.remembered import AHEAD, SHORT
 from sqlitestore import connection, scans, traced
 from writer import quarters
@@ -65,6 +71,46 @@ def test_a_window_is_read_once(forgetful: Memory, budget: int) -> None:
     assert there > budget / 200
     assert reads.rows == there
     assert reads.looks == max(-(-there // CHUNK), 1)
+
+
+def answer(number: int) -> dict[str, Any]:
+    return {"role": "assistant", "content": f"number {number}"}
+
+
+class Evicts:
+    """A strategy that evicts these spans."""
+
+    name, summarizes, erases, style = "evicts", False, False, Style()
+    triggers = Triggers(interaction_threshold_qty=2)
+
+    def __init__(self, where: Sequence[Span]) -> None:
+        self._where = tuple(where)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return Plan(evict=self._where)
+
+
+@pytest.mark.parametrize("gap", [1, GAP, GAP + 1])
+def test_small_gaps_are_read_over(forgetful: Memory, gap: int) -> None:
+    """Of a log of which much was evicted here and there, what is left is read in few calls, but over no wide gap."""
+    evicted = [(low, low + gap - 1) for low in range(3, 500, gap + 2)]
+    session = forgetful.session("s", max_tokens=64_000, counter=quarters, long_term=Evicts(evicted))
+    for number in range(1, 601, 2):
+        session.add([{"role": "user", "content": f"number {number}"}, answer(number + 1)])
+    session.compact()
+    session.context()
+    left = [number for number in range(1, 601) if not spans.within(evicted, number)]
+
+    with watched(forgetful) as reads:
+        context = session.context()
+
+    assert [one["content"] for one in context.messages] == [f"number {number}" for number in left]
+    if gap <= GAP:
+        assert reads.looks <= 4
+        assert len(left) < reads.rows <= 600
+    else:
+        assert reads.looks > len(evicted)
+        assert reads.rows == len(left)
 
 
 @pytest.mark.sampled

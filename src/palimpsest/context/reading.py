@@ -20,6 +20,9 @@ from palimpsest.log.summary import Compaction, Summary
 CHUNK = 256
 """Entries read at once: most windows are one read."""
 
+GAP = 4
+"""Hidden entries that are read along with those beside them: to ask once more takes longer."""
+
 FEW = 8
 """Entries read at first where a group is wanted: most groups are smaller."""
 
@@ -51,7 +54,9 @@ class WindowReader:
         entries: list[Entry] = []
         room: int | None = None
         hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
-        open_spans, total = spans.visible(hidden, cut.start - 1, head.next_seq), 0
+        gaps = [(low, high) for low, high in hidden if high - low < GAP]
+        wide = spans.minus(hidden, gaps) if gaps else hidden
+        open_spans, total = spans.visible(wide, cut.start - 1, head.next_seq), 0
         waiting = head.group or head.next_seq  # what is held back, until its calls are answered, takes no room
         for first, last in reversed(open_spans):
             before = last + 1
@@ -59,10 +64,14 @@ class WindowReader:
                 chunk: list[Entry] = yield Page(first - 1, before, CHUNK, newest_first=True)
                 if not chunk:
                     break
+                before = chunk[-1].seq
+                chunk = (
+                    [entry for entry in reversed(chunk) if not spans.within(gaps, entry.seq)] if gaps else chunk[::-1]
+                )
+                if not chunk:
+                    continue
                 if not entries:
                     room = yield from room_of()
-                before = chunk[-1].seq
-                chunk.reverse()
                 entries = chunk + entries if entries else chunk
                 if room is None or before <= open_spans[0][0]:
                     continue
