@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,39 @@ def test_a_mistake_in_json_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [(3, "id"), (4, "max_tokens")]
+
+
+LINES = [
+    ('{"resource": "memory", "id": "a", "max_token": 5}', (1, 35, "max_token")),
+    ('{"id": "a",\n"max_tokens":\n-1}', (2, 1, "max_tokens")),
+    ('{"id": "a",\n"max_tokens"\n: -1}', (2, 1, "max_tokens")),
+    ('{"id": "a",\r\n"max_tokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a", "description": "x\x85y\u2028z",\n"max_tokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a", "description": "\\"{[,:\\\\",\n"max_tokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a",\n"max\\u005ftokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a", "facts": [],\n"facts_in": {},\n"max_tokens": -1}', (2, 1, "facts_in"), (3, 1, "max_tokens")),
+    ('{"id": "a",\n"long_term_memory_strategy": [\n{"strategy": "ladder"},\n3]}', (4, 1, f"{LONG}[1]")),
+    ('{"id": "a",\n "max_tokens": NaN}', (2, 16, "")),
+    ('{"id": "NaN",\n "max_tokens": -Infinity}', (2, 16, "")),
+    ('{"id": "a",\n "max_tokens": ' + "[" * 40 + "]" * 40 + "}", (2, 47, "")),
+    ('{"id": "a", "' + "x" * 2_000 + '": 1,\n"max_tokens": -1}', (1, 13, "x" * 2_000), (2, 1, "max_tokens")),
+    ('{"a": {"id": 1},\n"id": "a", "max_tokens": 5,\n"b": {"id": 2}}', (1, 2, "a"), (3, 1, "b")),
+]
+
+
+@pytest.mark.parametrize(("text", "places"), [(text, list(places)) for text, *places in LINES])
+@pytest.mark.parametrize("extra", [True, False])
+def test_mistakes_in_json_have_their_places_whoever_reads_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, places: list[tuple[int, int, str]], extra: bool
+) -> None:
+    """Whatever JSON there is, with or without the extra that reads YAML: nothing of it is needed."""
+    if not extra:
+        monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode())
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(path)
+    assert [(mistake.line, mistake.column, mistake.key) for mistake in caught.value.mistakes] == places
 
 
 def test_bad_conditions_are_each_told_where_they_stand(tmp_path: Path) -> None:
