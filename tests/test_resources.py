@@ -285,6 +285,8 @@ def test_a_share_of_a_window_is_of_what_says_it() -> None:
         return only({**base, "max_context_ratio": 0.5, **more}).options["max_log_tokens"]
 
     assert limit(context_window=10_000) == 5_000
+    for hundredths in range(1, 101):  # of which binary fractions have some a little less
+        assert limit(context_window=200_000, max_context_ratio=hundredths / 100) == hundredths * 2_000
     assert limit(context_window=10_000, token_provider={"provider": "openai", "model": "gpt-4o"}) == 5_000
     assert limit(token_provider={"model": "gpt-4o"}) == 64_000
     assert limit(token_provider={"provider": "mock"}, max_context_ratio=0.01) == 40

@@ -135,6 +135,7 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
         ({"locking": {"append_ttl": "0"}}, "locking.append_ttl"),
         ({"locking": {"flush": "5m"}}, "locking.flush"),
         ({"max_context_ratio": 0, "context_window": 10}, "max_context_ratio"),
+        ({"limits": {"max_message_content": 2**53 + 1}}, "limits.max_message_content"),
         ({"version": 1}, "version"),
         ({"flushing": {"type": "magic"}}, "flushing.type"),
         ({"flushing": {"type": "hybrid_summary"}}, "flushing.summary_tokens"),
