@@ -201,6 +201,40 @@ def test_what_is_allowed_loads(change: dict[str, Any]) -> None:
     assert list(Resources.load(declared)) == ["user_conversation"]
 
 
+NO_ADDRESSES = (
+    *("memory://x", "sqlite://x.db", "sqlite:///", "sqlite:///:memory:", "sqlite:///a.db?busy_seconds=x"),
+    *("file:", "file://x", "redis://", "redis://h:99999999", "redis://h/name", "redis://h?unknown=y"),
+    *("rediss://h?cluster=maybe", "redis://h?pool_size=x", "postgresql://h:x/", "postgresql://h?schema_name=Big"),
+    *("mongodb://", "mongodb+srv://", "mongodb://h:x", "mongodb://h/a/b", "mongodb://h,/x"),
+)
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+def test_an_address_that_no_store_takes_is_found_by_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Not by the first session: with whatever key it is given, whether its driver is there or not."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError):
+        Memory.open(address)
+    for driver in ("redis", "redis.asyncio", "asyncpg", "pymongo"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    kind = address.partition(":")[0]
+    backends = {"memory": "in_memory", "postgresql": "postgres", "rediss": "redis", "mongodb+srv": "mongodb"}
+    place = {"type": backends.get(kind, kind), "ttl": "1h", "url": address}
+    for declared in ({"id": "a", "store": address}, {**loaded(MINIMAL), "persistence": place}):
+        with pytest.raises(InvalidResource):
+            Resources.load(declared)
+
+
+@pytest.mark.parametrize(("backend", "path"), [("sqlite", ":memory:"), ("file", "//server/folder")])
+def test_a_path_that_no_store_takes_is_found_by_loading(backend: str, path: str) -> None:
+    """With its key."""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load({**loaded(MINIMAL), "persistence": {"type": backend, "path": path}})
+    assert [mistake.key for mistake in caught.value.mistakes] == ["persistence.path"]
+
+
 NESTED = "a: " + "[" * 5_000
 BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for n in range(9))
 
