@@ -671,6 +671,8 @@ def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
         ({"type": "buffer", "flushing": {"type": "lru"}}, "flushing.type"),
         ({"flushing": {"type": "lru", "summary_tokens": 5}}, "summary_tokens has no effect"),
         ({"token_provider": {"provider": "openai", "endpoint": "https://example.com"}}, "no key and no endpoint"),
+        ({"privacy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
+        ({"privacy_policy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
     ],
 )
 def test_what_has_no_effect_is_warned_of(keys: dict[str, Any], told: str) -> None:

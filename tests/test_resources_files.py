@@ -136,6 +136,7 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
         ({"locking": {"flush": "5m"}}, "locking.flush"),
         ({"max_context_ratio": 0, "context_window": 10}, "max_context_ratio"),
         ({"limits": {"max_message_content": 2**53 + 1}}, "limits.max_message_content"),
+        ({"summarizer": {"model": "openai:gpt-4o", "base_url": "localhost:8000"}}, "summarizer.base_url"),
         ({"version": 1}, "version"),
         ({"flushing": {"type": "magic"}}, "flushing.type"),
         ({"flushing": {"type": "hybrid_summary"}}, "flushing.summary_tokens"),
@@ -413,6 +414,7 @@ def test_a_source_that_is_none_is_told(tmp_path: Path) -> None:
         ('{{.a | default "guest"}}', {}, "guest"),
         ('{{.a | default "Guest" | lower}}', {"a": "  "}, "guest"),
         ("static_key_123", {}, "static_key_123"),
+        ("a__{a}__b", {"a": "y"}, "a__y__b"),
     ],
 )
 def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) -> None:
@@ -426,6 +428,7 @@ def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) 
         *("{{.a", "{{a}}", "{{.a.}}", "{{.a | shout}}", "{{.a | printf}}", '{{.a | default "x}}'),
         *("{{range .a}}x{{end}}", "{{.__class__.__init__[0]}}", "{a!r}", "{a:>10}", "{a[0]}", "{0}", "{}", "}{"),
         *("{{{.a}}}", "", "  ", "{{" * 400, '{{.a | default "x" | default "y"}}', "{a.b-c}", "x" * 1_001),
+        *("user/{a}", "user {a}", "user:*{a}", "__{a}", "{a}__", "__", "é{a}", "x" * 257, "{a}" + "x" * 257, "{a}\n"),
         "{{.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r}}",
     ],
 )  # fmt: skip
@@ -443,6 +446,7 @@ def test_what_is_no_template_is_refused_where_it_is_declared(text: str) -> None:
         ("user:{a}", {"a": "  "}, "variables.a"),
         ("user:{a}", {"a": {"b": 1}}, "text or a number"),
         ("user:{a}", {"a": True}, "text or a number"),
+        ("user:{a}", {"a": 10**5_000}, "text or a number"),
         ("user:{a}", {"a": "x y"}, "make a key"),
         ("user:{a}", {"a": "{{.b}}"}, "make a key"),
         ("user:{a}", {"a": "x" * 300}, "make a key"),
