@@ -12,8 +12,8 @@ from palimpsest.errors.secret import sealed
 from palimpsest.log import values
 from palimpsest.log.head import SessionKey
 from palimpsest.log.late import dumps, sha256
+from palimpsest.privacy.policy import PSEUDONYM
 from palimpsest.privacy.policy import load as load_policy
-from palimpsest.privacy.policy import rules_of
 from palimpsest.resources.allocation import long_term_share, shared_out
 from palimpsest.resources.definition import CLEAR_LEASE, Resource, Setting, StorePlace, plain
 from palimpsest.resources.effective import SOURCES, effective_of
@@ -279,7 +279,8 @@ class _Reader:
 
 def _numbers(policy: object) -> bool:
     """Whether a policy that loads gives out pseudonyms."""
-    return isinstance(policy, Mapping) and any(use.pseudonym for use in rules_of(load_policy(policy, "privacy")).uses)
+    found = policy.get("recognisers") if isinstance(policy, Mapping) else None
+    return isinstance(found, Mapping) and PSEUDONYM in found.values()
 
 
 def _digested(root: Mapping[str, Any]) -> Any:
