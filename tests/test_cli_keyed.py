@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_what_is_appended_is_read() -> None:
     assert ([one["content"] for one in page["messages"]], page["total"]) == (["Noted."], 3)
     assert read("memory", "read", "chat", "unknown")["total"] == 0
     assert read("memory", "read", "chat", "user:ann", "--tenant", "other")["total"] == 0
+
+
+@pytest.mark.parametrize("verb", ["clear", "delete"])
+def test_where_nobody_can_be_asked_the_advice_can_be_followed(verb: str) -> None:
+    """It names options that the command has."""
+    filled("k", 3)
+    refused = run("memory", verb, "chat", "k")
+    assert refused.exit_code == 2
+    advised = re.findall(r"--[a-z-]+", refused.stderr.partition("nobody to be asked")[2])
+    assert advised
+    shown = run("memory", verb, "--help").stdout
+    assert all(option in shown for option in advised)
 
 
 def test_a_write_takes_the_place_of_what_was_there() -> None:

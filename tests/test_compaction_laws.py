@@ -16,10 +16,10 @@ from palimpsest.compaction.erase import Neuralyzer
 from palimpsest.compaction.evict import Lru, SimpleFifo, TokenAwareLru
 from palimpsest.compaction.ladder import Ladder
 from palimpsest.compaction.mask import MaskResults, SupersededContexts
-from palimpsest.compaction.selecting import is_free, part
+from palimpsest.compaction.selecting import is_free
 from palimpsest.compaction.summarize import HybridSummary, Summarize
 from palimpsest.context.groups import Group
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from snapshots import applied, entries, snapshot, summary
 
 PIECES = st.sampled_from(
@@ -199,7 +199,7 @@ def test_compacting_again_without_new_entries_changes_nothing(before: Snapshot, 
     again = strategy.plan(after)
 
     if rolls and again.fold:
-        assert sum(made.tokens for made in after.summaries) > part(0.25, before.max_tokens or 0)
+        assert sum(made.tokens for made in after.summaries) > values.part(0.25, before.max_tokens or 0)
         again = strategy.plan(applied(after, again))
     assert again.does_nothing
     assert again.reason is not None
@@ -250,8 +250,8 @@ def test_eviction_reaches_low_water_unless_nothing_may_leave(before: Snapshot, s
     after = applied(before, strategy.plan(before))
     tokens = strategy.max_tokens or before.max_tokens
     messages = strategy.max_messages or before.max_messages
-    fits = (not tokens or after.tokens <= floor(part(strategy.low_water, tokens))) and (
-        not messages or after.messages <= floor(part(strategy.low_water, messages))
+    fits = (not tokens or after.tokens <= floor(values.part(strategy.low_water, tokens))) and (
+        not messages or after.messages <= floor(values.part(strategy.low_water, messages))
     )
 
     may_leave = [g for one in after.interactions if not one.open for g in one.groups if is_free(g, after)]

@@ -36,6 +36,14 @@ def test_the_log_may_take_the_whole_share(memory: Memory) -> None:
     assert (budget.limit, budget.reserve) == (128_000, 16_384)
 
 
+def test_a_share_is_exact(memory: Memory) -> None:
+    """Of 200,000 tokens 0.29 are 58,000, though the nearest binary fraction is a little less."""
+    for hundredths in range(1, 100):
+        budget = memory.session("s", model="o1", max_context_ratio=hundredths / 100).context().budget
+        assert budget is not None
+        assert budget.share == hundredths * 2_000
+
+
 @pytest.mark.parametrize(("ratio", "reserve", "room"), [(1.0, None, 4096 - 2048), (0.9, 0, 3686), (0.9, 1000, 3096)])
 def test_answer_and_log_are_held_within_the_window(
     memory: Memory, ratio: float, reserve: int | None, room: int

@@ -285,6 +285,8 @@ def test_a_share_of_a_window_is_of_what_says_it() -> None:
         return only({**base, "max_context_ratio": 0.5, **more}).options["max_log_tokens"]
 
     assert limit(context_window=10_000) == 5_000
+    for hundredths in range(1, 101):  # of which binary fractions have some a little less
+        assert limit(context_window=200_000, max_context_ratio=hundredths / 100) == hundredths * 2_000
     assert limit(context_window=10_000, token_provider={"provider": "openai", "model": "gpt-4o"}) == 5_000
     assert limit(token_provider={"model": "gpt-4o"}) == 64_000
     assert limit(token_provider={"provider": "mock"}, max_context_ratio=0.01) == 40
@@ -669,6 +671,8 @@ def test_a_key_with_nothing_behind_it_is_as_if_it_were_not_there() -> None:
         ({"type": "buffer", "flushing": {"type": "lru"}}, "flushing.type"),
         ({"flushing": {"type": "lru", "summary_tokens": 5}}, "summary_tokens has no effect"),
         ({"token_provider": {"provider": "openai", "endpoint": "https://example.com"}}, "no key and no endpoint"),
+        ({"privacy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
+        ({"privacy_policy": {"recognisers": {"email": "pseudonym"}}}, "pseudonyms need a key"),
     ],
 )
 def test_what_has_no_effect_is_warned_of(keys: dict[str, Any], told: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,8 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
         ({"locking": {"append_ttl": "0"}}, "locking.append_ttl"),
         ({"locking": {"flush": "5m"}}, "locking.flush"),
         ({"max_context_ratio": 0, "context_window": 10}, "max_context_ratio"),
+        ({"limits": {"max_message_content": 2**53 + 1}}, "limits.max_message_content"),
+        ({"summarizer": {"model": "openai:gpt-4o", "base_url": "localhost:8000"}}, "summarizer.base_url"),
         ({"version": 1}, "version"),
         ({"flushing": {"type": "magic"}}, "flushing.type"),
         ({"flushing": {"type": "hybrid_summary"}}, "flushing.summary_tokens"),
@@ -199,6 +202,40 @@ def test_what_is_allowed_loads(change: dict[str, Any]) -> None:
     assert list(Resources.load(declared)) == ["user_conversation"]
 
 
+NO_ADDRESSES = (
+    *("memory://x", "sqlite://x.db", "sqlite:///", "sqlite:///:memory:", "sqlite:///a.db?busy_seconds=x"),
+    *("file:", "file://x", "redis://", "redis://h:99999999", "redis://h/name", "redis://h?unknown=y"),
+    *("rediss://h?cluster=maybe", "redis://h?pool_size=x", "postgresql://h:x/", "postgresql://h?schema_name=Big"),
+    *("mongodb://", "mongodb+srv://", "mongodb://h:x", "mongodb://h/a/b", "mongodb://h,/x"),
+)
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+def test_an_address_that_no_store_takes_is_found_by_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Not by the first session: with whatever key it is given, whether its driver is there or not."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError):
+        Memory.open(address)
+    for driver in ("redis", "redis.asyncio", "asyncpg", "pymongo"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    kind = address.partition(":")[0]
+    backends = {"memory": "in_memory", "postgresql": "postgres", "rediss": "redis", "mongodb+srv": "mongodb"}
+    place = {"type": backends.get(kind, kind), "ttl": "1h", "url": address}
+    for declared in ({"id": "a", "store": address}, {**loaded(MINIMAL), "persistence": place}):
+        with pytest.raises(InvalidResource):
+            Resources.load(declared)
+
+
+@pytest.mark.parametrize(("backend", "path"), [("sqlite", ":memory:"), ("file", "//server/folder")])
+def test_a_path_that_no_store_takes_is_found_by_loading(backend: str, path: str) -> None:
+    """With its key."""
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load({**loaded(MINIMAL), "persistence": {"type": backend, "path": path}})
+    assert [mistake.key for mistake in caught.value.mistakes] == ["persistence.path"]
+
+
 NESTED = "a: " + "[" * 5_000
 BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join(['*a'] * 9)}]\n" for n in range(9))
 
@@ -257,6 +294,39 @@ def test_a_mistake_in_json_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidResource) as caught:
         Resources.load(written(tmp_path, text, "a.json"))
     assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [(3, "id"), (4, "max_tokens")]
+
+
+LINES = [
+    ('{"resource": "memory", "id": "a", "max_token": 5}', (1, 35, "max_token")),
+    ('{"id": "a",\n"max_tokens":\n-1}', (2, 1, "max_tokens")),
+    ('{"id": "a",\n"max_tokens"\n: -1}', (2, 1, "max_tokens")),
+    ('{"id": "a",\r\n"max_tokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a", "description": "x\x85y\u2028z",\n"max_tokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a", "description": "\\"{[,:\\\\",\n"max_tokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a",\n"max\\u005ftokens": -1}', (2, 1, "max_tokens")),
+    ('{"id": "a", "facts": [],\n"facts_in": {},\n"max_tokens": -1}', (2, 1, "facts_in"), (3, 1, "max_tokens")),
+    ('{"id": "a",\n"long_term_memory_strategy": [\n{"strategy": "ladder"},\n3]}', (4, 1, f"{LONG}[1]")),
+    ('{"id": "a",\n "max_tokens": NaN}', (2, 16, "")),
+    ('{"id": "NaN",\n "max_tokens": -Infinity}', (2, 16, "")),
+    ('{"id": "a",\n "max_tokens": ' + "[" * 40 + "]" * 40 + "}", (2, 47, "")),
+    ('{"id": "a", "' + "x" * 2_000 + '": 1,\n"max_tokens": -1}', (1, 13, "x" * 2_000), (2, 1, "max_tokens")),
+    ('{"a": {"id": 1},\n"id": "a", "max_tokens": 5,\n"b": {"id": 2}}', (1, 2, "a"), (3, 1, "b")),
+]
+
+
+@pytest.mark.parametrize(("text", "places"), [(text, list(places)) for text, *places in LINES])
+@pytest.mark.parametrize("extra", [True, False])
+def test_mistakes_in_json_have_their_places_whoever_reads_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, places: list[tuple[int, int, str]], extra: bool
+) -> None:
+    """Whatever JSON there is, with or without the extra that reads YAML: nothing of it is needed."""
+    if not extra:
+        monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode())
+    with pytest.raises(InvalidResource) as caught:
+        Resources.load(path)
+    assert [(mistake.line, mistake.column, mistake.key) for mistake in caught.value.mistakes] == places
 
 
 def test_bad_conditions_are_each_told_where_they_stand(tmp_path: Path) -> None:
@@ -344,6 +414,7 @@ def test_a_source_that_is_none_is_told(tmp_path: Path) -> None:
         ('{{.a | default "guest"}}', {}, "guest"),
         ('{{.a | default "Guest" | lower}}', {"a": "  "}, "guest"),
         ("static_key_123", {}, "static_key_123"),
+        ("a__{a}__b", {"a": "y"}, "a__y__b"),
     ],
 )
 def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) -> None:
@@ -357,6 +428,7 @@ def test_a_template_makes_a_key(text: str, variables: dict[str, Any], key: str) 
         *("{{.a", "{{a}}", "{{.a.}}", "{{.a | shout}}", "{{.a | printf}}", '{{.a | default "x}}'),
         *("{{range .a}}x{{end}}", "{{.__class__.__init__[0]}}", "{a!r}", "{a:>10}", "{a[0]}", "{0}", "{}", "}{"),
         *("{{{.a}}}", "", "  ", "{{" * 400, '{{.a | default "x" | default "y"}}', "{a.b-c}", "x" * 1_001),
+        *("user/{a}", "user {a}", "user:*{a}", "__{a}", "{a}__", "__", "é{a}", "x" * 257, "{a}" + "x" * 257, "{a}\n"),
         "{{.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r}}",
     ],
 )  # fmt: skip
@@ -374,6 +446,7 @@ def test_what_is_no_template_is_refused_where_it_is_declared(text: str) -> None:
         ("user:{a}", {"a": "  "}, "variables.a"),
         ("user:{a}", {"a": {"b": 1}}, "text or a number"),
         ("user:{a}", {"a": True}, "text or a number"),
+        ("user:{a}", {"a": 10**5_000}, "text or a number"),
         ("user:{a}", {"a": "x y"}, "make a key"),
         ("user:{a}", {"a": "{{.b}}"}, "make a key"),
         ("user:{a}", {"a": "x" * 300}, "make a key"),

@@ -129,17 +129,24 @@ def test_a_flush_runs_where_the_limits_say_so_or_somebody_insists(keyed: Declare
     assert [entry.text for entry in keyed.read("k", limit=1).entries] == ["message 30"]
     assert keyed.flush("few", force=True, strategy="lru")["few"].strategy == "lru"
     assert keyed.flush("few", threshold=0.01)["few"].reason != "below_threshold"
+    filled(keyed, "forced", 5)
+    assert keyed.flush("forced", threshold=1.0)["forced"].reason == "below_threshold"
+    assert keyed.flush("forced", threshold=1.0, force=True)["forced"].reason != "below_threshold"
     assert keyed.flush("unknown") == {}
     for wrong, told in (
         ({"strategy": "magic"}, "simple_fifo, lru, hybrid_summary, token_aware_lru"),
         ({"strategy": "hybrid_summary"}, "summary_tokens"),
         ({"threshold": 0}, "threshold"),
         ({"threshold": 1.1}, "threshold"),
+        ({"threshold": float("nan")}, "threshold"),
+        ({"dry_run": "yes"}, "dry_run"),
+        ({"force": 1}, "force"),
         ({"max_keys": -1}, "max_keys"),
         ({"max_keys": 10_001}, "max_keys"),
     ):
-        with pytest.raises(ConfigError, match=told):
-            keyed.flush("k", **wrong)  # type: ignore[arg-type]
+        for key in ("k", "unknown", "unknown*"):
+            with pytest.raises(ConfigError, match=told):
+                keyed.flush(key, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_clearing_is_meant_and_may_leave_a_copy(resources: Resources, keyed: DeclaredMemory) -> None:

@@ -50,6 +50,19 @@ def test_bt2_a_share_of_ones_own_bounds_what_has_its_tag() -> None:
         assert len(session.entries()) == 40
 
 
+@pytest.mark.parametrize("hundredths", [29, 57, 58])
+def test_what_takes_just_its_share_stays(hundredths: int) -> None:
+    """To the token, though the nearest binary fraction of the share is a little less."""
+    shares = {"short_term": 1 - hundredths / 100, "user_defined": {"notes": hundredths / 100}}
+    with Resources.load({**DECLARED, "max_tokens": 100, "token_allocation": shares}) as resources:
+        session = chat(resources)
+        session.add_context("n", name="first", metadata={"tags": ["notes"]})
+        one = session.cost(session.entries()[0])
+        session.add_context("n" * (1 + 4 * (hundredths - 2 * one)), name="other", metadata={"tags": ["notes"]})
+        taken = sum(session.cost(entry) for entry in session.entries())
+        assert cost(session, session.context(), "notes") == taken == hundredths
+
+
 def test_bt2_what_others_leave_goes_to_the_interactions() -> None:
     """Without notes, summaries and pinned entries the conversation has all of it."""
     flushing = {"type": "simple_fifo", "summarize_threshold": 1, "low_water": 0.9}

@@ -263,7 +263,7 @@ def _expect(found: object, key: str) -> None:
 def _confirm(memory: DeclaredMemory, key: str, as_json: bool, max_keys: int, *, yes: bool) -> None:
     if yes:
         return
-    expect_somebody(as_json)
+    expect_somebody(as_json, instead="--yes")
     found = memory.stats(key, max_keys=max_keys)
     held = sum(stats.messages + stats.archived for stats in found.values())
     click.echo(f"{counted(len(found), 'key')}: {', '.join(map(line, found))}")

@@ -9,7 +9,6 @@ import msgspec
 
 from palimpsest.compaction import Snapshot
 from palimpsest.compaction.knowledge import BLOCKS, KnowledgeBase, TextSplitter
-from palimpsest.compaction.selecting import part
 from palimpsest.compaction.style import Style
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.cut import Room
@@ -123,4 +122,6 @@ def low(strategy: Limited, snapshot: Snapshot) -> Room:
     tokens = strategy.max_tokens or snapshot.max_tokens
     messages = strategy.max_messages or snapshot.max_messages
     share = strategy.low_water
-    return Room(floor(part(share, tokens)) if tokens else None, floor(part(share, messages)) if messages else None)
+    return Room(
+        floor(values.part(share, tokens)) if tokens else None, floor(values.part(share, messages)) if messages else None
+    )

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from palimpsest.compaction import InteractionGroups, Snapshot
-from palimpsest.compaction.selecting import countable, is_free, part, uncovered
+from palimpsest.compaction.selecting import countable, is_free, uncovered
 from palimpsest.context.conditions import Condition, parse
 from palimpsest.context.groups import Meter
 from palimpsest.context.short_term import AppliedCondition, interaction_values
 from palimpsest.context.window import message_values
+from palimpsest.log import values
 
 if TYPE_CHECKING:
     from palimpsest.compaction.triggers import Triggers
@@ -93,10 +94,10 @@ def of_active_set(triggers: Triggers, snapshot: Snapshot) -> Iterator[Observatio
         yield Observation("max_active_tokens", observed, tokens, ">", anywhere, "tokens")
     if triggers.threshold is not None:
         if most := triggers.max_tokens or snapshot.max_tokens:
-            limit = part(triggers.threshold, most)
+            limit = values.part(triggers.threshold, most)
             yield Observation("threshold", _filled(snapshot, limit, most), limit, ">=", closed, "tokens")
         if most := triggers.max_messages or snapshot.max_messages:
-            limit = part(triggers.threshold, most)
+            limit = values.part(triggers.threshold, most)
             yield Observation("threshold", snapshot.messages, limit, ">=", closed, "messages")
     if messages > 0:
         yield Observation("message_count", snapshot.messages, messages, ">=", closed, "messages")

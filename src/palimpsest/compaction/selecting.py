@@ -16,11 +16,6 @@ from palimpsest.log import spans
 from palimpsest.log.spans import Span
 
 
-def part(share: float, whole: int) -> float:
-    """So much of the whole, without the dust of binary fractions: 0.57 of 100 is 57."""
-    return round(share * whole, 6)
-
-
 def spans_of(groups: Iterable[Group]) -> tuple[Span, ...]:
     """Return where the entries of these groups lie."""
     return spans.of(entry.seq for group in groups for entry in group.entries)

@@ -22,7 +22,6 @@ from palimpsest.compaction.selecting import (
     loose,
     older,
     outside,
-    part,
     recent,
     spans_of,
 )
@@ -54,11 +53,11 @@ class Proportional(Summarizing, frozen=True, kw_only=True):
 
     def size(self, snapshot: Snapshot, source: int, replaced: int) -> int:
         """Tokens of a summary in `snapshot` of `source` tokens, which takes the place of `replaced` tokens."""
-        target = max(ceil(part(self.target_ratio, source)), self.summary_floor)
+        target = max(ceil(values.part(self.target_ratio, source)), self.summary_floor)
         if self.max_summary_tokens is not None:
             target = min(target, self.max_summary_tokens)
         if snapshot.max_tokens:
-            target = min(target, floor(part(SHARE, snapshot.max_tokens)))
+            target = min(target, floor(values.part(SHARE, snapshot.max_tokens)))
         return min(target, replaced - 1 - snapshot.fence)
 
     def anchored(self, snapshot: Snapshot, new: int) -> int:
@@ -142,7 +141,7 @@ class Summarize(Proportional, repr_omit_defaults=True, frozen=True, kw_only=True
         chain = snapshot.summaries
         if not snapshot.max_tokens or len(chain) < 2:
             return None
-        limit, tokens = part(SHARE, snapshot.max_tokens), snapshot.standing(chain)
+        limit, tokens = values.part(SHARE, snapshot.max_tokens), snapshot.standing(chain)
         if tokens <= limit:
             return None
         for length in range(2, len(chain) + 1):
@@ -204,7 +203,7 @@ class HybridSummary(Summarizing, repr_omit_defaults=True, frozen=True, kw_only=T
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return what the next summary covers, of `snapshot`."""
         target, news = low(self, snapshot), has_news(snapshot)
-        quota = floor(part(self.summarize_oldest_percent, count(loose(snapshot)))) if news else 0
+        quota = floor(values.part(self.summarize_oldest_percent, count(loose(snapshot)))) if news else 0
         before, leaving = archived(snapshot), list[Group]()
         run = _Run(self, snapshot, cost(before))
         for block in self._blocks(snapshot):

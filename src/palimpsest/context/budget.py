@@ -179,7 +179,7 @@ def bounds_of(limits: BudgetLimits, model: Model | None, name: str | None) -> Bo
     if limits.max_context_ratio is not None:
         if window is None:
             raise ConfigError("max_context_ratio", limits.max_context_ratio, f"a model of known window, not {name!r}")
-        share = int(limits.max_context_ratio * window)
+        share = int(values.part(limits.max_context_ratio, window))
     if limits.max_log_tokens is not None:
         share = limits.max_log_tokens if share is None else min(share, limits.max_log_tokens)
     bounds = [bound for bound in (limits.max_tokens, window) if bound is not None]

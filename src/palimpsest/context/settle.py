@@ -21,7 +21,7 @@ from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context, CutOutcome
 from palimpsest.context.terms import SUMMARY_SHARE, Terms
 from palimpsest.errors import BudgetImpossible
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from palimpsest.log.head import RENDERER, Cut, FactsShown, Head
 
 if TYPE_CHECKING:
@@ -320,8 +320,8 @@ class Settler:
         most, share = budget.max_messages if budget is not None else None, self._terms.summary_share or SUMMARY_SHARE
         shown = yield from self.reader.shown_summaries(
             [shown.revision for shown in cut.summaries],
-            int(limit * share),
-            None if most is None else max(int(most * share), 1),
+            int(values.part(share, limit)),
+            None if most is None else max(int(values.part(share, most)), 1),
         )
         return cut.showing(shown)
 

@@ -11,7 +11,7 @@ import msgspec
 from palimpsest.context.budget import Shares
 from palimpsest.context.groups import Group
 from palimpsest.context.layout import Layout
-from palimpsest.log import spans
+from palimpsest.log import spans, values
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Cut, Head
 
@@ -41,7 +41,7 @@ def within_shares(layout: Layout, cut: Cut, shares: Shares, part: float) -> Cut:
 
 
 def _most(layout: Layout, share: float) -> int:
-    return int(layout.budget.counted_limit * share) if layout.budget is not None else 0
+    return int(values.part(share, layout.budget.counted_limit)) if layout.budget is not None else 0
 
 
 def _over(layout: Layout, tag: str, share: float) -> bool:

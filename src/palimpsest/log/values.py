@@ -34,6 +34,11 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def part(share: float, whole: int) -> float:
+    """So much of the whole, without the dust of binary fractions: 0.57 of 100 is 57."""
+    return round(share * whole, 6)
+
+
 def whole(name: str, value: object, least: int = 0, *, none: bool = False) -> None:
     """Check for a whole number of at least `least` and at most `MOST`."""
     if not is_whole(value, least, MOST) and not (none and value is None):

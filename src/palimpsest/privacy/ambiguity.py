@@ -156,6 +156,8 @@ class _Automaton:
         return _Piece({}, {(place, ""): 1}, {(place, ""): 1})
 
     def _then(self, one: _Piece, two: _Piece) -> _Piece:
+        if one is _NOTHING or two is _NOTHING:  # what comes of the rest is the other one, too
+            return two if one is _NOTHING else one
         self._connect(one.last, two.first)
         empty: dict[_Guard, int] = {}
         for before, ways in one.empty.items():

@@ -43,7 +43,7 @@ def characters(code: Any, value: Any, flags: int) -> Ranges | None:
 def _cased(ranges: list[tuple[int, int]], flags: int) -> Ranges:
     """The ranges, with the letters of the other case where case is ignored."""
     if not flags & _IGNORECASE:
-        return union(ranges)
+        return union(ranges) if len(ranges) > 1 else tuple(ranges)
     found = list(ranges)
     for low, high in ranges:
         for code in range(max(low, 65), min(high, 122) + 1) if high - low > 256 else range(low, high + 1):

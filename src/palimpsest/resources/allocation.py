@@ -82,7 +82,7 @@ def shared_out(long_term: float, options: Mapping[str, Any]) -> dict[str, Any]:
     elif tail > long_term:
         told = f"at most {long_term:g}: it is a part of token_allocation.long_term, which is for summaries, too"
         raise ConfigError("tail_share", tail, told)
-    return {"tail_share": tail, "summary_share": _between(long_term - tail)}
+    return {"tail_share": tail, "summary_share": _between(round(long_term - tail, 6))}
 
 
 def _recalls(options: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from palimpsest.errors.secret import sealed
 from palimpsest.log import values
 from palimpsest.log.head import SessionKey
 from palimpsest.log.late import dumps, sha256
+from palimpsest.privacy.policy import PSEUDONYM
 from palimpsest.privacy.policy import load as load_policy
 from palimpsest.resources.allocation import long_term_share, shared_out
 from palimpsest.resources.definition import CLEAR_LEASE, Resource, Setting, StorePlace, plain
@@ -232,19 +233,28 @@ class _Reader:
         return share
 
     def _with_policy(self, place: StorePlace) -> StorePlace:
+        policy = self._policy()
+        if not self._problems.found and _numbers(policy):
+            self._warnings.append(
+                "privacy.recognisers: pseudonyms need a key, which no file has: privacy=Redactor(policy, key=…) for "
+                "Resources.load, in the place of what is declared"
+            )
+        return msgspec.structs.replace(place, privacy=policy)
+
+    def _policy(self) -> Any:
         given, own = self._root.get("privacy_policy"), self._root.get("privacy")
         if given is not None and own is not None:
             self._problems.add(("privacy",), "beside privacy_policy", "one of the two")
         if given is not None:
             each_fault(self._problems, ("privacy_policy",), given, lambda block: load_policy(block, "privacy_policy"))
-            return msgspec.structs.replace(place, privacy=given)
+            return given
         if isinstance(own, Mapping):
             each_fault(self._problems, ("privacy",), own, lambda block: load_policy(block, "privacy"))
         elif own is not None:
             with self._problems.at("privacy", named="privacy.recognisers"):
                 load_policy({"recognisers": own}, "privacy")
-                return msgspec.structs.replace(place, privacy={"recognisers": own})
-        return msgspec.structs.replace(place, privacy=own)
+                return {"recognisers": own}
+        return own
 
     def _template(self) -> Template | None:
         given = self._root.get("default_key_template")
@@ -265,6 +275,12 @@ class _Reader:
 
     def _effective(self, resource: Resource) -> tuple[Setting, ...]:
         return () if self._problems.found else effective_of(self._root, resource)
+
+
+def _numbers(policy: object) -> bool:
+    """Whether a policy that loads gives out pseudonyms."""
+    found = policy.get("recognisers") if isinstance(policy, Mapping) else None
+    return isinstance(found, Mapping) and PSEUDONYM in found.values()
 
 
 def _digested(root: Mapping[str, Any]) -> Any:

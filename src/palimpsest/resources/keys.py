@@ -120,12 +120,21 @@ class Template:
             self._parts.append(self._place(found))
             end = found.end()
         self._literal(text[end:])
+        self._check_literals()
 
     def _literal(self, text: str) -> None:
         if "{" in text or "}" in text:
             raise ConfigError(self._where, self.text, _ALLOWED)
         if text:
             self._parts.append(text)
+
+    def _check_literals(self) -> None:
+        """Raise ConfigError where what stands between the places is in no key, whatever the variables are."""
+        literals = [part for part in self._parts if isinstance(part, str)]
+        first, last = self._parts[0], self._parts[-1]
+        ends = (isinstance(first, str) and first.startswith("__")) or (isinstance(last, str) and last.endswith("__"))
+        if ends or len("".join(literals)) > MAX_ID or not all(map(_KEY.fullmatch, literals)):
+            raise ConfigError(self._where, self.text, f"a template that makes a key of {KEY_RULE}")
 
     def _place(self, found: re.Match[str]) -> _Variable:
         if (own := found["own"]) is not None:
@@ -173,7 +182,8 @@ class Template:
         for part in variable.path:
             found = found.get(part) if isinstance(found, Mapping) else None
         name = ".".join(variable.path)
-        if isinstance(found, bool) or not isinstance(found, str | int | float | None):
+        large = isinstance(found, int) and found.bit_length() > 8 * MAX_ID  # which Python may not write, nor a key hold
+        if large or isinstance(found, bool) or not isinstance(found, str | int | float | None):
             raise ConfigError(f"variables.{name}", type(found).__name__, f"text or a number, for {self.text!r}")
         text = "" if found is None else str(plain_text(found))
         text = variable.default or "" if not text.strip() else text

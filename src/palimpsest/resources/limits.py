@@ -61,8 +61,8 @@ def sizes_of(root: Mapping[str, Any], problems: Problems) -> dict[str, int]:
     problems.check_keys(given, place, tuple(SIZES))
     found = {SIZES[key]: value for key, value in given.items() if key in SIZES and value is not None}
     for key, name in SIZES.items():
-        if name in found and not values.is_whole(found[name], 1):
-            problems.add((*place, key), found[name], "a whole number of at least 1")
+        with problems.at(*place, key):
+            values.whole(key, found.get(name, 1), 1)
     return found
 
 
@@ -83,7 +83,7 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
     if (share := root.get("max_context_ratio")) is not None:
         with problems.at("max_context_ratio"):
             values.share("max_context_ratio", share)
-            tokens.append(max(floor(share * _window(root)), 1))
+            tokens.append(max(floor(values.part(share, _window(root))), 1))
     elif root.get("context_window") is not None:
         warnings.append("context_window has no effect without max_context_ratio, which is a share of it")
     if tokens:

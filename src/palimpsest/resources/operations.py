@@ -182,9 +182,13 @@ class AsyncDeclaredMemory:
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         chosen = self._strategy(strategy)
+        values.switch("dry_run", dry_run)
+        values.switch("force", force)
+        values.share("threshold", threshold, none=True)
+        share = None if force else threshold
         found = dict[str, CompactionResult]()
         for one in await self._keys(key, max_keys):
-            found[one] = await self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=threshold)
+            found[one] = await self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=share)
         return found
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:

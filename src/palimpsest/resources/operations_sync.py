@@ -183,9 +183,13 @@ class DeclaredMemory:
             max_keys: the most keys of a pattern, up to 10,000; 0: 1,000.
         """
         chosen = self._strategy(strategy)
+        values.switch("dry_run", dry_run)
+        values.switch("force", force)
+        values.share("threshold", threshold, none=True)
+        share = None if force else threshold
         found = dict[str, CompactionResult]()
         for one in self._keys(key, max_keys):
-            found[one] = self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=threshold)
+            found[one] = self.session(one).compact(chosen, dry_run=dry_run, force=force, threshold=share)
         return found
 
     def _strategy(self, name: str | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.resources.definition import StorePlace
 from palimpsest.resources.problems import Problems
-from palimpsest.stores.opening import read_address
+from palimpsest.stores.opening import check_address
 from palimpsest.stores.options import discreet_address
 
 SERVERS = {"postgres": "PALIMPSEST_MEMORY_POSTGRES_URL", "mongodb": "PALIMPSEST_MEMORY_MONGODB_URL"}
@@ -64,7 +64,7 @@ def _own(own: object, given: object, problems: Problems) -> StorePlace:
     with problems.at("store"):
         if not isinstance(own, str) or "${" in own:
             raise ConfigError("store", own, "the address of a store; persistence.url may name a variable, as ${NAME}")
-        read_address(own)
+        check_address(own)
         return StorePlace(backend=own.partition(":")[0], address=own)
     return StorePlace(backend="in_memory")
 
@@ -116,7 +116,7 @@ def _address(url: object, backend: str) -> str:
     if not isinstance(url, str) or "${" in url:
         shown = discreet_address(url) if isinstance(url, str) else type(url).__name__
         raise ConfigError("url", shown, "an address, or ${NAME}: what that variable says, which is the whole of it")
-    read_address(url)
+    check_address(url)
     kinds = {
         "postgres": ("postgres", "postgresql"),
         "redis": ("redis", "rediss"),
@@ -135,7 +135,7 @@ def _path(path: object, backend: str, beside: object) -> str:
         shown = discreet_address(path) if isinstance(path, str) else path
         raise ConfigError("path", shown, "the path of a file, or of a folder for the backend file")
     address = f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
-    read_address(address)
+    check_address(address)
     return address
 
 

@@ -7,18 +7,16 @@ deeper or larger than any declaration. All but a key that comes twice ends the r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from palimpsest.errors import MissingExtra
 from palimpsest.resources.problems import Path, Place, Problem
+from palimpsest.resources.reading_json import DEEPEST, Again, read_json
 
 LONGEST = 200_000
 """Characters of a file: a hundred times what a large declaration has."""
-DEEPEST = 32
-"""How deep a mapping or a list may stand."""
 
 
 class Document(NamedTuple):
@@ -37,49 +35,7 @@ def read_document(text: str, found: list[Problem], *, is_json: bool = False) -> 
         raise Problem((), f"{len(text):,} characters", f"a file of at most {LONGEST:,} characters")
     if not text.strip():
         return Document(None, {})
-    if not is_json:
-        return _Builder(_events(text), found).document()
-    twice = list[Problem]()
-    value = _json(text, twice)
-    placed = list[Problem]()
-    try:  # which knows where everything stands, but takes a tab for no blank, and no half of a character
-        places = _Builder(_events(_HALF.sub(r"\\u0041", text.replace("\t", " "))), placed).document().places
-    except (Problem, MissingExtra):
-        places = {}
-    if twice:
-        found += placed or twice
-    return Document(value, places)
-
-
-_MARK = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""A text, or what opens or ends a level. A text without an end goes on to that of the file, and is not begun again."""
-_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-
-
-def _json(text: str, twice: list[Problem]) -> Any:
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        known = dict[str, Any]()
-        for key, value in found:
-            if key in known:
-                twice.append(Problem((key,), key, "each key once"))
-            known.setdefault(key, value)
-        return known
-
-    depth = 0
-    for mark in _MARK.findall(text):
-        depth += (mark in "[{") - (mark in "]}")
-        if depth > DEEPEST:
-            raise Problem((), "what is nested deeper", f"at most {DEEPEST} levels")
-    try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=_refused)
-    except json.JSONDecodeError as fault:
-        raise Problem((), fault.msg, "JSON", place=Place(fault.lineno, fault.colno)) from fault
-    except (ValueError, RecursionError) as fault:  # a number of thousands of digits
-        raise Problem((), str(fault), "JSON") from fault
-
-
-def _refused(name: str) -> Any:
-    raise Problem((), name, "a number that JSON has")
+    return Document(*read_json(text, found)) if is_json else _Builder(_events(text), found).document()
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -171,7 +127,7 @@ class _Builder:
         if key in mapping:
             allowed = f"each key once: it stands in line {self._places[(*path, key)].line}, too"
             self._found.append(Problem((*path, key), key, allowed, place=_place(event)))
-            key = _Again(key)
+            key = Again(key)
         else:
             self._places[(*path, key)] = _place(event)
         self._key[-1] = key
@@ -199,15 +155,8 @@ class _Builder:
             holder.append(value)
         else:
             key, self._key[-1] = self._key[-1], None
-            if not isinstance(key, _Again):
+            if not isinstance(key, Again):
                 holder[key] = value
-
-
-class _Again(str):
-    """A key that was there before: what stands under it is looked through, and is no part of the value."""
-
-    __slots__ = ()
-    __eq__, __hash__ = object.__eq__, object.__hash__  # so its paths are other ones than those of the first
 
 
 def _place(event: Any) -> Place:

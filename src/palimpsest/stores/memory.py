@@ -40,12 +40,17 @@ from palimpsest.stores.rules import by_mark, by_name, in_spans, is_meant, page_o
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
     """Open an empty one. Raises ConfigError for any option, or an address with a path."""
+    accepted(url, **options)
+    return MemoryBackend(runner)
+
+
+def accepted(url: str, **options: Any) -> None:
+    """Raise ConfigError for what is not accepted: any option, or an address with a path."""
     if url not in ("memory:", "memory://"):
         shown = discreet_address(url)
         raise ConfigError("store", shown, "memory:// (it has no name: nobody else can open it)")
     if options:
         raise ConfigError("option", min(options), "none (memory:// has no options)")
-    return MemoryBackend(runner)
 
 
 class _Table(NamedTuple):

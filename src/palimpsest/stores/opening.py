@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from palimpsest.errors import ConfigError, nearest
@@ -93,6 +94,14 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
     if not mark or not opener.__module__.startswith(_HERE):
         return opener, address, {}
     return opener, url, options_in(query)
+
+
+def check_address(where: str) -> None:
+    """Raise ConfigError, naming it, for an address that the store which it names would not take: nothing is opened, and
+    no driver is needed. Of a kind that is somebody else's only its name is looked at."""
+    opener, url, options = read_address(where)
+    if opener.__module__.startswith("palimpsest.stores."):
+        import_module(opener.__module__).accepted(url, **options)
 
 
 def has_our_options(where: object) -> bool:

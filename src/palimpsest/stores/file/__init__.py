@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.options import discreet_address, disk_options
+from palimpsest.stores.options import DiskOptions, discreet_address, disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.file.backend import FileBackend
@@ -31,7 +31,7 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
     Options are those of `DiskOptions`; `busy_seconds` is for another writer of the same session. Raises ConfigError
     where the system has no file locks (Windows).
     """
-    path, checked = path_of(url), disk_options(options)
+    path, checked = accepted(url, **options)
     try:
         from palimpsest.stores.file.backend import FileBackend  # only once the address is sound
     except ModuleNotFoundError as missing:
@@ -39,6 +39,11 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
             raise
         raise ConfigError("store", url, "sqlite:///agent.db here: this system has no file locks (fcntl)") from missing
     return FileBackend(url, path, runner, checked)
+
+
+def accepted(url: str, **options: Any) -> tuple[str, DiskOptions]:
+    """The path and the options that are opened. Raises ConfigError for what is not accepted."""
+    return path_of(url), disk_options(options)
 
 
 def path_of(url: str) -> str:

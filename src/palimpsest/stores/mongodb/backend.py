@@ -13,6 +13,7 @@ from pymongo.uri_parser import parse_uri
 from palimpsest.errors import ConfigError, PalimpsestError, StoreUnavailable
 from palimpsest.stores.backend import Again, Ask, Batch, PlaceHead, Refusal, Scrubbed, Seen, Step
 from palimpsest.stores.mongodb import faults
+from palimpsest.stores.mongodb.address import ADDRESS
 from palimpsest.stores.mongodb.connected import Connected, is_router, prepared
 from palimpsest.stores.mongodb.layout import COLLECTION, NUMBER, Known, head_key
 from palimpsest.stores.mongodb.reading import Reader
@@ -67,8 +68,7 @@ class MongoBackend(ServerBackend[Connected]):
             else:
                 name = address.partition("://")[2].partition("?")[0].partition("/")[2] or None
         except (InvalidURI, ConfigurationError, ValueError, TypeError):
-            allowed = "mongodb://user:password@host:27017/database, options of the driver behind a question mark"
-            raise ConfigError("store", self.url, allowed) from None
+            raise ConfigError("store", self.url, ADDRESS) from None
         given = {key.lower() for key, _ in parse_qsl(address.partition("?")[2], keep_blank_values=True)}
         milliseconds = max(int(self.seconds * 1000), 1)
         wanted: dict[str, Any] = {

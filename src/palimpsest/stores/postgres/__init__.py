@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
 def open_postgres(url: str, runner: Runner, **options: Any) -> PostgresBackend:  # noqa: ARG001 (as all)
     """Open `postgresql://…` or `postgres://…`. Options are those of `PostgresOptions`; others are the driver's."""
-    address, checked = server_options(PostgresOptions, url, options)
-    if checked.schema_name.startswith("pg_"):
-        raise ConfigError("schema_name", checked.schema_name, "a name that does not begin with pg_, PostgreSQL's own")
-    check_address(address)
+    address, checked = accepted(url, **options)
     if find_spec("asyncpg") is None:
         raise MissingExtra("a store on PostgreSQL", "postgres")
     from palimpsest.stores.postgres.backend import PostgresBackend  # the driver: an extra
 
     return PostgresBackend(address, checked)
+
+
+def accepted(url: str, **options: Any) -> tuple[str, PostgresOptions]:
+    """The address as the driver is to have it, and the options. Raises ConfigError for what is not accepted."""
+    address, checked = server_options(PostgresOptions, url, options)
+    if checked.schema_name.startswith("pg_"):
+        raise ConfigError("schema_name", checked.schema_name, "a name that does not begin with pg_, PostgreSQL's own")
+    check_address(address)
+    return address, checked

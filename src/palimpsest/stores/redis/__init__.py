@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 def open_redis(url: str, runner: Runner, **options: Any) -> RedisBackend:  # noqa: ARG001 (as all)
     """Open `redis://…` or `rediss://…`. Options are those of `RedisOptions`; some others are the driver's."""
-    address, checked = server_options(RedisOptions, url, options)
-    check_address(address, checked)
+    address, checked = accepted(url, **options)
     if find_spec("redis") is None:
         raise MissingExtra("a store on Redis", "redis")
     from palimpsest.stores.redis.backend import RedisBackend  # the driver: an extra
 
     return RedisBackend(address, checked)
+
+
+def accepted(url: str, **options: Any) -> tuple[str, RedisOptions]:
+    """The address as the driver is to have it, and the options. Raises ConfigError for what is not accepted."""
+    address, checked = server_options(RedisOptions, url, options)
+    check_address(address, checked)
+    return address, checked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError
 from palimpsest.runtime.runner import Runner
-from palimpsest.stores.options import discreet_address, disk_options
+from palimpsest.stores.options import DiskOptions, discreet_address, disk_options
 
 if TYPE_CHECKING:
     from palimpsest.stores.sqlite.backend import SQLiteBackend
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteBackend:
     """Open `sqlite:///relative.db` or `sqlite:////absolute.db`. Options are those of `DiskOptions`."""
-    path, checked = path_of(url), disk_options(options)
+    path, checked = accepted(url, **options)
     from palimpsest.stores.sqlite.backend import SQLiteBackend  # only once the address is sound
 
     return SQLiteBackend(url, path, runner, checked)
+
+
+def accepted(url: str, **options: Any) -> tuple[str, DiskOptions]:
+    """The path and the options that are opened. Raises ConfigError for what is not accepted."""
+    return path_of(url), disk_options(options)
 
 
 def path_of(url: str) -> str:

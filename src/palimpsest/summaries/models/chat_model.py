@@ -44,6 +44,12 @@ def check_model(model: object, base_url: str | None = None, where: str = "model"
     return provider
 
 
+def check_base_url(address: object, where: str = "base_url") -> None:
+    """Raise ConfigError, naming the option `where`, for what is no address of a server, nor None."""
+    if address is not None and not (isinstance(address, str) and address.startswith(("http://", "https://"))):
+        raise ConfigError(where, address, "the address of a server, such as http://127.0.0.1:8000/v1")
+
+
 def check_provider(model: str, where: str) -> bool:
     """Whether the provider of a model string is one of those that are `COMMON`. Raises ConfigError for a name that is
     so close to one of theirs that it is misspelt; whether any other is a provider, Pydantic AI says, when it is used.
@@ -289,8 +295,7 @@ class PieceSink:
 
 
 def _check(base_url: object, api_key: object, stream: object, settings: object) -> None:
-    if base_url is not None and not (isinstance(base_url, str) and base_url.startswith(("http://", "https://"))):
-        raise ConfigError("base_url", base_url, "the address of a server, such as http://127.0.0.1:8000/v1")
+    check_base_url(base_url)
     if api_key is not None and not (isinstance(api_key, str) and api_key):
         raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself
     values.switch("stream", stream)
