@@ -55,7 +55,7 @@ def fit(term: str) -> str:
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
-FORMAT = 3
+FORMAT = 4
 """What parts are made of, and how they are kept: an index of another format is made anew."""
 
 
