@@ -73,11 +73,12 @@ class Recalling:
     async def recollection(self, query: object) -> Recollection:
         """What the session's next context recalls: as many passages as it will have room for.
 
-        It is asked with what a user has said: where that is longer than a query, its beginning counts, and lone
-        surrogates find nothing.
+        It is asked with what a user has said: where that is longer than a query, its beginning and its end count, and
+        lone surrogates find nothing.
         """
         if isinstance(query, str):
-            query = query[:LONGEST].encode("utf-8", "replace").decode()
+            ends = query if len(query) <= LONGEST else f"{query[: LONGEST // 2 - 1]}\n{query[-LONGEST // 2 :]}"
+            query = ends.encode("utf-8", "replace").decode()
         hidden = await self._hidden()
         asked = Asked.of(query, None, RECALLED + spans.size(hidden), None, None, None, None, None, 0)
         finder, found, _ = await self._found(asked)
