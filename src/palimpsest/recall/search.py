@@ -15,7 +15,7 @@ from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.english import QUESTION_WORDS
 from palimpsest.recall.fusion import BY_WORDS, NEAREST, Meaning
 from palimpsest.recall.index import COMMON, Index, spoken
-from palimpsest.recall.postings import place_of
+from palimpsest.recall.postings import PART_BITS
 from palimpsest.recall.questions import PAIR, Question
 from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking, named_by
 
@@ -92,7 +92,7 @@ class _Filtered:
 
     def __init__(self, index: Index, takes: Takes, apart: Apart) -> None:
         self._index, self._takes, self._apart = index, takes, apart
-        self.entries = set[int]()
+        self.entries, self._looked, self._taken = set[int](), set[int](), set[int]()
 
     async def matching(
         self, term: str, found: Mapping[int, float], numbers: Sequence[int] | None, most: int
@@ -112,13 +112,17 @@ class _Filtered:
             if len(left) >= most:
                 break
             some = keys[at : at + AT_ONCE]
-            facts = await self._index.facts(sorted({place_of(key) for key in some}))
-            left += await self._apart(self._left, some, facts)
-        self.entries.update(map(place_of, left[:most]))
+            new = {key >> PART_BITS for key in some} - self._looked
+            facts = await self._index.facts(sorted(new)) if new else {}
+            left += await self._apart(self._left, some, new, facts)
+        self.entries.update(key >> PART_BITS for key in left[:most])
         return left[:most]
 
-    def _left(self, keys: Sequence[int], facts: Mapping[int, Facts]) -> list[int]:
-        return [key for key in keys if (one := facts.get(place_of(key))) is not None and self._takes(one)]
+    def _left(self, keys: Sequence[int], new: Iterable[int], facts: Mapping[int, Facts]) -> list[int]:
+        taken, takes = self._taken, self._takes
+        self._looked.update(new)
+        taken.update([place for place, one in facts.items() if takes(one)])
+        return [key for key in keys if key >> PART_BITS in taken]
 
 
 def _descending(keys: Iterable[int]) -> list[int]:
