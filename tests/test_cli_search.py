@@ -98,6 +98,11 @@ def test_limit_and_tokens_bound_what_is_printed(here: Path) -> None:
     assert 0 < result.stdout.count("\n") / 2 < 5
     assert read("search", "Oslo", "--tokens", "60")["tokens"] <= 60
 
+    none = run("search", "Oslo", "--tokens", "3")
+
+    assert "passages had no room in 3 tokens" in none.stderr
+    assert "Nothing was found" not in none.stderr
+
 
 def test_a_long_passage_is_shown_around_what_was_asked_for(here: Path) -> None:
     """What stands around the words is shown, with dots for the rest; --full shows the whole passage."""

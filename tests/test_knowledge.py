@@ -63,6 +63,18 @@ def test_a_document_is_found_by_its_words(memory: Memory) -> None:
     assert memory.knowledge("another", counter=quarters).search("refunds") == []
 
 
+@pytest.mark.parametrize("text", ["When are refunds paid? {}", "{} When are refunds paid?"])
+def test_a_question_at_either_end_of_a_long_text_is_asked(memory: Memory, text: str) -> None:
+    """Also where the text is longer than what is searched for, as the message of somebody who pastes a page may be."""
+    base = memory.knowledge("handbook")
+    base.add("refunds", "Refunds are paid within fourteen days.")
+    base.add("opening", "The shop opens at nine.")
+
+    found = base.search(text.format("and so on " * 2_000), top_k=1)
+
+    assert [hit.document for hit in found] == ["refunds"]
+
+
 def test_the_same_document_again_adds_nothing(memory: Memory) -> None:
     """It is the one that it was; another version takes its place, and then it is gone."""
     base = memory.knowledge("handbook", counter=quarters)

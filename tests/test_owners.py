@@ -239,6 +239,33 @@ def test_facts_are_refused_as_soon_as_the_session_is_another_s(memory: Memory) -
         facts.readonly().keys()
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("how", ["handed over", "deleted and begun anew"])
+def test_who_becomes_the_owner_elsewhere_is_let_in(tmp_path: Path, kind: str, how: str, clock: FakeClock) -> None:
+    """Also by a process that has seen the session while it was another's, or nobody's, whatever it does first."""
+    first: tuple[Callable[[Any], Any], ...] = (
+        lambda chat: chat.entries(),
+        lambda chat: chat.add_user_message("more"),
+        lambda chat: chat.recall("hello"),
+        lambda chat: chat.clear(),
+    )
+    with opened(kind, tmp_path, clock) as memory, opened(kind, tmp_path, clock) as other:
+        for number, verb in enumerate(first):
+            for owner in (None, "ann"):
+                id = f"s{number} {owner}"
+                said(memory, id, user=owner)
+                if how == "handed over":
+                    other.session(id).describe(user="bob")
+                else:
+                    other.delete_session(id)
+                    said(other, id, user="bob")
+
+                verb(memory.session(id, user="bob"))
+
+                with pytest.raises(WrongUser):
+                    memory.session(id, user="ann").entries()
+
+
 def test_an_owner_is_checked_wherever_the_session_becomes_another_s(memory: Memory) -> None:
     """One that was handed over, or deleted and made anew by another, is not the first one's any more."""
     ann = memory.session("s", user="ann")

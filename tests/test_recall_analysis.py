@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sqlite3
@@ -17,7 +18,7 @@ from palimpsest.log.entry import LAST_MOMENT, Entry, Reasoning, Text, microsecon
 from palimpsest.recall.analysis import LONGEST, terms
 from palimpsest.recall.parts import LENGTH, MOST, parts_of, pieces
 from palimpsest.recall.porter import stem
-from palimpsest.recall.questions import PAIR, question
+from palimpsest.recall.questions import MOST_TERMS, PAIR, question
 
 ENDINGS = (
     "s es ies ed ing eed ational tional izer bli logi ly ness ful icate ement ent sion tion ism ous ive ize e ll y"
@@ -68,6 +69,7 @@ def test_stems_are_those_of_sqlite() -> None:
         ("Łódź TROMSØ Đakovo \u0131l\u0131k œuvre", ["lodz", "tromso", "dakovo", "ilik", "oeuvr"]),
         ("party\U0001f389\U0001f382 I \u2764\ufe0f it", ["parti", "\U0001f389", "\U0001f382", "\u2764"]),
         ("\U0001f469\u200d\U0001f467 \u845b\U000e0100", ["\U0001f469", "\U0001f467", "\u845b"]),
+        ("\u2b50\u23f0 \u2800 done", ["\u2b50", "\u23f0", "do"]),
         ("הַחָתוּל القِطَّة", ["החתול", "القطة"]),
         ("我的猫", ["我", "我的", "的", "的猫", "猫"]),
         ("東京タワー2023年", ["東", "東京", "京", "京タ", "タワ", "ワー", "2023", "年"]),
@@ -126,6 +128,17 @@ def test_pieces_end_behind_a_sentence() -> None:
     assert all(piece.endswith(". ") for piece in cut)
 
 
+@pytest.mark.parametrize("between", [",", "\t", '","', "/", "|", ";", "\\n", "\\\\n", "=", ">\u3000<"])
+def test_no_word_is_cut_in_two(between: str) -> None:
+    """What has no blanks, such as JSON from a program, tables and addresses, is cut between words, too."""
+    words = [f"word{number}" for number in range(1000)]
+
+    parts = parts_of(Entry(content="[" + between.join(words) + "]"))
+
+    assert len(parts) > 5
+    assert {term for part in parts for term in part.terms} >= set(words)
+
+
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "word " * 400_000, "a. " * 700_000])
 def test_an_entry_has_no_more_parts_than_a_key_can_name(text: str) -> None:
     """Parts of a text of megabytes are longer instead."""
@@ -154,6 +167,29 @@ def test_parts_of_json_have_keys_and_values() -> None:
     assert part.terms == ["get", "user", "user", "id", "mia", "li", "3668", "note", "line", "break", "cafe"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C:\\reports\\new_budget.txt",
+        "\\\\server\\nina",
+        "a\nbudget\tof nina",
+        "caf\u00e9 \U0001f600",
+        "\u0434\u043e\u043c\n\u043e\u043d",
+    ],
+)
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_json_escapes_is_found_as_it_was_written(text: str, escaped: bool, times: int) -> None:
+    """Paths with backslashes, letters beyond ASCII and lines, also in JSON that stands in JSON."""
+    content = text
+    for _ in range(times):
+        content = json.dumps({"note": content}, ensure_ascii=escaped)
+
+    (part,) = parts_of(Entry(content=content))
+
+    assert set(part.terms) >= set(terms(text))
+
+
 def test_what_is_erased_or_thought_has_no_parts() -> None:
     """A tombstone and reasoning are never found; an entry without text and name has nothing to be found by."""
     assert parts_of(Entry(content="Secret", erased=True)) == []
@@ -175,6 +211,17 @@ def test_a_question_asks_for_what_it_is_about() -> None:
         "support group": PAIR,
     }
     assert not asked.own
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_question_before_or_behind_a_long_text_is_asked(behind: bool) -> None:
+    """Whoever pastes a text says what they want of it at one of its ends; words of the question may be in it, too."""
+    asks, text = "How is the parrot called?", " ".join(f"line{number} parrot" for number in range(500))
+
+    asked = question(f"{text} {asks}" if behind else f"{asks} {text}")
+
+    assert {"parrot", "call", "parrot call"} <= set(asked.terms)
+    assert len([term for term in asked.terms if " " not in term]) == MOST_TERMS
 
 
 def test_a_question_of_nothing_but_such_words_asks_for_them() -> None:

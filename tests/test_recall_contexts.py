@@ -132,7 +132,15 @@ def test_it_needs_room_and_the_present() -> None:
             session.context(recall="  ")
 
 
-@pytest.mark.parametrize("said", ["My dog Biscuit! " + "And so on. " * 2_000, "my \ud800 dog Biscuit \udfff"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "My dog Biscuit! " + "And so on. " * 2_000,
+        "And so on. " * 2_000 + "And my dog Biscuit?",
+        "my \ud800 dog Biscuit \udfff",
+    ],
+    ids=["at its beginning", "at its end", "surrogates"],
+)
 def test_it_takes_whatever_a_user_has_said(said: str) -> None:
     """A text that is longer than a query, or has lone surrogates, can be a message, and so it can be recalled with."""
     with Memory.open("memory://") as memory:

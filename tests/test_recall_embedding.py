@@ -15,6 +15,7 @@ import pytest
 import postgresstore
 from palimpsest import AsyncMemory, ConfigError, Keys, Memory
 from palimpsest.recall import embedding, opening
+from palimpsest.recall.fusion import NEAREST
 from palimpsest.runtime.runner import drive
 from recalls import companion, place_of
 
@@ -127,6 +128,16 @@ def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
         memory.session("s").add_user_message("keep: the car broke down")
         memory.session("t").add_assistant_message("keep: soup for lunch")
         assert found(memory, "vehicle", roles="assistant") == ["keep: soup for lunch"]
+
+
+@EVERY
+def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) -> None:
+    """More that it leaves out is nearer than are looked at without one."""
+    with place.open(Meanings()) as memory:
+        memory.session("t").add_user_message("keep: soup in the car")
+        said = [{"role": "assistant", "content": f"keep: the car {number}"} for number in range(2 * NEAREST)]
+        memory.session("s").add(said)
+        assert found(memory, "vehicle", roles="user") == ["keep: soup in the car"]
 
 
 def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -104,12 +105,12 @@ def added(index: Index, session: str, *documents: Document, created: int = 1) ->
 Found = dict[tuple[str, int, int], float]
 
 
-def found(index: Index, terms: Sequence[str], sessions: Sequence[str] | None = None) -> list[Found]:
+def found(index: Index, terms: Sequence[str], sessions: Sequence[str] | None = None, most: int = COMMON) -> list[Found]:
     """What holds each term, of entries that are there: session, entry and part, with the score."""
     numbers = None
     if sessions is not None:
         numbers = [one.number for one in drive(index.cursors(sessions)).values()]
-    matches = drive(index.matches(terms, numbers))
+    matches = drive(index.matches(terms, numbers, most))
     places = {place_of(key) for one in matches for key in one}
     there = drive(index.facts(sorted(places)))
     names = drive(index.sessions({place >> SEQ_BITS for place in there}))
@@ -385,13 +386,16 @@ def test_a_common_word_adds_the_same_to_the_newest_of_those_that_hold_it(all_kep
         for index in indexes:
             added(index, f"s{session}", *(document(seq, *parts[seq * 50 - 50 : seq * 50]) for seq in range(1, 6)))
     terms = ["a", "b", "x1", "do re", "b a", "la1", "re do", "do", "a a"]
-    for sessions in (None, ["s3"], [f"s{n}" for n in range(18)], ["s1", "s19"], None):
-        first, *others = [found(index, terms, sessions) for index in indexes]
+    old = [f"s{n}" for n in range(18)]
+    for sessions, most in itertools.product((None, ["s3"], old, ["s1", "s19"], None), (COMMON, 4300, 10**6)):
+        first, *others = [found(index, terms, sessions, most) for index in indexes]
         for other in others:
             for term, one, same in zip(terms, other, first, strict=True):
-                assert one.keys() == same.keys(), (term, sessions)
+                assert one.keys() == same.keys(), (term, sessions, most)
                 assert list(one.values()) == pytest.approx([same[key] for key in one], abs=1e-6), term
-    assert len(found(indexes[0], ["a"])[0]) == COMMON
+    for sessions, there in ((None, 5000), (old, 4500)):
+        for most in (COMMON, 4300, 10**6):
+            assert len(found(indexes[0], ["a"], sessions, most)[0]) == min(most, there)
 
 
 def test_in_a_session_the_newest_of_those_that_hold_a_common_word_are_found(tmp_path: Path) -> None:

@@ -401,6 +401,26 @@ def test_filters_take_what_they_say(clock: FakeClock) -> None:
                 assert sorted(texts(one, "pelican", **options)) == sorted(found)
 
 
+@EACH
+def test_whatever_a_filter_leaves_is_found(tmp_path: Path, kind: str, clock: FakeClock) -> None:
+    """However much else answers better, or is newer, and however many entries have the word."""
+    told = "It is a long story, of many things, and of a pelican that somebody saw, which nobody will believe at all."
+    with Memory.open(place_of(kind, tmp_path), clock=clock) as memory:
+        for number in range(20):  # more sessions than are looked at one by one
+            memory.session(f"old {number}", user="ann").add_user_message(f"{told} {number}", name="ann")
+        clock.advance(60)
+        until = memory.session("end").add_user_message("Goodbye").created_at
+        for many in (600, 4200):  # which are common by now
+            for number in range(3):
+                said = [{"role": "assistant", "content": f"pelican {many} {one}"} for one in range(many // 3)]
+                memory.session(f"new {number}", user="bob").add(said)
+            for options in ({"roles": "user"}, {"names": ["ann"]}, {"until": until}, {"user": "ann"}):
+                found = texts(memory, "pelican", **options)
+                assert sorted(found) == sorted(f"{told} {number}" for number in range(20)), (many, options)
+            assert texts(memory, "pelican", roles="user", user="bob") == []
+        assert len(texts(memory, "pelican story", roles="user", limit=5)) == 5
+
+
 # --- what it gives back
 
 
@@ -491,12 +511,13 @@ def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
         ("बिल्ली खिड़की पर है", "बिल्ली", "बिल्ली"),
         ("הַחָתוּל יושב", "החתול", "הַחָתוּל"),
         ("a party \U0001f389 tonight", "\U0001f389", "\U0001f389"),
+        ("five \u2b50 of six", "\u2b50", "\u2b50"),
         ("猫坐在窗台上看雨", "窗台", "窗台"),
         ("แมวนั่งอยู่บนหน้าต่าง", "แมว", "แมว"),
         ("手机iPhone坏了", "iphone", "手机iPhone坏了"),
         ("猫" * 5000 + "犬鳥", "犬鳥", "犬鳥"),
     ],
-    ids=["stroke", "marks", "points", "emoji", "pairs", "Thai", "two scripts", "far behind"],
+    ids=["stroke", "marks", "points", "emoji", "older emoji", "pairs", "Thai", "two scripts", "far behind"],
 )
 def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked: str, matched: str) -> None:
     """However it is typed: the letters with their marks are what was asked for."""

@@ -100,10 +100,11 @@ def search_command(
     screen = console()
     for passage in found.hits:
         _print(screen, passage, full=full)
-    if not found:
+    if not found.found:
         note("Nothing was found.")
     elif found.left_out:
-        note(f"{counted(found.left_out, 'more passage')} had no room in {tokens:,} tokens.")
+        what = counted(found.left_out, "more passage" if found else "passage")
+        note(f"{what} had no room in {tokens:,} tokens.")
 
 
 def _print(screen: Any, passage: Passage, *, full: bool) -> None:

@@ -38,27 +38,30 @@ class Answers:
         """Forget what is remembered of common terms."""
         self._known.clear()
 
-    def matches(self, terms: Sequence[str], numbers: Collection[int] | None) -> list[Mapping[int, float]]:
+    def matches(self, terms: Sequence[str], numbers: Collection[int] | None, most: int) -> list[Mapping[int, float]]:
         """As `Index.matches` says."""
         parts, asked = self._parts(), [fit(term).replace('"', " ") for term in terms]
         holding = {word: self._frequency(word, parts) for word in {word for term in asked for word in term.split()}}
-        return [self._matching(term, numbers, parts, holding) for term in asked]
+        return [self._matching(term, numbers, parts, holding, most) for term in asked]
 
     def _matching(
-        self, term: str, numbers: Collection[int] | None, parts: int, every: Mapping[str, int]
+        self, term: str, numbers: Collection[int] | None, parts: int, every: Mapping[str, int], most: int
     ) -> dict[int, float]:
         """The parts that hold a term; `every` is how many hold each word of it."""
         phrase, found = f'"{term}"', dict[int, float]()
         holding = min((every[word] for word in term.split()), default=0)  # so many at most, of a phrase
         if not holding:
             return found
-        whole = numbers is None or len(numbers) > RANGES
-        for number in [None] if numbers is None or whole else numbers:
-            if " " not in term and holding <= COMMON:
+        is_scored, many = " " not in term and holding <= COMMON, numbers is not None and len(numbers) > RANGES
+        whole = numbers is None or (many and holding <= most)
+        for number in [None] if numbers is None or whole else sorted(numbers, reverse=True):
+            if is_scored:
                 found.update(self._scored(phrase, number))
             else:
-                keys = self._newest(phrase, number, holding)
+                keys = self._newest(phrase, number, holding, most - len(found) if many else most)
                 found.update(dict.fromkeys(keys, inverse_frequency(holding, parts)))
+            if many and len(found) >= most:
+                break
         if numbers is None or not whole:
             return found
         wanted = set(numbers)
@@ -70,16 +73,16 @@ class Answers:
         score = f"SELECT rowid, -bm25(words_N) FROM words_N WHERE words_N MATCH ?{within}"  # noqa: S608 (our own words)
         return self._run(score, (phrase, *ends)).fetchall()
 
-    def _newest(self, phrase: str, number: int | None, holding: int) -> list[int]:
-        """The newest `COMMON` parts of those that hold a phrase, of a session or of all: as one text, which costs half
-        of what as many rows do. Backwards takes several times as long, so it is gone where there are too many."""
+    def _newest(self, phrase: str, number: int | None, holding: int, most: int) -> list[int]:
+        """The newest parts of those that hold a phrase, of a session or of all: as one text, which costs half of what
+        as many rows do. Backwards takes several times as long, so it is gone where there are too many."""
         within, ends = _range(number)
         keys = "SELECT json_group_array(rowid) FROM (SELECT rowid FROM words_N WHERE words_N MATCH ?{} LIMIT ?)"
-        if number is not None or holding <= COMMON:
-            found = _keys(self._run(keys.format(within), (phrase, *ends, COMMON + 1)).fetchone()[0])
-            if len(found) <= COMMON:
+        if number is not None or holding <= most:
+            found = _keys(self._run(keys.format(within), (phrase, *ends, most + 1)).fetchone()[0])
+            if len(found) <= most:
                 return found
-        return _keys(self._run(keys.format(f"{within} ORDER BY rowid DESC"), (phrase, *ends, COMMON)).fetchone()[0])
+        return _keys(self._run(keys.format(f"{within} ORDER BY rowid DESC"), (phrase, *ends, most)).fetchone()[0])
 
     def _frequency(self, word: str, parts: int) -> int:
         """How many of these parts hold a word: more than `COMMON` hold a common one. Of that it is remembered, and

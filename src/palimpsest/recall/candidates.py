@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from heapq import nlargest
 
 from palimpsest.recall.postings import PART_BITS
@@ -14,6 +14,11 @@ class Asked:
     def __init__(self, term: str, weight: float, found: Mapping[int, float]) -> None:
         self.term, self.weight, self.found = term, weight, found
         self.most = weight * max(found.values())
+
+    def among(self, entries: Container[int]) -> Asked | None:
+        """Return the same of the parts of these entries; None where none of them holds it."""
+        found = {key: score for key, score in self.found.items() if key >> PART_BITS in entries}
+        return Asked(self.term, self.weight, found) if found else None
 
     def scale(self) -> float:
         """Return what makes 1 of what the index says of a usual part."""

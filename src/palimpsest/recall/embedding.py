@@ -40,7 +40,7 @@ class Embedding:
         self._failed = ""
 
     async def nearest(
-        self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None = None
+        self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None = None, most: int = NEAREST
     ) -> Mapping[int, float]:
         """Return the cosines of the parts nearest to a query, by key: nothing where the embedder gives no vectors.
 
@@ -48,11 +48,12 @@ class Embedding:
             query: what is asked.
             numbers: of the sessions that are looked in; None: all.
             sessions: their names; None: all.
+            most: parts.
         """
         try:
             if await self.catch_up(AT_ONCE, sessions):
                 self._go_on()
-            found: Mapping[int, float] = await self._vectors.search(self._clean(query), numbers, limit=NEAREST)
+            found: Mapping[int, float] = await self._vectors.search(self._clean(query), numbers, limit=most)
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}

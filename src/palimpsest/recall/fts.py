@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.recall.index import Cursor, Document, Size, Update
+from palimpsest.recall.index import COMMON, Cursor, Document, Size, Update
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import prepare
 from palimpsest.recall.words import Words
@@ -313,8 +313,10 @@ class FtsIndex:
     async def end(self, session: str) -> int:
         return await self._write(lambda words: words.end(session))
 
-    async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
-        return await self._read(lambda words: words.answers.matches(terms, numbers))
+    async def matches(
+        self, terms: Sequence[str], numbers: Collection[int] | None = None, most: int = COMMON
+    ) -> list[Mapping[int, float]]:
+        return await self._read(lambda words: words.answers.matches(terms, numbers, most))
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         return await self._read(lambda words: words.answers.facts(places))

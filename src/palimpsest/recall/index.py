@@ -28,7 +28,8 @@ LAST_NUMBER = (1 << 63 - SEQ_BITS - PART_BITS) - 1
 
 COMMON = 4000
 """Parts from which on a term that they hold is common. It scores as if it stood once in a part of average length, and
-only the newest of them are candidates: ranking all that hold a common word takes long, and tells little."""
+only the newest of them, of those that may answer, are candidates: ranking all that hold a common word takes long, and
+tells little."""
 
 
 RANGES = 16
@@ -54,7 +55,7 @@ def fit(term: str) -> str:
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
-FORMAT = 3
+FORMAT = 4
 """What parts are made of, and how they are kept: an index of another format is made anew."""
 
 
@@ -188,9 +189,11 @@ class Index(Protocol):
         """Forget a session, with what of it is still found, but not what is blocked; return how many parts went."""
         ...
 
-    async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
+    async def matches(
+        self, terms: Sequence[str], numbers: Collection[int] | None = None, most: int = COMMON
+    ) -> list[Mapping[int, float]]:
         """Return for each term which parts hold it, by key, and what it adds to the score of each. Of these sessions,
-        or of all; where many hold it, the newest.
+        or of all; where more than `most` (at least `COMMON`) hold it, the newest: of up to `RANGES` sessions, of each.
 
         That is BM25 as SQLite's FTS5 has it (k1 = 1.2, b = 0.75). A `COMMON` word adds its inverse document frequency
         alone, and a phrase, words with spaces between them, that of its rarest word.

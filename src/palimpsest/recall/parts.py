@@ -23,7 +23,8 @@ MOST = 255
 _LINE_END = re.compile(r"\n\s*")
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]?\s+|[\u3002\uff01\uff1f]|\n\s*|[;,]\s+")
 _SAYS = re.compile(r"[0-9A-Za-z\x80-\U0010ffff]")  # all that a term may be made of
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
+_LAST_SIGN = re.compile(r".*(?:[^0-9A-Za-z\x80-\U0010ffff\\]|(?<!\\)(?=\\))", re.DOTALL)
+_ESCAPE = re.compile(r"(\\+)(?:u([0-9a-fA-F]{4})|([nrtbf])([0-9A-Za-z\x80-\U0010ffff]*))?")
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -103,7 +104,8 @@ def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
 
 
 def _cut(text: str, low: int, high: int) -> int:
-    """Where to cut between two places: behind the last line's end there, else a sentence's, else a blank."""
+    """Where to cut between two places: behind the last line's end there, else a sentence's, a blank, or a sign that no
+    word has, but before a backslash, which says what the next letter is. Where there is none it is one long word."""
     for end in (_LINE_END, _SENTENCE_END):
         last = 0
         for found in end.finditer(text, low, high):
@@ -111,7 +113,10 @@ def _cut(text: str, low: int, high: int) -> int:
         if last:
             return last
     blank = text.rfind(" ", low, high)
-    return blank + 1 if blank >= 0 else high
+    if blank >= 0:
+        return blank + 1
+    sign = _LAST_SIGN.match(text, low, high)
+    return sign.end() if sign is not None else high
 
 
 def _beside(entry: Entry, own: list[str]) -> list[str]:
@@ -123,9 +128,19 @@ def _beside(entry: Entry, own: list[str]) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    """A piece of JSON text without its escapes, which would hide the word behind them."""
-    return _ESCAPE.sub(_letter, text) if "\\" in text else text
+    """A piece of JSON text without its escapes, which would hide the word behind them, or be taken for its beginning.
+    Two of them may be one letter, in UTF-16."""
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(_letter, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _letter(escape: re.Match[str]) -> str:
-    return chr(int(escape[1], 16)) if escape[1] else " "
+    """What an escape stands for. Two backslashes before an n are one in a path, or a line's end in JSON inside JSON: so
+    what follows is found with that letter, and without."""
+    code, letter, rest = escape[2], escape[3], escape[4]
+    if code is not None:
+        return chr(int(code, 16))
+    if letter is None:
+        return " "
+    return f" {rest}" if escape[1] == "\\" else f" {letter}{rest} {rest}"

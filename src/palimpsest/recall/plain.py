@@ -179,11 +179,13 @@ class PlainIndex:
 
     # --- searching
 
-    async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
+    async def matches(
+        self, terms: Sequence[str], numbers: Collection[int] | None = None, most: int = COMMON
+    ) -> list[Mapping[int, float]]:
         def body() -> list[Mapping[int, float]]:
             whole = [*terms, *{word for term in terms for word in term.split()}]
             every = dict(zip(whole, self._postings.matches(whole), strict=True))
-            return [self._in_scope(every[term], self._weight(term, every), numbers) for term in terms]
+            return [self._in_scope(every[term], self._weight(term, every), numbers, most) for term in terms]
 
         return await self._do(body)
 
@@ -195,14 +197,13 @@ class PlainIndex:
         return max((inverse_frequency(len(every[word]), parts) for word in term.split()), default=0.0)
 
     def _in_scope(
-        self, found: Mapping[int, float], weight: float | None, numbers: Collection[int] | None
+        self, found: Mapping[int, float], weight: float | None, numbers: Collection[int] | None, most: int
     ) -> Mapping[int, float]:
         if numbers is None or len(numbers) > RANGES:
-            keys = nlargest(COMMON, found)
             wanted = None if numbers is None else set(numbers)
-            keys = keys if wanted is None else [key for key in keys if _number_of(key) in wanted]
+            keys = nlargest(most, (key for key in found if wanted is None or _number_of(key) in wanted))
         else:
-            some = (nlargest(COMMON, (key for key in found if _number_of(key) == number)) for number in numbers)
+            some = (nlargest(most, (key for key in found if _number_of(key) == number)) for number in numbers)
             keys = [key for of in some for key in of]
         return {key: found[key] if weight is None else weight for key in keys}
 

@@ -20,7 +20,8 @@ PHRASE, PAIR, DAY = 1.0, 0.3, 1.0
 """Weights beside a word's 1: of a phrase, of two words that stand side by side, of a day or month that is spoken of."""
 
 MOST_TERMS = 32
-"""Terms of a question that are asked; of a longer one the first."""
+"""Terms of a question that are asked; of a longer one the first and the last: what somebody wants of a text that they
+give stands before it, or behind."""
 
 _QUOTED = re.compile(r"\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|`([^`\n]{2,200})`|«([^»\n]{2,200})»")
 _IDENTIFIER = re.compile(r"[^\W_]{1,64}+(?>(?:[_./:@#\\-]{1,2}+[^\W_]{1,64}+)+)")
@@ -57,8 +58,8 @@ def question(text: str, now: int | None = None) -> Question:
         now: When it is asked, in microseconds since 1970, for dates and times in it; None leaves them words.
     """
     text = text[:_LONGEST]
-    weights: dict[str, float] = {}
     every: list[str] = []
+    about: list[str] = []
     pairs: list[str] = []
     said = words(text)
     last = ""
@@ -68,15 +69,12 @@ def question(text: str, now: int | None = None) -> Question:
         if word.lower() in QUESTION_WORDS:
             last = ""
             continue
-        for term in found:
-            weights.setdefault(term, 1.0)
+        about += found
         if last:
             pairs.append(f"{last} {found[0]}")
         last = found[-1]
-    if not weights:
-        weights = dict.fromkeys(every, 1.0)
-    weights = dict(list(weights.items())[:MOST_TERMS])
-    _add(weights, pairs[: MOST_TERMS // 2], PAIR)
+    weights = dict.fromkeys(_first_and_last(about or every, MOST_TERMS), 1.0)
+    _add(weights, _first_and_last(pairs, MOST_TERMS // 2), PAIR)
     _add(weights, _phrases(text), PHRASE)
     times = spans(text, now)[:4] if now is not None else []
     for span in times:
@@ -84,6 +82,16 @@ def question(text: str, now: int | None = None) -> Question:
     own = bool(_FIRST_PERSON.search(text))
     several = _asks_for_several([word.lower() for word in said])
     return Question(tuple(weights), tuple(weights.values()), frozenset(every), own, several, tuple(times))
+
+
+def _first_and_last(said: Sequence[str], most: int) -> list[str]:
+    """Each of these once: where there are more than so many, the half of that which comes first, and the last ones."""
+    every = list(dict.fromkeys(said))
+    if len(every) <= most:
+        return every
+    first = every[: most // 2]
+    last = list(dict.fromkeys(term for term in reversed(said) if term not in first))
+    return [*first, *reversed(last[: most - len(first)])]
 
 
 def _asks_for_several(said: Sequence[str]) -> bool:

@@ -80,21 +80,32 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
 class Ranking:
     """The order of what an index found, in two steps: `wanted` are the entries whose facts `ranked` needs."""
 
-    def __init__(self, question: Question, matches: Matches, *, candidates: int = CANDIDATES) -> None:
+    def __init__(
+        self,
+        question: Question,
+        matches: Matches,
+        *,
+        candidates: int = CANDIDATES,
+        among: Container[int] | None = None,
+    ) -> None:
         """Take the entries with the best parts.
 
         Args:
             question: What was asked.
             matches: What an index has of each of its terms, in the same order.
             candidates: Of how many entries the surroundings are looked at; more where a filter leaves few of them.
+            among: Entries of which the best are taken, too, where others leave them no place.
         """
         self._question = question
         every = zip(question.terms, question.weights, matches, strict=True)
         asked = self._asked = [Asked(term, weight, found) for term, weight, found in every if found]
         asked.sort(key=lambda term: -term.most)
         best = best_entries(asked, candidates)
-        least = best[-1][0] if len(best) == candidates else 0.0
-        top = sorted(entry for _, entry in best)
+        least = best[-1][0] if len(best) == candidates and among is None else 0.0
+        if among is not None:
+            some = [one for term in asked if (one := term.among(among)) is not None]
+            best += best_entries(sorted(some, key=lambda term: -term.most), candidates)
+        top = sorted({entry for _, entry in best})
         self._scored = set[int]().union(*(range(low, high) for low, high in _runs(top, REACH)))
         self._worths: list[float] = []
         self._worth = defaultdict[int, float](float)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,20 +13,29 @@ import msgspec
 from palimpsest.recall.analysis import UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.english import QUESTION_WORDS
-from palimpsest.recall.fusion import BY_WORDS, Meaning
+from palimpsest.recall.fusion import BY_WORDS, NEAREST, Meaning
 from palimpsest.recall.index import COMMON, Index, spoken
+from palimpsest.recall.postings import PART_BITS
 from palimpsest.recall.questions import PAIR, Question
 from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking, named_by
 
 NARROW = 10
 """Times as many candidates are looked at where a filter leaves some out."""
 
+EVERY, AT_ONCE = 1_000_000, 4000
+"""Parts that hold a common word which are gone through, at most, where a filter leaves out nearly all of what is looked
+at, the newest first; and of how many the facts are asked for together."""
+
 
 Apart = Callable[..., Awaitable[Any]]
 """Returns what a function returns of these arguments, without holding up an event loop: `Store.apart`."""
 
-Nearest = Callable[[frozenset[str]], Awaitable[Mapping[int, float]]]
-"""Returns the cosines of the parts nearest to a question without these names in it, by key: `Embedding.nearest`."""
+Nearest = Callable[[frozenset[str], int], Awaitable[Mapping[int, float]]]
+"""Returns the cosines of so many parts nearest to a question without these names in it, by key, nearest first:
+`Embedding.nearest`."""
+
+Takes = Callable[[Facts], bool]
+"""Whether an entry may answer."""
 
 
 class Hit(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +51,7 @@ async def search(
     index: Index,
     question: Question,
     numbers: Sequence[int] | None,
-    takes: Callable[[Facts], bool] | None,
+    takes: Takes | None,
     limit: int,
     apart: Apart,
     nearest: Nearest | None = None,
@@ -57,28 +67,97 @@ async def search(
         apart: where what takes long is computed.
         nearest: what is near to it in meaning, but for the terms of speakers' names; None: only words count.
     """
-    candidates = max(CANDIDATES if nearest is None else BY_WORDS, limit) * (NARROW if takes is not None else 1)
+    narrow = NARROW if takes is not None else 1
+    candidates = max(CANDIDATES if nearest is None else BY_WORDS, limit) * narrow
     matches = await _matches(index, question, numbers)
     ranking, wanted = await apart(_begun, question, matches, candidates)
-    facts, meaning = await index.facts(wanted), None
-    near = await nearest(question.words & named_by(facts.values())) if nearest is not None else {}
-    if near:
-        meaning = Meaning(near)
+    facts = await index.facts(wanted)
+    near = await nearest(question.words & named_by(facts.values()), NEAREST * narrow) if nearest is not None else {}
+    first = dict(islice(near.items(), NEAREST))
+    hits = await _ranked(index, ranking, facts, first, takes, limit, apart)
+    if takes is None or len(hits) >= limit or (sum(map(len, matches)) <= candidates and len(near) == len(first)):
+        return hits
+    filtered = _Filtered(index, takes, apart)
+    matches = [
+        await filtered.matching(term, found, numbers, candidates)
+        for term, found in zip(question.terms, matches, strict=True)
+    ]
+    first |= {key: near[key] for key in await filtered.first(list(near), NEAREST)}
+    ranking, wanted = await apart(_begun, question, matches, candidates, filtered.entries)
+    return await _ranked(index, ranking, await index.facts(wanted), first, takes, limit, apart)
+
+
+class _Filtered:
+    """What a filter leaves, looked for where it leaves too little of what answers best, or is newest."""
+
+    def __init__(self, index: Index, takes: Takes, apart: Apart) -> None:
+        self._index, self._takes, self._apart = index, takes, apart
+        self.entries, self._looked, self._taken = set[int](), set[int](), set[int]()
+
+    async def matching(
+        self, term: str, found: Mapping[int, float], numbers: Sequence[int] | None, most: int
+    ) -> Mapping[int, float]:
+        """The parts that hold a term, of a common one with the newest that may answer beside those that were found."""
+        if len(found) < COMMON:
+            await self.first(list(found), len(found))
+            return found
+        (every,) = await self._index.matches([spoken(term)], numbers, EVERY)
+        newest = await self._apart(_descending, every)
+        return {**found, **{key: every[key] for key in await self.first(newest, most)}}
+
+    async def first(self, keys: Sequence[int], most: int) -> list[int]:
+        """The first of these parts whose entries may answer, at most so many."""
+        left = list[int]()
+        for at in range(0, len(keys), AT_ONCE):
+            if len(left) >= most:
+                break
+            some = keys[at : at + AT_ONCE]
+            new = {key >> PART_BITS for key in some} - self._looked
+            facts = await self._index.facts(sorted(new)) if new else {}
+            left += await self._apart(self._left, some, new, facts)
+        self.entries.update(key >> PART_BITS for key in left[:most])
+        return left[:most]
+
+    def _left(self, keys: Sequence[int], new: Iterable[int], facts: Mapping[int, Facts]) -> list[int]:
+        taken, takes = self._taken, self._takes
+        self._looked.update(new)
+        taken.update([place for place, one in facts.items() if takes(one)])
+        return [key for key in keys if key >> PART_BITS in taken]
+
+
+def _descending(keys: Iterable[int]) -> list[int]:
+    return sorted(keys, reverse=True)
+
+
+def _begun(
+    question: Question, matches: Sequence[Mapping[int, float]], candidates: int, among: Container[int] | None = None
+) -> tuple[Ranking, list[int]]:
+    """A ranking, and of which entries the facts are wanted."""
+    ranking = Ranking(question, matches, candidates=candidates, among=among)
+    return ranking, ranking.wanted
+
+
+async def _ranked(
+    index: Index,
+    ranking: Ranking,
+    facts: dict[int, Facts],
+    near: Mapping[int, float],
+    takes: Takes | None,
+    limit: int,
+    apart: Apart,
+) -> list[Hit]:
+    """The entries in their order, with what is near in meaning."""
+    meaning = Meaning(near) if near else None
+    if meaning is not None:
         facts |= await index.facts([entry for entry in meaning.wanted if entry not in facts])
     hits: list[Hit] = await apart(_hits, ranking, facts, takes, limit, meaning)
     return hits
 
 
-def _begun(question: Question, matches: Sequence[Mapping[int, float]], candidates: int) -> tuple[Ranking, list[int]]:
-    """A ranking, and of which entries the facts are wanted."""
-    ranking = Ranking(question, matches, candidates=candidates)
-    return ranking, ranking.wanted
-
-
 def _hits(
     ranking: Ranking,
     facts: Mapping[int, Facts],
-    takes: Callable[[Facts], bool] | None,
+    takes: Takes | None,
     limit: int,
     meaning: Meaning | None,
 ) -> list[Hit]:
@@ -149,9 +228,8 @@ def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, i
 # Letters with their marks, which in some scripts are no letters to `re`; an emoji is a word, and 1,299 one number.
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17ff"
 _LETTERS = rf"[\w{_MARKS}]+"
-_WORD = re.compile(
-    rf"{_LETTERS}(?:(?<=\d),(?=\d{{3}}(?!\d)){_LETTERS})*(?:['\u2019]\w+)?|[\u2600-\u27bf\U0001f000-\U0001faff]"
-)
+_EMOJI = "\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+_WORD = re.compile(rf"{_LETTERS}(?:(?<=\d),(?=\d{{3}}(?!\d)){_LETTERS})*(?:['\u2019]\w+)?|[{_EMOJI}]")
 
 
 @lru_cache(10_000)

@@ -72,7 +72,7 @@ class Knowledge:
         where meaning alone is compared: else words are, then, and a warning says so.
 
         Args:
-            query: what is looked for.
+            query: what is looked for; of a longer text 5,000 characters at each end.
             top_k: the most chunks; 4 by default.
             search_type: "keyword", "similarity", "hybrid" (both) or "mmr" (with variety); None: "hybrid" with an
                 embedder, else "keyword".

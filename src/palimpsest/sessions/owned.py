@@ -37,9 +37,9 @@ def _of_user(verb: Callable[..., Any], *, looks: bool) -> Callable[..., Any]:
         scope = self._scope
         if looks and scope.store.seen(scope.key) is None:
             scope.check_user(await scope.store.head(scope.key))
-        scope.check_user_seen()
+        await scope.check_user_seen()
         result = await verb(self, *args, **options)
-        scope.check_user_seen()  # it may have become another's before the verb had read it
+        await scope.check_user_seen()  # it may have become another's before the verb had read it
         return result
 
     return checked_verb

@@ -283,10 +283,14 @@ class SessionScope:
         if head is not None and said and self.about is not None and self.about.user not in (None, head.user):
             raise WrongUser(self.key.session, str(self.about.user), head.user)
 
-    def check_user_seen(self) -> None:
-        """The same for the session as this process saw it last."""
+    async def check_user_seen(self) -> None:
+        """The same for the session as this process saw it last. Where that was another's it is looked at again: it may
+        have been deleted since, and begun anew."""
         seen = self.store.seen(self.key)
-        self.check_user(seen.head if seen is not None else None)
+        try:
+            self.check_user(seen.head if seen is not None else None)
+        except WrongUser:
+            self.check_user(await self.store.head(self.key))
 
     async def head(self) -> Head:
         """The session's head; an empty one for a session that does not exist."""

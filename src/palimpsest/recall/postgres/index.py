@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import spans
-from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Size, Update, is_same
+from palimpsest.recall.index import COMMON, LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postgres.layout import NAMES, VECTORS, prepare
 from palimpsest.recall.postgres.matching import Matching
 from palimpsest.recall.postgres.writing import Locked, with_number
@@ -207,8 +207,10 @@ class PostgresIndex:
 
     # --- searching
 
-    async def matches(self, terms: Sequence[str], numbers: Collection[int] | None = None) -> list[Mapping[int, float]]:
-        return await self._do(lambda db: self._matching.matches(db, terms, numbers))
+    async def matches(
+        self, terms: Sequence[str], numbers: Collection[int] | None = None, most: int = COMMON
+    ) -> list[Mapping[int, float]]:
+        return await self._do(lambda db: self._matching.matches(db, terms, numbers, most))
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         return {

@@ -12,7 +12,7 @@ from typing import Any
 
 from palimpsest.recall.index import COMMON, RANGES, fit
 from palimpsest.recall.postgres.layout import found_by
-from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, B, inverse_frequency, key_of, place_of
+from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, B, inverse_frequency, key_of
 
 KNOWN = 10_000
 """Common words of which is remembered how many parts hold them."""
@@ -39,7 +39,9 @@ HOLDING = f"""SELECT a.needle, (SELECT count(*) FROM {{s}}.recall_parts p WHERE 
 WHERE t.name = $1"""
 
 _RANGES = "CROSS JOIN unnest($3::bigint[], $4::bigint[]) AS r(low, high)"
-_NEWEST = f"p.key BETWEEN r.low AND r.high AND strpos(p.words, a.needle) > 0 ORDER BY p.key DESC LIMIT {COMMON}"
+_MEANT = f"($6::bigint[] IS NULL OR p.key >> {SEQ_BITS + PART_BITS} = ANY($6::bigint[]))"
+_NEWEST = f"""p.key BETWEEN r.low AND r.high AND strpos(p.words, a.needle) > 0 AND {_MEANT}
+    ORDER BY p.key DESC LIMIT $5"""
 SORTED = f"""SELECT a.needle, f.key FROM {_ASKED} {_RANGES} CROSS JOIN LATERAL (
     SELECT p.key FROM {{s}}.recall_parts p WHERE {_HOLDS} AND {_NEWEST}
 ) f WHERE t.name = $1"""
@@ -68,7 +70,7 @@ class Matching:
         self._known.clear()
 
     async def matches(
-        self, db: Any, terms: Sequence[str], numbers: Collection[int] | None
+        self, db: Any, terms: Sequence[str], numbers: Collection[int] | None, most: int
     ) -> list[Mapping[int, float]]:
         """As `Index.matches` says."""
         needles = [_needle(term) for term in terms]
@@ -83,7 +85,7 @@ class Matching:
             for needle in left
             if all(holding[f" {word} "] for word in needle.split())
         }
-        found |= await self._newest(db, weights, numbers, parts)
+        found |= await self._newest(db, weights, numbers, parts, most)
         return [found.get(needle, {}) for needle in needles]
 
     async def _of_words(
@@ -108,38 +110,31 @@ class Matching:
         return found, holding
 
     async def _newest(
-        self, db: Any, weights: Mapping[str, float], numbers: Collection[int] | None, parts: int
+        self, db: Any, weights: Mapping[str, float], numbers: Collection[int] | None, parts: int, most: int
     ) -> Found:
         """The newest parts that hold common words, and phrases, with what each adds."""
         some = numbers is not None and len(numbers) <= RANGES
         of = [(number, number + 1) for number in numbers or ()] if some else [(0, 1 << 63 - SEQ_BITS - PART_BITS)]
-        bounds = [key_of(low, 0) for low, _ in of], [key_of(high, 0) - 1 for _, high in of]
+        lows, highs = [key_of(low, 0) for low, _ in of], [key_of(high, 0) - 1 for _, high in of]
+        bounds = lows, highs, most, None if numbers is None or some else list(numbers)
         keys: dict[str, list[int]] = {needle: [] for needle in weights}
         for statement, back in ((self._back, True), (self._sorted, False)):
-            asked = [one for one in weights if self._is_met_going_back(one, some, parts) is back]
+            asked = [one for one in weights if self._is_met_going_back(one, some, parts, most) is back]
             for needle, key in await db.fetch(statement, self._tenant, asked, *bounds) if asked else ():
                 keys[needle].append(key)
-        wanted = None if numbers is None or some else set(numbers)
-        return {
-            needle: dict.fromkeys((one for one in there if wanted is None or _number(one) in wanted), weights[needle])
-            for needle, there in keys.items()
-        }
+        return {needle: dict.fromkeys(there, weights[needle]) for needle, there in keys.items()}
 
-    def _is_met_going_back(self, needle: str, some: bool, parts: int) -> bool:
+    def _is_met_going_back(self, needle: str, some: bool, parts: int, most: int) -> bool:
         """Whether going back through all parts meets enough of those that hold it before all of these were sorted."""
         if needle not in self._known:
             return False
-        return some or self._known[needle][0] ** 2 > COMMON * parts
+        return some or self._known[needle][0] ** 2 > most * parts
 
 
 def _needle(term: str) -> str:
     """A term as it stands in the words of a part; nothing for what cannot stand in any."""
     words = fit(term).split()
     return f" {'  '.join(words)} " if words else ""
-
-
-def _number(key: int) -> int:
-    return place_of(key) >> SEQ_BITS
 
 
 def _scores(

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.tokens.counter import TokenCounter
 
-LONGEST = 10_000
-"""Characters of a query; of a longer one the first are searched for."""
-
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """Of whose knowledge base what is asked: `whose` gives the user, `search` what is found, `session` is the one that
@@ -133,7 +130,7 @@ class AsyncKnowledge:
         where meaning alone is compared: else words are, then, and a warning says so.
 
         Args:
-            query: what is looked for.
+            query: what is looked for; of a longer text 5,000 characters at each end.
             top_k: the most chunks; 4 by default.
             search_type: "keyword", "similarity", "hybrid" (both) or "mmr" (with variety); None: "hybrid" with an
                 embedder, else "keyword".
@@ -155,7 +152,7 @@ class AsyncKnowledge:
         )
         if self._asking.keep is not None:
             await self._asking.keep()
-        return await self._asking.search(base, query[:LONGEST], await self._places())
+        return await self._asking.search(base, query, await self._places())
 
     async def refresh(self) -> int:
         """Bring the summaries that are here up to date with their sessions; return of how many something was new.

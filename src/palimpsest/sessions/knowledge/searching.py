@@ -21,7 +21,7 @@ from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.diversity import diverse
 from palimpsest.recall.questions import question
 from palimpsest.runtime.logs import warn
-from palimpsest.sessions.recalling.asked import LONGEST, Asked
+from palimpsest.sessions.recalling.asked import Asked, ends
 from palimpsest.sessions.recalling.finding import Finder
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.shelves.keeping import Keeper
@@ -60,7 +60,7 @@ class Searcher:
 
     async def hits(self, query: str, places: Sequence[Place]) -> list[KnowledgeHit]:
         """Return the chunks that answer, best first."""
-        base = self._base
+        base, query = self._base, ends(query)
         vector = await self._vector(query)
         fetch = base.fetch_k or max(FETCH, FETCH_FOR_EACH * base.top_k)
         found = list[Candidate]()
@@ -123,7 +123,7 @@ class Searcher:
 
     async def _of_words(self, query: str, shelf: Shelf, fetch: int) -> list[Candidate]:
         scope: Any = shelf.scope
-        asked = Asked(query=query[:LONGEST], limit=fetch)
+        asked = Asked(query=query, limit=fetch)
         finder = Finder(scope, scope.store, await scope.recall(), once=False)  # versions that do not hold say the same
         found = await finder.find(asked, None)
         records = await self._holding(shelf, [one.session for one in found])

@@ -96,6 +96,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def ends(text: str) -> str:
+    """As much of a text as a query may have: its beginning and its end, where people say what they want."""
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[: half - 1]}\n{text[-half:]}"
+
+
 def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str] | None:
     """A text, or texts, that an option was given; None for None. Raises ConfigError for what is neither, or not one of
     those that are `allowed` (None: all are)."""

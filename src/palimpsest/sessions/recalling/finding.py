@@ -90,7 +90,7 @@ class Finder:
         embedding = self._recall.embedding
         if embedding is None:
             return None
-        return lambda names: embedding.nearest(unnamed(query, names), numbers, sessions)
+        return lambda names, most: embedding.nearest(unnamed(query, names), numbers, sessions, most)
 
     async def _read(self, hits: Sequence[Hit], names: dict[int, str]) -> list[Found]:
         """The entries of hits that are still to be found, in the order of the hits."""
