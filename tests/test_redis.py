@@ -437,6 +437,28 @@ def test_a_server_is_told_from_a_node_of_a_cluster() -> None:
         Memory.open(with_options(address_of(), cluster="true")).sessions()
 
 
+def test_connections_that_a_cluster_has_closed_are_noticed_by_nobody(cluster: list[Server], clustered: str) -> None:
+    """Those that nobody has used for a while, or that a restart has ended, are made anew before anything is sent."""
+
+    def close_all() -> None:
+        for node in cluster:
+            with raw(node.address) as client:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+                client.ping()  # they are closed by then
+
+    async def work() -> None:
+        async with AsyncMemory.open(clustered) as memory:
+            for number in range(4):
+                await asyncio.to_thread(close_all)
+                for one in range(12):
+                    session = memory.session(f"s{one}")
+                    if number % 2:
+                        assert len(await session.entries()) == number
+                    await session.add_user_message(str(number))
+
+    asyncio.run(work())
+
+
 def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -> None:
     """While four write to forty sessions, a reader goes on from the last mark that he was given, over and over."""
 

@@ -136,7 +136,11 @@ class Cluster(Link):
     def __init__(self, address: str, size: int, seconds: float) -> None:
         super().__init__(size)
         how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
-        self._client = RedisCluster.from_url(address, **how)
+        self._client = client = RedisCluster.from_url(address, **how)
+        kind = checked(client.connection_kwargs["connection_class"])
+        client.connection_kwargs["connection_class"] = kind
+        for node in client.nodes_manager.startup_nodes.values():
+            node.connection_class = kind
 
     async def _call(self, command: Sequence[bytes | str | int]) -> Any:
         return await self._client.execute_command(*_spelled(command))
@@ -149,6 +153,24 @@ class Cluster(Link):
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def checked(kind: Any) -> Any:
+    """A kind of connection that is made anew where it was closed since it was last used, as the driver's pool for one
+    server sees to, and its client of a cluster does not."""
+
+    class Checked(kind):  # type: ignore[misc]
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            if check_health and self.is_connected:  # it is not just being made
+                try:
+                    used_up = await self.can_read()
+                except LOST:
+                    used_up = True
+                if used_up:
+                    await self.disconnect()
+            await super().send_packed_command(command, check_health)
+
+    return Checked
 
 
 def packed(command: Sequence[bytes | str | int]) -> bytes:
