@@ -26,7 +26,7 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.redis import open_redis
 from palimpsest.stores.redis.layout import BUCKETS, SLOTS, TAGS, escaped, home_of
 from palimpsest.testing import BackendFactory, StoreConformance
-from redisstore import address_of, keys_of, opened, raw, watched
+from redisstore import address_of, documented_user, keys_of, opened, raw, watched
 from sealed import BOTH
 from servers import Server, valkey_cluster, with_options
 from writer import known_to, turn
@@ -423,6 +423,21 @@ def test_sessions_are_spread_over_a_cluster(cluster: list[Server], clustered: st
     for node in cluster:
         with raw(node.address) as client:
             assert client.dbsize() > 20
+
+
+def test_the_documented_permissions_are_enough_in_a_cluster(cluster: list[Server], clustered: str) -> None:
+    """On each of its nodes a user has what the page lists, and nothing else."""
+    for node in cluster:
+        with raw(node.address) as client:
+            client.execute_command(*documented_user("+cluster +command"))
+
+    address = clustered.partition("&")[0].replace("//", "//agent:secret@")
+    with Memory.open(address) as memory:
+        session = memory.session("s", max_tokens=500)
+        session.add(turn("1"))
+        assert session.context().messages
+        assert session.erase([1]).remains == ()
+        assert [one.session for one in memory.sessions()] == ["s"]
 
 
 def test_a_node_of_a_cluster_is_told_from_a_server(cluster: list[Server]) -> None:
