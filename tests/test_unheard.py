@@ -38,12 +38,15 @@ class LateBackend(Backend):
         self.holds = self.asks = False
         self.lost: BaseException | None = None
         self.passes = 0
+        self.away = False
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
         self._left: tuple[Sequence[Batch], int] | None = None
 
     async def _step(self, verb: str, *given: Any, **named: Any) -> Any:
         await asyncio.sleep(0)
+        if self.away:
+            raise StoreUnavailable(self.url, "is away")
         if self._left is not None and self.late is not None:
             self.late -= 1
             if self.late < 0 or (self.holds and verb == "write"):
@@ -173,6 +176,29 @@ def test_who_is_told_that_nothing_was_written_is_told_the_truth(new: bool, seale
 
     for moment in MOMENTS:
         asyncio.run(work(moment))
+
+
+def test_nobody_is_told_that_nothing_was_written_who_cannot_look() -> None:
+    """Where the store is away when what is unheard of is to be looked for, it may be there all the same."""
+
+    async def work() -> None:
+        async with AsyncMemory.open("late://") as memory:
+            backend, session = late(memory), memory.session("s")
+            backend.gate.clear()
+            first = asyncio.create_task(session.add_user_message("first"))
+            await settled()
+            group = [asyncio.create_task(memory.session("s").add_user_message(f"other {n}")) for n in range(3)]
+            await settled()
+            backend.late, backend.passes = 9, 1
+            backend.gate.set()
+            await backend.begun.wait()
+            backend.away = True
+            group[0].cancel()
+            ends = await asyncio.gather(first, *group, return_exceptions=True)
+
+            assert [getattr(one, "written", "") for one in ends[2:]] == [None, None]
+
+    asyncio.run(work())
 
 
 @pytest.mark.wide

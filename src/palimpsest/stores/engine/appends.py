@@ -245,6 +245,8 @@ class Appends:
             if own.sent and (await self._is_there(own, self._backend.look) or await self._has_come(own)):
                 return True
         except PalimpsestError:
+            if isinstance(fault, StoreUnavailable):
+                fault.written = None  # it may have been, the time before
             raise fault from None
         finally:
             self._sessions.forget(own.key)
