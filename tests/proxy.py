@@ -31,6 +31,10 @@ class Network:
         """Do this from now on; what was held back passes when it passes again."""
         self._run(self._become(how))
 
+    def leads(self, to: int) -> None:
+        """Hand connections that are made from now on to another port; those that there are stay."""
+        self._to = to
+
     def once(self, how: How) -> None:
         """Do this to what comes next, and then pass again."""
         self._once = how

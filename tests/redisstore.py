@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import servers
@@ -31,6 +32,14 @@ def raw(address: str) -> Any:
     import redis
 
     return redis.Redis.from_url(address.partition("?")[0], protocol=2)
+
+
+def documented_user(more: str = "") -> list[str]:
+    """What makes the user that the page on Redis has, with what it says that is needed, too, in some cases."""
+    page = (Path(__file__).parent.parent / "docs" / "redis.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    assert f"`{more}`" in page or not more
+    return [*line.split(), *more.split()]
 
 
 def keys_of(address: str) -> list[bytes]:

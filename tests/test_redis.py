@@ -26,7 +26,7 @@ from palimpsest.stores.opening import open_store
 from palimpsest.stores.redis import open_redis
 from palimpsest.stores.redis.layout import BUCKETS, SLOTS, TAGS, escaped, home_of
 from palimpsest.testing import BackendFactory, StoreConformance
-from redisstore import address_of, keys_of, opened, raw, watched
+from redisstore import address_of, documented_user, keys_of, opened, raw, watched
 from sealed import BOTH
 from servers import Server, valkey_cluster, with_options
 from writer import known_to, turn
@@ -425,6 +425,21 @@ def test_sessions_are_spread_over_a_cluster(cluster: list[Server], clustered: st
             assert client.dbsize() > 20
 
 
+def test_the_documented_permissions_are_enough_in_a_cluster(cluster: list[Server], clustered: str) -> None:
+    """On each of its nodes a user has what the page lists, and nothing else."""
+    for node in cluster:
+        with raw(node.address) as client:
+            client.execute_command(*documented_user("+cluster +command"))
+
+    address = clustered.partition("&")[0].replace("//", "//agent:secret@")
+    with Memory.open(address) as memory:
+        session = memory.session("s", max_tokens=500)
+        session.add(turn("1"))
+        assert session.context().messages
+        assert session.erase([1]).remains == ()
+        assert [one.session for one in memory.sessions()] == ["s"]
+
+
 def test_a_node_of_a_cluster_is_told_from_a_server(cluster: list[Server]) -> None:
     """Who forgot to say so is told what to say."""
     with pytest.raises(ConfigError, match=r"cluster.*true"):
@@ -435,6 +450,28 @@ def test_a_server_is_told_from_a_node_of_a_cluster() -> None:
     """And the other way round."""
     with pytest.raises(ConfigError, match=r"cluster.*false"):
         Memory.open(with_options(address_of(), cluster="true")).sessions()
+
+
+def test_connections_that_a_cluster_has_closed_are_noticed_by_nobody(cluster: list[Server], clustered: str) -> None:
+    """Those that nobody has used for a while, or that a restart has ended, are made anew before anything is sent."""
+
+    def close_all() -> None:
+        for node in cluster:
+            with raw(node.address) as client:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+                client.ping()  # they are closed by then
+
+    async def work() -> None:
+        async with AsyncMemory.open(clustered) as memory:
+            for number in range(4):
+                await asyncio.to_thread(close_all)
+                for one in range(12):
+                    session = memory.session(f"s{one}")
+                    if number % 2:
+                        assert len(await session.entries()) == number
+                    await session.add_user_message(str(number))
+
+    asyncio.run(work())
 
 
 def test_one_who_follows_a_cluster_by_use_hears_of_every_write(clustered: str) -> None:

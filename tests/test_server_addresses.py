@@ -86,6 +86,16 @@ def test_an_option_that_is_not_accepted_is_named(kind: str, query: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 1e12])
+def test_a_call_may_take_as_long_as_anybody_says(kind: str, seconds: float) -> None:
+    """Also longer than a driver can count."""
+    with Memory.open(KINDS[kind].address_of("patient"), timeout_seconds=seconds) as memory:
+        memory.session("s").add_user_message("hello")
+
+        assert len(memory.session("s").entries()) == 1
+
+
 @pytest.mark.parametrize(("kind", "address"), cases(ADDRESSES))
 def test_an_address_that_is_none_is_told_without_its_password(kind: str, address: str) -> None:
     """The form that addresses have is."""

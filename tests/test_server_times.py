@@ -226,6 +226,33 @@ def test_an_add_that_is_cancelled_is_there_whole_or_not_at_all(store: OnServer, 
     asyncio.run(work())
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("rounds", [40, 400])
+def test_who_is_cancelled_doubles_nothing_of_who_waits_beside_him(
+    store: OnServer, rounds: int, dice: random.Random
+) -> None:
+    """Of messages that are written together each is there once, at whatever moment who writes them is cancelled."""
+    address = store.address_of("beside")
+
+    async def work() -> None:
+        async with AsyncMemory.open(address) as memory:
+            for number in range(rounds):
+                session = memory.session(f"s{number}")
+                await session.add_user_message("first")
+                adding = [asyncio.create_task(session.add_user_message(f"{n}")) for n in range(6)]
+                await asyncio.sleep(dice.random() / 250)
+                for task in adding[:3]:
+                    task.cancel()
+                ends = await asyncio.gather(*adding, return_exceptions=True)
+                kept = {f"{n}" for n, end in enumerate(ends) if not isinstance(end, BaseException)}
+
+                found = [entry.text for entry in await session.entries()]
+                assert sorted(found) == sorted(set(found))
+                assert set(found) >= kept
+
+    asyncio.run(work())
+
+
 def test_one_loop_is_told_from_another(store: OnServer) -> None:
     """A memory that was opened under one event loop refuses another, with a word on what to do."""
     memory: Any = AsyncMemory.open(store.address_of("loops"))

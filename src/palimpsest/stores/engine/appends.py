@@ -18,7 +18,7 @@ from palimpsest.stores.engine.known import Known, met, noted, where_of
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.rules import Looks, awaited
+from palimpsest.stores.rules import Looks, awaited, expect_of
 from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
@@ -27,11 +27,16 @@ REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
 Made = tuple[Known, Known, Batch]
 """A session before and after appends, and what makes it so."""
 
+Sent = tuple[Known, Sequence[Entry], Appended | None]
+"""The session over which an append was written of which nobody has heard, its entries as they were linked, its result.
+"""
+
 
 class Append(msgspec.Struct, eq=False):
     """One append that waits to be written, and what became of it.
 
-    `linked` are its entries as somebody has begun to write them, over the session that is `over`.
+    `linked` are its entries as somebody has begun to write them, over the session that is `over`. `sent` is each time
+    that this was done and no answer came: it may be there, or still come to be.
     """
 
     key: SessionKey
@@ -45,6 +50,13 @@ class Append(msgspec.Struct, eq=False):
     withdrawn: bool = False
     linked: Sequence[Entry] = ()
     over: Known | None = None
+    sent: list[Sent] = []
+
+    def unheard(self) -> None:
+        """Note that it was sent, if it was, and that no answer has come."""
+        if self.over is not None:
+            self.sent.append((self.over, self.linked, self.result))
+            self.over = None
 
 
 class Appends:
@@ -62,8 +74,8 @@ class Appends:
                 return
         left: dict[SessionKey, list[Append]] = {}
         for append in claimed:
-            if append.over is None or not await self._was_written(append):
-                left.setdefault(append.key, []).append(append)
+            append.unheard()
+            left.setdefault(append.key, []).append(append)
         there = {key: None if self.crowds.is_at(key) else self._sessions.remembered(key) for key in left}
         while left:
             at = self._clock()
@@ -94,7 +106,7 @@ class Appends:
     async def quickly(self, append: Append) -> None:
         """Write an append as most are, alone and to a known session, if it is one."""
         known = self._sessions.remembered(append.key)
-        if known is None or append.over is not None:
+        if known is None or append.over is not None or append.sent:
             return
         at, appends = self._clock(), [append]
         made = self._plain(appends, known, at)
@@ -141,7 +153,7 @@ class Appends:
             return None
         rows: list[Cells] = []
         for append in appends:
-            if append.check_ids:
+            if append.check_ids or append.sent:
                 return None
             try:
                 if append.about is not None:
@@ -175,7 +187,8 @@ class Appends:
         """What writes these appends to a session as it is known; None where none is to be written.
 
         What is settled by what is stored already is settled here. An error that may be due to what the others before it
-        enter is told when that is stored: until then it is not `over` anything.
+        enter is told when that is stored: until then it is not `over` anything. An append that may have been written is
+        looked for each time: the batch compares a head that was seen before, so it cannot come unnoticed in between.
         """
         appends = [one for one in appends if not one.done]
         if (plain := self._plain(appends, known, at)) is not None:
@@ -183,6 +196,8 @@ class Appends:
         key, head, entered = known.key, known.head, list[Entry]()
         for append in appends:
             append.over = None
+            if append.sent and await self._is_there(append, look):
+                continue
             try:
                 met_as = met(key, head, append.about)
                 found: dict[str, Entry] = {}
@@ -220,28 +235,47 @@ class Appends:
         return known, now, [*steps, *noted(known, now), *await self._sessions.created(known, at)]
 
     async def was_done(self, own: Append, fault: PalimpsestError) -> bool:
-        """Whether an append was written though the answer was lost; where it was not, the fault says so from now on."""
+        """Whether an append was written though the answer was lost; where it was not, the fault says so from now on.
+
+        Who may still be writing it has the head that it is written over, or keeps others from making one: so whoever
+        compares that waits for him. Where it is as it was nothing of the append is there.
+        """
+        own.unheard()
         try:
-            if own.over is not None and await self._was_written(own):
+            if own.sent and (await self._is_there(own, self._backend.look) or await self._has_come(own)):
                 return True
         except PalimpsestError:
+            if isinstance(fault, StoreUnavailable):
+                fault.written = None  # it may have been, the time before
             raise fault from None
+        finally:
+            self._sessions.forget(own.key)
         if isinstance(fault, StoreUnavailable):
             fault.written = False
         return False
 
-    async def _was_written(self, append: Append) -> bool:
-        """Whether an append was written of which nobody has heard: then it is settled."""
-        over, first = append.over, append.linked[0]
-        assert over is not None, "somebody has begun to write it"
-        key = over.log << 32 | first.seq
-        seen = await self._backend.look([Ask(over.place), over.ask(Range("entry", [(key, key)]))])
-        try:
-            append.done = any(unpack(checked(row[1], key)).id == first.id for row in seen[1].rows[0])
-        except DAMAGED:
-            append.done = True  # there is something, and nobody else writes there
-        append.over = None
-        self._sessions.forget(append.key)
+    async def _has_come(self, append: Append) -> bool:
+        """Whether it is there now, when nobody is writing it any more."""
+        over = append.sent[-1][0]
+        hot = expect_of(over.there)
+        (moved,) = await self._backend.write([[Step(over.place, hot, hot)]], self._clock())
+        return moved is not None and await self._is_there(append, self._backend.look)
+
+    async def _is_there(self, append: Append, look: Looks) -> bool:
+        """Whether an append is there that was sent and of which nobody has heard: then it is settled."""
+        keys = [over.log << 32 | linked[0].seq for over, linked, _ in append.sent]
+        asks = list[Ask]()
+        for (over, _, _), key in zip(append.sent, keys, strict=True):
+            asks += Ask(over.place), over.ask(Range("entry", [(key, key)]))
+        seen = await look(asks)
+        for (_, linked, result), key, there in zip(append.sent, keys, seen[1::2], strict=True):
+            try:
+                append.done = any(unpack(checked(row[1], key)).id == linked[0].id for row in there.rows[0])
+            except DAMAGED:
+                append.done = True  # there is something, and nobody else writes there
+            if append.done:
+                append.linked, append.result = linked, result
+                break
         return append.done
 
 

@@ -169,10 +169,10 @@ class Queues:
                     break
             except PalimpsestError as fault:
                 unavailable = isinstance(fault, StoreUnavailable)
-                if (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None:
-                    for append in claimed:
-                        append.over = None  # nothing of it was written
-                elif await self._appends.was_done(own, fault):
+                sure = (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None
+                for append in claimed if sure else ():
+                    append.over = None  # nothing of it was written
+                if (own.sent or not sure) and await self._appends.was_done(own, fault):
                     continue
                 if len(claimed) <= 1:
                     raise

@@ -27,6 +27,9 @@ T = TypeVar("T")
 TRIES = 3
 """How often a batch that is made again is tried at once. Who is refused then waits where the engine has him wait."""
 
+LONGEST = 999_999_999
+"""Milliseconds that the driver takes at most for any time that it may wait."""
+
 REMAINS = (
     "MongoDB keeps what was dropped in the free space of its files, and in its journal and its oplog, until it "
     "overwrites them: see the server's documentation of `compact` and of `oplogSizeMB`"
@@ -70,7 +73,7 @@ class MongoBackend(ServerBackend[Connected]):
         except (InvalidURI, ConfigurationError, ValueError, TypeError):
             raise ConfigError("store", self.url, ADDRESS) from None
         given = {key.lower() for key, _ in parse_qsl(address.partition("?")[2], keep_blank_values=True)}
-        milliseconds = max(int(self.seconds * 1000), 1)
+        milliseconds = int(min(max(self.seconds * 1000, 1), LONGEST))
         wanted: dict[str, Any] = {
             "maxPoolSize": self._options.pool_size,
             "serverSelectionTimeoutMS": max(1, int(0.9 * milliseconds)),  # so that it is the driver that says why

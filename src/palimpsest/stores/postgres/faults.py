@@ -22,10 +22,12 @@ LOST: tuple[type[BaseException], ...] = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.IdleSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
     asyncpg.InterfaceError,
     OSError,
 )
-"""What says that the connection is gone: with another one things may be well."""
+"""What says that the connection is gone, or is to a server that has been replaced: with another one things may be well.
+"""
 
 BROKEN = "cannot switch to state"
 """How the driver begins to say that it sent nothing: it is reading why the server has ended the connection."""
@@ -61,8 +63,8 @@ _ADVICE = (
 
 
 def is_unsent(fault: BaseException) -> bool:
-    """Whether nothing was sent for what raised this."""
-    return isinstance(fault, Unsent | asyncpg.InterfaceError) or (
+    """Whether nothing was sent for what raised this, or nothing was done because the server takes no writes."""
+    return isinstance(fault, Unsent | asyncpg.InterfaceError | asyncpg.ReadOnlySQLTransactionError) or (
         isinstance(fault, asyncpg.InternalClientError) and str(fault).startswith(BROKEN)
     )
 

@@ -64,6 +64,7 @@ class Pool:
         self._idle: list[tuple[Connection, float]] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._used: set[Connection] = set()
+        self._outdated: set[Connection] = set()
         self._open = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed, self._unused = False, asyncio.Event()
@@ -88,6 +89,10 @@ class Pool:
             raise Unsent from fault
         try:
             done = await do(db)
+        except asyncpg.ReadOnlySQLTransactionError:
+            self._outdated.add(db)
+            self.give(db)
+            raise
         except BaseException:
             self.give(db, cut_short=True)
             raise
@@ -140,7 +145,7 @@ class Pool:
         self._used.discard(db)
         if self._closed and not self._used:
             self._unused.set()
-        if self._closed or db.is_closed():
+        if self._closed or db.is_closed() or db in self._outdated:
             self._drop(db)
         else:
             self._idle.append((db, self._loop.time()))
@@ -160,6 +165,7 @@ class Pool:
 
     def _drop(self, db: Connection) -> None:
         self._open -= 1
+        self._outdated.discard(db)
         db.terminate()
 
     def _wake(self) -> None:
@@ -170,7 +176,8 @@ class Pool:
                 return
 
     def expire(self) -> None:
-        """Close the connections that nobody uses: one of them was found to be lost."""
+        """Close the connections there are, one of which was found to be lost: those that are used when they are not."""
+        self._outdated |= self._used
         while self._idle:
             self._drop(self._idle.pop()[0])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import ConnectionPool, RedisCluster
@@ -52,9 +53,14 @@ class Link(ABC):
         self._free = asyncio.Semaphore(size)
 
     async def using(self, do: Callable[[Link], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does; once more, where the connection was lost and nothing can have been written."""
+        """Return what this does; once more, where the connection was lost and nothing can have been written.
+
+        So it is, too, where it is to a server that takes no writes any more: another may have its address by now.
+        """
         try:
             return await do(self)
+        except ReadOnlyError:
+            await self.renew()
         except Unsent as fault:
             if not isinstance(fault.__cause__, LOST):
                 raise
@@ -82,6 +88,9 @@ class Link(ABC):
     async def each(self, *command: bytes | str | int) -> list[Any]:
         """Send a command to every server that has something to write, and return their answers."""
 
+    async def renew(self) -> None:  # noqa: B027 (the driver of a cluster learns by itself who takes writes)
+        """See that what is called from now on goes over new connections."""
+
     @abstractmethod
     async def close(self) -> None:
         """Let go of all connections."""
@@ -93,21 +102,29 @@ class Server(Link):
     def __init__(self, address: str, size: int, seconds: float) -> None:
         super().__init__(size)
         how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
-        self._pool: Any = ConnectionPool.from_url(address, **how)
+        self._made: Callable[[], Any] = partial(ConnectionPool.from_url, address, **how)
+        self._pool: Any = self._made()
 
     async def _call(self, command: Sequence[bytes | str | int]) -> Any:
+        pool = self._pool
         try:
-            connection = await self._pool.get_connection()
+            connection = await pool.get_connection()
         except FAULTS as fault:
             raise Unsent from fault
         try:
             await connection.send_packed_command(packed(command))
             return await connection.read_response()
         finally:
-            await self._pool.release(connection)
+            await pool.release(connection)
+            if pool is not self._pool:
+                await connection.disconnect()
 
     async def each(self, *command: bytes | str | int) -> list[Any]:
         return [await self.call(*command)]
+
+    async def renew(self) -> None:
+        before, self._pool = self._pool, self._made()
+        await before.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         await self._pool.aclose()
@@ -119,7 +136,11 @@ class Cluster(Link):
     def __init__(self, address: str, size: int, seconds: float) -> None:
         super().__init__(size)
         how = {**HOW, "max_connections": size, "retry": Retry(NoBackoff(), 0), "socket_connect_timeout": seconds}
-        self._client = RedisCluster.from_url(address, **how)
+        self._client = client = RedisCluster.from_url(address, **how)
+        kind = checked(client.connection_kwargs["connection_class"])
+        client.connection_kwargs["connection_class"] = kind
+        for node in client.nodes_manager.startup_nodes.values():
+            node.connection_class = kind
 
     async def _call(self, command: Sequence[bytes | str | int]) -> Any:
         return await self._client.execute_command(*_spelled(command))
@@ -132,6 +153,24 @@ class Cluster(Link):
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def checked(kind: Any) -> Any:
+    """A kind of connection that is made anew where it was closed since it was last used, as the driver's pool for one
+    server sees to, and its client of a cluster does not."""
+
+    class Checked(kind):  # type: ignore[misc]
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            if check_health and self.is_connected:  # it is not just being made
+                try:
+                    used_up = await self.can_read()
+                except LOST:
+                    used_up = True
+                if used_up:
+                    await self.disconnect()
+            await super().send_packed_command(command, check_health)
+
+    return Checked
 
 
 def packed(command: Sequence[bytes | str | int]) -> bytes:

@@ -1,0 +1,227 @@
+"""An append of whose end nobody has heard is there once or not at all, also if the server does it only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from on_servers import own_server
+from palimpsest import AsyncMemory, Keys, Memory, StoreUnavailable
+from palimpsest.runtime.runner import Inline
+from palimpsest.stores import STORES
+from palimpsest.stores.backend import Again, Backend, Batch, Refusal
+from palimpsest.stores.memory import MemoryBackend
+from palimpsest.stores.rules import asked_again
+from postgresstore import asked
+from suspending import kind_of
+
+MOMENTS = range(7)
+"""Verbs that others begin before the server does what is late."""
+
+
+class LateBackend(Backend):
+    """A store behind a driver. `late` says before which verb after it the next append is done: nobody hears of that.
+
+    With `holds` the server has begun it, and has its head: another who writes over that waits until it is done. With
+    `asks` it asks `again`. `gate` keeps writes waiting while it is closed; so many as `passes` says are not late.
+    """
+
+    url = "late://"
+    gathers = False
+
+    def __init__(self) -> None:
+        self._below = MemoryBackend(Inline())
+        self.late: int | None = None
+        self.holds = self.asks = False
+        self.lost: BaseException | None = None
+        self.passes = 0
+        self.away = False
+        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+        self.gate.set()
+        self._left: tuple[Sequence[Batch], int] | None = None
+
+    async def _step(self, verb: str, *given: Any, **named: Any) -> Any:
+        await asyncio.sleep(0)
+        if self.away:
+            raise StoreUnavailable(self.url, "is away")
+        if self._left is not None and self.late is not None:
+            self.late -= 1
+            if self.late < 0 or (self.holds and verb == "write"):
+                left, self._left, self.late = self._left, None, None
+                await self._below.write(*left)
+        elif self.late is not None and kind_of(verb, given) == "append" and not self.passes:
+            self._left = given[0], given[1]
+            self.begun.set()
+            if self.lost is not None:
+                raise self.lost
+            await asyncio.Event().wait()
+        self.passes -= self.passes and verb == "write"
+        return await getattr(self._below, verb)(*given, **named)
+
+    async def look(self, *given: Any) -> Any:
+        return await self._step("look", *given)
+
+    async def write(
+        self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
+    ) -> list[Refusal | None]:
+        await self.gate.wait()
+        done: list[Refusal | None] = await self._step("write", batches, at)
+        for number, refusal in enumerate(done):
+            if refusal is not None and again is not None and self.asks:
+                other = await asked_again(again, number, batches[number], refusal, self._below.look)
+                if other is not None:
+                    (done[number],) = await self._below.write([other], at)
+        return done
+
+    async def places(self, *given: Any, **named: Any) -> Any:
+        return await self._step("places", *given, **named)
+
+    async def recent(self, *given: Any, **named: Any) -> Any:
+        return await self._step("recent", *given, **named)
+
+    async def expired(self, *given: Any, **named: Any) -> Any:
+        return await self._step("expired", *given, **named)
+
+    async def tenants(self, **named: Any) -> Any:
+        return await self._step("tenants", **named)
+
+    async def close(self) -> None:
+        pass
+
+
+def open_late(url: str, runner: object, **_: object) -> LateBackend:
+    """Open an empty one."""
+    made: LateBackend = LateBackend()
+    return made
+
+
+STORES.register("late", open_late)
+
+
+def late(memory: AsyncMemory) -> LateBackend:
+    """The backend under a memory."""
+    backend: Any = memory.store.backend
+    return backend if isinstance(backend, LateBackend) else backend.below  # type: ignore[no-any-return]
+
+
+async def texts(memory: AsyncMemory) -> list[str]:
+    """What is in the session, when whatever was late is done."""
+    for _ in MOMENTS:
+        await memory.store.tenants()
+    return [entry.text for entry in await memory.session("s").entries()]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("how", ["", "holds", "asks", "holds asks"])
+@pytest.mark.parametrize("new", [False, True])
+def test_what_was_under_way_when_its_writer_was_cancelled_is_there_once(new: bool, how: str, sealed: bool) -> None:
+    """Others whose messages went with it find them there, or write them, and never both."""
+
+    async def work(moment: int) -> None:
+        given: Any = {"encryption": Keys({"one": bytes(range(32))})} if sealed else {}
+        async with AsyncMemory.open("late://", **given) as memory:
+            backend, session = late(memory), memory.session("s")
+            if not new:
+                await session.add_user_message("before")
+            backend.gate.clear()
+            first = asyncio.create_task(session.add_user_message("first"))
+            await settled()
+            group = [asyncio.create_task(memory.session("s").add_user_message(f"other {n}")) for n in range(3)]
+            await settled()
+            if new:
+                first.cancel()
+            backend.late, backend.passes = moment, 0 if new else 1
+            backend.holds, backend.asks = "holds" in how, "asks" in how
+            backend.gate.set()
+            await backend.begun.wait()
+            group[0].cancel()
+            ends = await asyncio.gather(*group, return_exceptions=True)
+
+            assert [isinstance(one, asyncio.CancelledError) for one in ends] == [True, False, False]
+            found = await texts(memory)
+            assert sorted(found) == sorted(set(found))
+            assert set(found) >= {"other 1", "other 2"}
+            told = {entry.text: entry for entry in await session.entries()}
+            assert [told[one.text].id == one.id for one in ends[1:]] == [True, True]
+
+    for moment in MOMENTS:
+        asyncio.run(work(moment))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("new", [False, True])
+def test_who_is_told_that_nothing_was_written_is_told_the_truth(new: bool, sealed: bool) -> None:
+    """Where the answer is lost of what the server has begun, it is there, once, or never will be, as the error says."""
+
+    async def work(moment: int) -> None:
+        given: Any = {"encryption": Keys({"one": bytes(range(32))})} if sealed else {}
+        async with AsyncMemory.open("late://", **given) as memory:
+            backend, session = late(memory), memory.session("s")
+            if not new:
+                await session.add_user_message("before")
+            backend.late, backend.holds = moment, True
+            backend.lost = StoreUnavailable("a store", "is away", written=None)
+
+            try:
+                await session.add_user_message("said")
+            except StoreUnavailable as fault:
+                expected = {None: (0, 1), False: (0,)}[fault.written]
+            else:
+                expected = (1,)
+
+            assert (await texts(memory)).count("said") in expected
+
+    for moment in MOMENTS:
+        asyncio.run(work(moment))
+
+
+def test_nobody_is_told_that_nothing_was_written_who_cannot_look() -> None:
+    """Where the store is away when what is unheard of is to be looked for, it may be there all the same."""
+
+    async def work() -> None:
+        async with AsyncMemory.open("late://") as memory:
+            backend, session = late(memory), memory.session("s")
+            backend.gate.clear()
+            first = asyncio.create_task(session.add_user_message("first"))
+            await settled()
+            group = [asyncio.create_task(memory.session("s").add_user_message(f"other {n}")) for n in range(3)]
+            await settled()
+            backend.late, backend.passes = 9, 1
+            backend.gate.set()
+            await backend.begun.wait()
+            backend.away = True
+            group[0].cancel()
+            ends = await asyncio.gather(first, *group, return_exceptions=True)
+
+            assert [getattr(one, "written", "") for one in ends[2:]] == [None, None]
+
+    asyncio.run(work())
+
+
+@pytest.mark.wide
+def test_a_message_that_waits_for_a_standby_is_there_once() -> None:
+    """PostgreSQL shows nobody what is written and waits for a standby: nobody is told that it is not there."""
+    with own_server("postgres") as server, Memory.open(server.address, timeout_seconds=1) as memory:
+        session = memory.session("s")
+        session.add_user_message("before")
+        asked(server.address, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        while asked(server.address, "SHOW synchronous_standby_names")[0][0] != "nobody":
+            pass
+
+        for text in ("one", "two", "three"):
+            try:
+                session.add_user_message(text)
+            except StoreUnavailable as fault:
+                assert fault.written is None  # noqa: PT017 (it may also be there)
+        asked(server.address, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+
+        assert [entry.text for entry in session.entries()] == ["before", "one", "two", "three"]
+
+
+async def settled() -> None:
+    """Let every task come to where it waits."""
+    for _ in range(50):
+        await asyncio.sleep(0)
