@@ -346,3 +346,24 @@ def test_a_job_may_settle(complete: Complete) -> None:
 
     complete(work)
     assert settled == [True]
+
+
+def test_a_thread_that_has_the_number_of_one_that_ended_is_no_job() -> None:
+    """Who begins a job waits for it, though his thread has the number that an ended one did jobs under."""
+    runner, numbers = Inline(), set[int]()
+    waited: list[tuple[bool, bool]] = []
+
+    async def job() -> None:
+        numbers.add(threading.get_ident())
+
+    def asks(_: int) -> None:
+        again = threading.get_ident() in numbers
+        runner.background(job)
+        waited.append((again, drive(runner.settle(PATIENCE))))
+
+    for _ in range(500):  # the system gives the number out again, as a rule to the next thread
+        at_once(asks, 1)
+        if waited[-1] == (True, True):
+            break
+
+    assert all(settled for _, settled in waited), waited[-3:]

@@ -222,7 +222,7 @@ class Inline:
         while True:
             with self._lock:
                 if not self._jobs:
-                    self._worker = None
+                    self._worker, self._working = None, 0  # a thread that begins now may get this one's number
                     return
                 start = self._jobs.popleft()
             try:
