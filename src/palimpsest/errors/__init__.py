@@ -36,7 +36,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest.errors.secret import hidden, shown, without_login
-from palimpsest.errors.wording import missing
+from palimpsest.errors.wording import missing, taken_apart
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
 from palimpsest.errors.wording import shorten as shorten
@@ -76,7 +76,9 @@ __all__ = [
 
 
 class PalimpsestError(Exception):
-    """The root of every error that Palimpsest raises on purpose."""
+    """The root of every error that Palimpsest raises on purpose. It can be pickled, and keeps its facts."""
+
+    __reduce__ = taken_apart
 
 
 class ConfigError(PalimpsestError, ValueError):
@@ -184,9 +186,8 @@ class BudgetImpossible(PalimpsestError, ValueError):
         advice = "raise max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
         if unit == "messages":
             advice = "raise max_messages, or unpin entries"
-        super().__init__(
-            f"the context needs at least {needed} {unit} where {available} are available ({detail}); {advice}"
-        )
+        told = f"the context needs at least {needed} {unit} where {available} are available ({detail})"
+        super().__init__(f"{told}; {advice}")
 
 
 class Conflict(PalimpsestError):
@@ -205,9 +206,8 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self.seconds = what, seconds
-        super().__init__(
-            f"{what} is held by another, who did not end within {seconds:g} seconds; try again, or wait longer"
-        )
+        told = f"{what} is held by another, who did not end within {seconds:g} seconds"
+        super().__init__(f"{told}; try again, or wait longer")
 
 
 class Closed(PalimpsestError):
@@ -325,9 +325,8 @@ class StoreTooNew(StoreError):
 
     def __init__(self, store: str, found: int, known: int) -> None:
         self.found, self.known = found, known
-        super().__init__(
-            store, f"schema version {found} is newer than the {known} known here; upgrade palimpsest-memory"
-        )
+        reason = f"schema version {found} is newer than the {known} known here; upgrade palimpsest-memory"
+        super().__init__(store, reason)
 
 
 class WrongKey(StoreError):

@@ -1,9 +1,10 @@
-"""How messages quote what was given, and what they suggest in its place."""
+"""How messages quote what was given, what they suggest in its place, and how errors with their facts are sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from typing import Any
 
 from palimpsest.errors.secret import without_login
 
@@ -62,3 +63,29 @@ def missing(kind: str, entry: object) -> str:
     named = f"with the `seq` {shorten(entry)}" if is_seq else shorten(entry)
     what = kind if entry is None and kind == "summary" else f"{kind} {named}"
     return f"{what}; `{LISTS.get(kind, 'entries()')}` lists those it has"
+
+
+def taken_apart(fault: Exception) -> tuple[Any, ...]:
+    """What `pickle` and `copy` make an error of again: its class takes facts, and what is kept in `args` is a message.
+
+    A fact that cannot be sent goes as messages show it.
+    """
+    return _put_together, (type(fault), fault.args, {name: _sent(value) for name, value in vars(fault).items()})
+
+
+def _put_together(kind: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:
+    made = kind.__new__(kind)
+    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    built_in.__init__(made, *args)
+    vars(made).update(facts)
+    return made
+
+
+def _sent(value: Any) -> Any:
+    import pickle  # only for who sends an error
+
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301 (it is our own: many errors of others go, and never arrive)
+    except Exception:  # noqa: BLE001 (somebody else's, which may raise anything)
+        return shorten(value)
+    return value

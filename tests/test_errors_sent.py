@@ -1,0 +1,113 @@
+"""Errors that go to another process, or are copied: the same class, message and facts."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+
+from palimpsest import Memory, errors
+from palimpsest.errors.mistakes import Mistake
+from palimpsest.errors.secret import Secret
+from palimpsest.errors.wording import shorten
+from palimpsest.runtime.threads import Suspended
+from palimpsest.summaries import Rejected
+from palimpsest.summaries.models.resilience import Failure
+
+GIVEN: dict[str, Any] = {
+    "cause": KeyError("a"),
+    "entry": 7,
+    "mistakes": [Mistake("a.yaml", 1, 2, "chat", "max_tokens", "-1", "more than 0", None)],
+    "needed": 10,
+    "opened_in": 1,
+    "parts": {"system": 3},
+    "problems": ["one", "two"],
+    "revision": 3,
+    "seconds": 2.5,
+    "used_in": 2,
+}
+"""What parameters are given that are no text."""
+
+KINDS = [
+    *(getattr(errors, name) for name in errors.__all__ if name != "PalimpsestWarning"),
+    Failure,
+    Rejected,
+    Suspended,
+]
+
+
+class Strange(Exception):
+    """An error of somebody else's, as many are: it goes, and does not arrive."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def made(kind: type[Exception]) -> Exception:
+    """An error of a class, with something for each parameter."""
+    if kind is errors.PalimpsestError:
+        return errors.PalimpsestError("something")
+    asked = inspect.signature(kind).parameters.values()
+    arguments = [GIVEN.get(one.name, one.name) for one in asked if one.kind is not one.KEYWORD_ONLY]
+    options = {one.name: one.name for one in asked if one.kind is one.KEYWORD_ONLY}
+    return kind(*arguments, **options)
+
+
+def sent(fault: Any, protocol: int = pickle.HIGHEST_PROTOCOL) -> Any:
+    """An error as another process has it."""
+    return pickle.loads(pickle.dumps(fault, protocol))  # noqa: S301 (it is ours)
+
+
+def told(fault: BaseException) -> tuple[Any, ...]:
+    """What a program can see of an error."""
+    facts = {name: repr(value) for name, value in vars(fault).items()}
+    return type(fault), str(fault), fault.args, facts, getattr(fault, "msg", None)
+
+
+@pytest.mark.parametrize("again", [sent, lambda fault: sent(fault, 0), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_arrives_as_it_was(kind: type[Exception], again: Callable[[Any], Any]) -> None:
+    """An error that was sent, or copied, has its class, its message, its facts and its notes."""
+    fault = made(kind)
+    fault.add_note("while it was tried")
+
+    twin = again(fault)
+
+    assert twin is not fault
+    assert told(twin) == told(fault)
+
+
+def test_what_was_taken_out_of_an_error_stays_out() -> None:
+    """What is sent is the message of today, and not one that is made again of facts."""
+    fault = errors.Conflict("a", "b")
+    fault.args = ("[REDACTED]",)
+
+    assert str(sent(fault)) == "[REDACTED]"
+
+
+def test_a_fact_that_cannot_be_sent_is_sent_as_it_is_shown() -> None:
+    """What `pickle` refuses, going or coming, does not take the error with it, and a secret stays one."""
+    function = errors.ConfigError("tokenizer", lambda text: text, "a name")
+    strange = errors.ConditionFailed("1 < a", Strange("a", "b"))
+    keyed = errors.ConfigError("keys", Secret(b"swordfish"), "bytes")
+
+    for fault, fact in ((function, "found"), (strange, "cause"), (keyed, "found")):
+        twin = sent(fault)
+
+        assert str(twin) == str(fault)
+        assert getattr(twin, fact) == shorten(getattr(fault, fact))
+    assert b"swordfish" not in pickle.dumps(keyed)
+
+
+def test_a_pool_of_processes_lives_on() -> None:
+    """What a worker raises is raised where its outcome is asked for, and the next task is done."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        for number in range(2):
+            with pytest.raises(errors.ConfigError, match=f"nowhere{number}"):
+                pool.submit(Memory.open, f"nowhere{number}://").result()
