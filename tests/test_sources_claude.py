@@ -124,6 +124,28 @@ def test_older_exports_have_text_alone(memory: Memory) -> None:
     assert report.left_out == {"messages without content": 1}
 
 
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [{"type": "thinking", "thinking": ""}],
+        [{"type": "thinking", "thinking": "hm"}],
+        [{"type": "text", "text": ""}, {"type": "flag", "flag": "odd"}],
+        [{"type": "token_budget"}],
+    ],
+)
+def test_a_text_beside_blocks_without_one_is_kept(memory: Memory, blocks: list[dict[str, str]]) -> None:
+    """What a message says beside its blocks is taken where none of them says it."""
+    talk = simple("a").done()
+    talk["chat_messages"][0] |= {"text": "the question", "content": blocks}
+
+    report = memory.import_file(stream(json.dumps([talk]).encode()))
+
+    first = memory.session("a").entries()[0]
+    said = [part.text for part in first.content if isinstance(part, Text)] if first.content else []
+    assert report.left_out == {}
+    assert (first.content if isinstance(first.content, str) else "".join(said)) == "the question"
+
+
 def test_a_later_export_adds_only_what_is_new(memory: Memory) -> None:
     """An export made a month later holds other conversations first and longer ones: only what is new is added."""
     memory.import_file(stream(written([simple("old"), simple("kept", 2)])))

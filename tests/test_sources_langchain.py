@@ -216,3 +216,17 @@ def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory, lc: An
     assert [one.place for one in report.refused] == ["messages[1]", "messages[2]", "messages[3]"]
     assert [one.reason.split(":")[0] for one in report.refused][1:] == ["tool_call_id", "content"]
     assert [entry.text for entry in memory.session("talk").entries()] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{"lc": 1}, {"lc": 2}, {"lc": 1, "id": []}, {"data": "a"}, {"data": 5}, {"data": ["a"]}, {"data": {"a": 1}}],
+)
+def test_a_message_with_content_of_its_own_is_read_by_that(memory: Memory, beside: Any) -> None:
+    """A field that is called like what another way of writing has makes no other message of one, and is kept."""
+    report = taken(memory, [{"type": "human", "content": "hello"} | beside, {"type": "ai", "content": "yes"}])
+
+    entries = memory.session("talk").entries()
+    assert (report.source, report.refused) == ("langchain", ())
+    assert [(entry.role, entry.text) for entry in entries] == [("user", "hello"), ("assistant", "yes")]
+    assert (entries[0].metadata or {}).get("langchain", {}) == {name: held for name, held in beside.items() if held}

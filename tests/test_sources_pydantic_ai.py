@@ -212,6 +212,7 @@ def test_retries_of_older_histories_are_errors_or_messages(memory: Memory) -> No
 
 def test_what_a_provider_found_is_shown_to_others_and_goes_through_the_policy(pai: Any) -> None:
     """Calls of tools that a provider runs, and what they gave, are data for another one, and nothing private is."""
+    load("palimpsest.integrations.pydantic_ai")  # which makes its format known
     found = {"results": [{"title": "Ann, ann@example.org", "encrypted_content": "c2VhbGVk"}]}
     parts = [
         pai.NativeToolCallPart("web_search", '{"query": "ann@example.org"}', tool_call_id="w1"),

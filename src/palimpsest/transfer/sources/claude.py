@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palimpsest.errors import InvalidEntry
+from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry, Opaque, Part, Reasoning, Role, Text
 from palimpsest.transfer.sources import Conversation, Piece
@@ -133,22 +133,28 @@ def _entries(message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Entry
     """Return what a message says: its attachments, then its blocks. Raises InvalidEntry within the message."""
     sender = need(message.get("sender"), str, "sender", "human or assistant")
     if sender not in _SENDERS:
-        raise InvalidEntry("sender", f"{sender!r} is neither human nor assistant")
+        raise InvalidEntry("sender", f"{shorten(sender)} is neither human nor assistant")
     at = microseconds(message.get("created_at"))
     kept = rest(message, "uuid", "text", "content", "sender", "created_at", "attachments", "files")
     reader = _Blocks(_SENDERS[sender], str(message.get("uuid") or ""), at, {**about, **kept})
     for i, given in enumerate(need(message.get("attachments") or [], list, "attachments", "a list")):
         reader.attachment(need(given, dict, f"attachments[{i}]", "an attachment, which is an object"))
     blocks = need(message.get("content") or [], list, "content", "a list of blocks")
-    told = any(isinstance(block, dict) and (block.get("type") != "text" or block.get("text")) for block in blocks)
     text = message.get("text")
-    if not told and isinstance(text, str) and text:
-        blocks = [{"type": "text", "text": text}]
+    if not any(map(_tells, blocks)) and isinstance(text, str) and text:
+        blocks = [*blocks, {"type": "text", "text": text}]
     for i, block in enumerate(blocks):
         reader.block(need(block, dict, f"content[{i}]", "a block, which is an object"), i)
     for given in need(message.get("files") or [], list, "files", "a list"):
         reader.part(opaque("file", given if isinstance(given, dict) else {"file_name": given}))
     return reader.done()
+
+
+def _tells(block: Any) -> bool:
+    """Whether a block says what the `text` of its message says, too: that of one with calls tells of these."""
+    if not isinstance(block, dict):
+        return False
+    return block.get("type") in ("tool_use", "tool_result") or (block.get("type") == "text" and bool(block.get("text")))
 
 
 class _Blocks:

@@ -44,7 +44,7 @@ class LangChain(DocumentSource):
     @staticmethod
     def speaks(value: object) -> bool:
         """Whether this is a message of LangChain, a list of them, or an object that has them."""
-        return any(_kind(message) is not None for message in first_messages([value]))
+        return any(_known(message) is not None for message in first_messages([value]))
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the messages."""
@@ -55,7 +55,7 @@ class LangChain(DocumentSource):
 
     def is_message(self, value: Mapping[str, Any]) -> bool:
         """Whether an object is a message."""
-        return _kind(value) is not None
+        return _known(value) is not None
 
     def conversation_id(self, messages: list[Any]) -> str | None:
         """Messages of LangChain do not say what they belong to."""
@@ -63,34 +63,31 @@ class LangChain(DocumentSource):
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
         """Return a message's entries; an order to remove another is left out."""
-        kind = _kind(message)
-        if kind is None:
+        found = _known(message)
+        if found is None:
             raise InvalidEntry("messages[0]", "is no message of LangChain: neither type and data, nor a constructor")
-        body = _body(message)
+        kind, body = found
         if kind == "remove":
             return [], {REMOVED: 1}
         kept = rest(body, *_FIELDS)
         return checked(first_with(_entries(kind, body), NAME, kept)), {}
 
 
-def _kind(message: Any) -> str | None:
-    """What kind of message this is, in whichever of the three ways it was written; None for anything else."""
+def _known(message: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """What kind of message this is, and what it says, in whichever of the three ways it was written; None for anything
+    else. What a message has beside its content may be called like what another way has."""
     if not isinstance(message, dict):
         return None
+    body: Any = message
     named = message.get("type")
     if message.get("lc") == 1 and isinstance(message.get("id"), list) and isinstance(message.get("kwargs"), dict):
-        named = str(message["id"][-1]) if message["id"] else ""
-    elif not isinstance(message.get("data"), dict) and "content" not in message:
-        return None
-    if not isinstance(named, str):
+        named, body = str(message["id"][-1]) if message["id"] else "", message["kwargs"]
+    elif "content" not in message:
+        body = message.get("data")
+    if not isinstance(named, str) or not isinstance(body, dict):
         return None
     kind = named.removesuffix("Chunk").removesuffix("Message").lower()
-    return kind if kind in _TYPES and ("role" not in message or kind == "chat") else None
-
-
-def _body(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    body: Mapping[str, Any] = message["kwargs"] if "lc" in message else message.get("data") or message
-    return body
+    return (kind, body) if kind in _TYPES and ("role" not in message or kind == "chat") else None
 
 
 def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
