@@ -101,6 +101,17 @@ def test_what_a_provider_does_not_report_is_counted(complete: Complete, stream: 
     assert (reply.spent.input_tokens, reply.spent.output_tokens, reply.spent.cost) == (7, 4, 0.0)
 
 
+@pytest.mark.parametrize("tokens", [10**30, 2**63])
+def test_what_no_provider_can_have_spent_is_counted(complete: Complete, tokens: int) -> None:
+    """Figures that a log cannot keep are none: the answer is taken, and counted here."""
+    with OpenAIServer(says("A short summary.", input_tokens=tokens)) as server:
+        reply = complete(ask(at(server)))
+
+    assert reply.text == "A short summary."
+    assert reply.spent.flaw() is None
+    assert reply.spent.input_tokens < 100
+
+
 def test_a_model_that_says_nothing_has_answered(complete: Complete) -> None:
     """An empty text is an answer; what it is worth is for others to judge."""
     with OpenAIServer(says("")) as server:

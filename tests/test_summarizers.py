@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from palimpsest import Memory
 from palimpsest.errors import ConfigError, SummarizerFailed
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Inline, Runner, drive
@@ -185,6 +187,75 @@ def test_an_object_with_ask_is_asked_as_it_is(complete: Complete) -> None:
         assert (failed.value.summarizer, failed.value.kind) == ("mine", kind)
     with pytest.raises(SummarizerFailed, match="returned a str, not a Reply"):
         complete(asked(Own("text")))
+
+
+ODD: list[Any] = [
+    Reply(text=5),  # type: ignore[arg-type]
+    Reply(text=None),  # type: ignore[arg-type]
+    Reply(text=b"done"),  # type: ignore[arg-type]
+    Reply(text="done", spent=None),  # type: ignore[arg-type]
+    Reply(text="done", spent=Spent(cost=math.nan)),
+    Reply(text="done", spent=Spent(cost=math.inf)),
+    Reply(text="done", spent=Spent(cost=-1.0)),
+    Reply(text="done", spent=Spent(cost="1")),  # type: ignore[arg-type]
+    Reply(text="done", spent=Spent(input_tokens=-1)),
+    Reply(text="done", spent=Spent(input_tokens=2**64)),
+    Reply(text="done", spent=Spent(output_tokens=1.5)),  # type: ignore[arg-type]
+    Reply(text="done", spent=Spent(output_tokens="7")),  # type: ignore[arg-type]
+    Reply(text="done", spent=Spent(calls=True)),
+]
+"""Replies that say of themselves what no account can hold."""
+
+
+class OwnBound(Own):
+    """A user's own summarizer that a memory asks as it is."""
+
+    window = max_output = None
+    checked = True
+
+    def bound(self, runner: Runner, clock: Callable[[], int]) -> OwnBound:
+        return self
+
+    async def ask(self, prompt: Prompt) -> Any:
+        return self.outcome
+
+
+@pytest.mark.parametrize("reply", ODD)
+def test_a_reply_that_nobody_can_keep_is_no_answer(complete: Complete, reply: Reply) -> None:
+    """Whoever gives a text that is none, or figures that no log keeps, has not answered."""
+    for given in (Own(reply), lambda _: reply):
+        with pytest.raises(SummarizerFailed, match="Reply") as failed:
+            complete(asked(given))
+        assert failed.value.kind == "answer"
+
+
+@pytest.mark.parametrize("own", [Own, OwnBound])
+@pytest.mark.parametrize("reply", [*ODD, "done", None])
+def test_no_answer_makes_a_session_unreadable(own: Callable[[Any], Any], reply: Any) -> None:
+    """Whatever is answered: the session is compacted by the heuristic, is read on, and goes to another memory."""
+    with Memory.open("memory://") as memory, Memory.open("memory://") as other:
+        session = memory.session("chat", max_tokens=4000, summarizer=own(reply))
+        for number in range(12):
+            session.add({"role": "user", "content": f"Where is order {number}? It was to be in Berlin on Monday."})
+            session.add({"role": "assistant", "content": f"Order {number} is on its way, and is there on Tuesday."})
+
+        done = session.compact("summarizer")
+
+        assert done.summary is not None
+        assert done.summary.method == "heuristic"
+        other.import_session(session.export())
+        assert other.session("chat").summaries() == session.summaries()
+
+
+def test_what_is_spent_is_plain_numbers() -> None:
+    """A cost of a class of somebody's numbers is added up as a number that a store can write."""
+
+    class Dollars(float):
+        pass
+
+    added = Spent() + Spent(calls=1, cost=Dollars(0.5))
+
+    assert (added, type(added.cost)) == (Spent(calls=1, cost=0.5), float)
 
 
 # --- what a session may be given

@@ -10,10 +10,12 @@ from typing import Literal, get_args
 
 import msgspec
 
+from palimpsest.errors import shorten
 from palimpsest.log import spans
 from palimpsest.log.codec import ready
 from palimpsest.log.entry import moment
 from palimpsest.log.spans import Span
+from palimpsest.log.values import is_number, is_whole
 
 ItemKind = Literal["goal", "fact", "decision", "done", "artifact", "error", "open", "next"]
 ITEM_KINDS: tuple[ItemKind, ...] = ("goal", "fact", "decision", "done", "artifact", "error", "open", "next")
@@ -21,6 +23,9 @@ ITEM_KINDS: tuple[ItemKind, ...] = ("goal", "fact", "decision", "done", "artifac
 Method = Literal["heuristic", "plain", "density"]
 """How a summary came about: without a model, in one pass of one, or by Chain of Density."""
 METHODS: tuple[Method, ...] = get_args(Method)
+
+MOST_SPENT = 10**12
+"""Calls, tokens or dollars of one answer: nobody has ever paid as much, and sums of it are numbers that a log keeps."""
 
 
 class SummaryItem(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -52,8 +57,17 @@ class Spent(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, 
             calls=self.calls + other.calls,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
-            cost=self.cost + other.cost,
+            cost=float(self.cost + other.cost),
         )
+
+    def flaw(self) -> str | None:
+        """What of it no account can hold, and what that is; None: it is sound."""
+        for name in ("calls", "input_tokens", "output_tokens"):
+            if not is_whole(number := getattr(self, name), 0, MOST_SPENT):
+                return f"{name} is {shorten(number)}, not a whole number from 0 to {MOST_SPENT:,}"
+        if not is_number(self.cost) or not 0 <= self.cost <= MOST_SPENT:
+            return f"cost is {shorten(self.cost)}, not a number from 0 to {MOST_SPENT:,}"
+        return None
 
 
 class Summary(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.log.summary import ItemKind, SummaryItem
+from palimpsest.log.summary import ItemKind, Spent, SummaryItem
 from palimpsest.summaries import Reply
 from palimpsest.summaries.sections import kind_of, rendered
 
@@ -33,6 +33,18 @@ class Pass(msgspec.Struct, frozen=True):
     items: tuple[SummaryItem, ...] = ()
     text: str = ""
     missing: tuple[str, ...] | None = None
+
+
+def flaw_of(reply: object) -> str | None:
+    """Why an answer is none that anything can be made of, whoever gave it; None: it is one."""
+    if not isinstance(reply, Reply):
+        return f"it is a {type(reply).__name__}, not a Reply"
+    if not isinstance(reply.text, str):
+        return f"the `text` of its Reply is a {type(reply.text).__name__}, not text"
+    if not isinstance(reply.spent, Spent):
+        return f"`spent` of its Reply is a {type(reply.spent).__name__}, not a Spent"
+    flaw = reply.spent.flaw()
+    return flaw and f"of what its Reply has `spent`, {flaw}"
 
 
 def parse(reply: Reply) -> Pass | None:

@@ -23,6 +23,7 @@ from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.mentions import identifiers
 from palimpsest.summaries.models import Asked, Summarizer
 from palimpsest.summaries.models.callables import BoundSource
+from palimpsest.summaries.replies import flaw_of
 from palimpsest.tokens.counter import failures_of
 
 IMPORTANT = 0.8
@@ -175,7 +176,7 @@ class SummaryMaker:
         while isinstance(step, Prompt):
             await renew()
             try:
-                reply = await summarizer.ask(self._clean_prompt(step))
+                reply = await _answer(summarizer, self._clean_prompt(step))
             except SummarizerFailed as fault:
                 step = await apart(_stepped, partial(passes.throw, fault))
                 continue
@@ -267,6 +268,14 @@ class SummaryMaker:
         summary = msgspec.structs.replace(summary, shown_tokens=summary_entry_tokens(summary, counter.count))
         failed = failures_of(counter) != failures  # then whoever shows it counts it again
         return msgspec.structs.replace(summary, counter="") if failed else summary
+
+
+async def _answer(summarizer: Summarizer, prompt: Prompt) -> Reply:
+    """What it answers, whoever has bound it. Raises SummarizerFailed also for what nobody can keep."""
+    reply = await summarizer.ask(prompt)
+    if flaw := flaw_of(reply):
+        raise SummarizerFailed(summarizer.name, "answer", flaw)
+    return reply
 
 
 def _stepped(step: Callable[[], Prompt]) -> Prompt | Draft:

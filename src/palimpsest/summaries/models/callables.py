@@ -12,6 +12,7 @@ from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
 from palimpsest.summaries import Prompt, Reply, SummarySource
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure, check_size, limits_of_function
+from palimpsest.summaries.replies import flaw_of
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import default_encoding
 
@@ -75,6 +76,8 @@ class BoundCallable:
             returned = await _settled(_called(self._runner, self._given.function, prompt.text, seconds))
             if not isinstance(returned, str | Mapping | list | Reply):
                 raise Failure("answer", f"it returned a {type(returned).__name__}, not text, a mapping or a list")
+            if isinstance(returned, Reply) and (flaw := flaw_of(returned)):
+                raise Failure("answer", flaw)
             return returned
 
         returned = await self._caller.call(attempt)
@@ -157,6 +160,8 @@ class ObjectSummarizer:
             raise SummarizerFailed(self.name, "timeout", str(error) or "it gave up") from error
         if not isinstance(reply, Reply):
             raise SummarizerFailed(self.name, "answer", f"its `ask` returned a {type(reply).__name__}, not a Reply")
+        if flaw := flaw_of(reply):
+            raise SummarizerFailed(self.name, "answer", flaw)
         return reply
 
     async def _call(self, prompt: Prompt) -> Any:

@@ -18,6 +18,7 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from palimpsest.log.summary import MOST_SPENT
 from palimpsest.runtime.logs import Redact
 from palimpsest.summaries.models.conversation import Message, called_tools, conversation
 from palimpsest.summaries.models.resilience import Failure, Kind
@@ -43,8 +44,9 @@ class ProviderAnswer(NamedTuple):
 
     @property
     def reported(self) -> bool:
-        """Whether its provider said anything of tokens."""
-        return bool(self.input_tokens or self.output_tokens)
+        """Whether its provider said anything of tokens that can be."""
+        told = self.input_tokens, self.output_tokens
+        return any(told) and all(0 <= number <= MOST_SPENT for number in told)
 
 
 class Connected:
