@@ -349,6 +349,34 @@ def test_a_key_is_never_shown(stream: bool, caplog: pytest.LogCaptureFixture) ->
         assert KEY[:12] not in shown
 
 
+@pytest.mark.parametrize("sent", [KEY, f"{KEY}\n", f"Bearer {KEY}", f"{KEY}\té"])
+def test_a_secret_of_a_header_is_never_shown(stream: bool, sent: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What settings send under the name of a secret is none the less one, also where no header may have it."""
+    with OpenAIServer(fails(401, f"wrong key: {sent}")) as server, caplog.at_level(logging.INFO):
+        model = at(server, settings={"extra_headers": {"x-api-key": sent}}, stream=stream, retries=0)
+        with pytest.raises(SummarizerFailed) as failed:
+            inline(ask(model))
+        logging.getLogger("palimpsest").error("it failed", exc_info=failed.value)
+
+    for shown in (str(failed.value), repr(failed.value), caplog.text):
+        assert KEY[:12] not in shown
+
+
+def test_a_key_with_the_end_of_its_line_is_never_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key of the environment that was read with its line end is refused by the client, which quotes it."""
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
+    with OpenAIServer() as server, caplog.at_level(logging.INFO):
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        with pytest.raises(SummarizerFailed) as failed:
+            inline(ask(ModelSummarizer("openai:gpt-4o-mini", retries=0)))
+        logging.getLogger("palimpsest").error("it failed", exc_info=failed.value)
+
+    for shown in (str(failed.value), repr(failed.value), caplog.text):
+        assert KEY[:12] not in shown
+
+
 def test_a_key_of_the_environment_goes_to_its_provider_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a base URL nothing is sent but the key that was given with it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

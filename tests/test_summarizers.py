@@ -351,6 +351,8 @@ def test_an_installed_package_offers_summarizers(tmp_path: Path, monkeypatch: py
         *({"timeout": 0}, {"timeout": True}, {"timeout": float("inf")}, {"allowance": -1}),
         *({"retries": -1}, {"retries": 1.5}, {"window": 0}, {"stream": "yes"}),
         *({"base_url": "127.0.0.1:80"}, {"api_key": ""}, {"settings": 3}),
+        *({"base_url": "http://"}, {"base_url": "http://[::1/v1"}, {"base_url": "http://127.0.0.1:99999/v1"}),
+        *({"api_key": "sk-1\n"}, {"api_key": " sk-1"}, {"api_key": "sk-é"}, {"api_key": "sk\0"}),
     ],
 )
 def test_an_option_out_of_range_is_refused(option: dict[str, Any]) -> None:

@@ -124,3 +124,15 @@ def unsealed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: unsealed(held) for key, held in value.items()}
     return [unsealed(held) for held in value] if isinstance(value, list | tuple) else value
+
+
+def secrets_of(value: Any) -> list[str]:
+    """The texts of plain JSON that `sealed` holds as secrets."""
+    waiting, found = [sealed(value)], list[str]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Secret):
+            found.append(str(unsealed(one)))
+        elif isinstance(one, dict | list):
+            waiting += one.values() if isinstance(one, dict) else one
+    return found

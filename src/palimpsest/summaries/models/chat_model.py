@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -46,7 +47,7 @@ def check_model(model: object, base_url: str | None = None, where: str = "model"
 
 def check_base_url(address: object, where: str = "base_url") -> None:
     """Raise ConfigError, naming the option `where`, for what is no address of a server, nor None."""
-    if address is not None and not (isinstance(address, str) and address.startswith(("http://", "https://"))):
+    if address is not None and not _is_address(address):
         raise ConfigError(where, address, "the address of a server, such as http://127.0.0.1:8000/v1")
 
 
@@ -298,6 +299,20 @@ def _check(base_url: object, api_key: object, stream: object, settings: object) 
     check_base_url(base_url)
     if api_key is not None and not (isinstance(api_key, str) and api_key):
         raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key.strip() == api_key):
+        found = f"a text of {len(api_key)} characters"
+        raise ConfigError("api_key", found, "a key without line ends, spaces around it, and signs that no header has")
     values.switch("stream", stream)
     if not isinstance(settings, Mapping):
         raise ConfigError("settings", settings, "a mapping of settings")
+
+
+def _is_address(given: object) -> bool:
+    """Whether it is the address of a server, whose port there can be."""
+    if not isinstance(given, str) or not given.startswith(("http://", "https://")):
+        return False
+    try:
+        parts = urlsplit(given)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no port, or no address of version 6
+        return False

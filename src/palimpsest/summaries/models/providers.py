@@ -18,6 +18,7 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from palimpsest.errors.secret import secrets_of
 from palimpsest.log.summary import MOST_SPENT
 from palimpsest.runtime.logs import Redact
 from palimpsest.summaries.models.conversation import Message, called_tools, conversation
@@ -100,9 +101,16 @@ class Connected:
             failed = _failure(error, stall)
         else:
             return _answer(response, merged.get("max_tokens"))
-        secrets = [key for key in (self._api_key, getattr(getattr(model, "client", None), "api_key", None)) if key]
+        secrets = self._secrets(settings)
         cause = failed.__cause__
         raise _as_told(failed, secrets, redact) from (cause if _is_safe(cause, secrets) else None)
+
+    def _secrets(self, settings: Mapping[str, Any]) -> list[str]:
+        """What no failure may tell, as it is and as an error may show it, the longest first."""
+        known = getattr(getattr(self._model, "client", None), "api_key", None)
+        given = [key for key in (self._api_key, known) if isinstance(key, str)] + secrets_of(settings)
+        told = {form for key in given for form in (key, key.strip(), repr(key)[1:-1], *key.split()[-1:])}
+        return sorted(told - {""}, key=len, reverse=True)
 
 
 def knows(provider: str) -> bool:
@@ -132,7 +140,7 @@ def build(model: str, base_url: str | None, api_key: str | None) -> Connected:
         raise Failure("refused", why) from error
     except ImportError as error:
         raise Failure("refused", str(error)) from error
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of an SDK: one has an error of its own for addresses
         raise Failure("refused", f"{model} cannot be set up: {error}") from error
 
 
