@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commands import CHAT
-from exports_chatgpt import branched
+from exports_chatgpt import archive, branched
 from exports_chatgpt import with_tools as chatgpt_tools
 from exports_claude import with_tools as claude_tools
 from json_places import damaged, places
@@ -167,3 +168,14 @@ def test_numbers_times_and_depths_beyond_all_bounds(damage: Any, where: str, tmp
         damage(given)
         with pytest.raises(ImportFailed):
             memory.import_session(given, session_id="other")
+
+
+@pytest.mark.parametrize("byte", [0, 255])
+def test_a_damaged_directory_of_an_archive_is_refused_or_told(byte: int) -> None:
+    """Whatever byte of an archive's directory is another one, the import ends in a report or in ImportFailed."""
+    whole = archive(json.dumps(FILES["claude"]).encode())
+    for place in range(whole.index(b"PK\x01\x02"), len(whole)):
+        body = bytearray(whole)
+        body[place] = byte
+        with Memory.open("memory://") as memory, suppress(ImportFailed):
+            memory.import_file(io.BytesIO(body))

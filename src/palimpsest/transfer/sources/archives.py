@@ -48,7 +48,7 @@ class Archive:
             seen = ", ".join(one.filename for one in members[:5]) or "nothing"
             raise ImportFailed(name, f"there is no conversations.json in it, but {seen}")
         self.size = sum(member.file_size for member in found)
-        self.others = sum(not member.is_dir() for member in members) - len(found)
+        self.others = sum(not member.filename.endswith("/") for member in members) - len(found)
         self._check(found, packed)
         self._left = found[::-1]
         self._current: IO[bytes] | None = None
