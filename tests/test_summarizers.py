@@ -247,6 +247,41 @@ def test_no_answer_makes_a_session_unreadable(own: Callable[[Any], Any], reply: 
         assert other.session("chat").summaries() == session.summaries()
 
 
+class Unspeakable(Exception):
+    """An error that has no message to be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+def _raising(error: Exception) -> Callable[[str], str]:
+    def summarise(text: str) -> str:
+        raise error
+
+    return summarise
+
+
+@pytest.mark.parametrize(
+    "error", [Unspeakable(), ValueError("z" * 100_000), ValueError("z" * 540 + " ann@example.org")]
+)
+@pytest.mark.parametrize("own", [Own, _raising])
+def test_an_error_costs_the_log_no_more_than_a_line(own: Callable[[Any], Any], error: Exception) -> None:
+    """A summary is made whatever a summarizer raises; the log says why in brief, and nothing private."""
+    with Memory.open("memory://", privacy="default") as memory:
+        session = memory.session("chat", max_tokens=4000, summarizer=own(error))
+        for number in range(12):
+            session.add({"role": "user", "content": f"Where is order {number}? It was to be in Berlin on Monday."})
+            session.add({"role": "assistant", "content": f"Order {number} is on its way, and is there on Tuesday."})
+
+        done = session.compact("summarizer")
+
+    assert done.summary is not None
+    assert done.summary.method == "heuristic"
+    assert type(error).__name__ in done.summary.fallback
+    assert len(done.summary.fallback) <= 600
+    assert "ann@" not in done.summary.fallback
+
+
 def test_what_is_spent_is_plain_numbers() -> None:
     """A cost of a class of somebody's numbers is added up as a number that a store can write."""
 

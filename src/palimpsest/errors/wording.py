@@ -14,6 +14,9 @@ LONGEST_NAME = 256
 FAR = 2_048
 """Characters behind what is shown that are looked at, too: there a login may end that begins in what is shown."""
 
+MOST_WORDS = 300
+"""Characters of somebody else's words in an error of ours."""
+
 LISTS = {
     "open call": "stats().open_calls",
     "summary": "summaries(history=True)",
@@ -55,6 +58,19 @@ def shorten(value: object, limit: int = 80) -> str:
     text = clean(text) if clean is not None else text
     text = without_login(text[: limit + FAR])
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def words_of(fault: BaseException) -> str:
+    """The class and the message of somebody else's error, which may have a message that cannot be had."""
+    try:
+        return f"{type(fault).__name__}: {fault}"
+    except Exception:  # noqa: BLE001 (somebody else's `__str__`, which may raise anything)
+        return f"{type(fault).__name__}, which cannot be shown"
+
+
+def briefly(text: str, most: int = MOST_WORDS) -> str:
+    """What somebody else's error says, no longer than anybody reads; what is private is taken out before."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def missing(kind: str, entry: object) -> str:

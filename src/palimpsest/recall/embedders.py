@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import ConfigError, EmbedderFailed, MissingExtra, PalimpsestError
+from palimpsest.errors.wording import words_of
 from palimpsest.log import values
 from palimpsest.runtime.breaker import Breaker, Paused
 from palimpsest.runtime.registry import Registry
@@ -130,7 +131,7 @@ class Embedder:
         except PalimpsestError:
             raise
         except Exception as error:  # the boundary to a user's code: whatever it raises is a failed call and no more
-            raise EmbedderFailed(self.name, "raised", f"{type(error).__name__}: {error}") from error
+            raise EmbedderFailed(self.name, "raised", words_of(error)) from error
 
     def _checked(self, answer: Any, count: int) -> Floats:
         """The vectors of an answer, of length 1. Raises EmbedderFailed where it is none of these texts."""

@@ -9,6 +9,7 @@ import msgspec
 
 from palimpsest.compaction import Plan, Strategy
 from palimpsest.errors import SummarizerFailed
+from palimpsest.errors.wording import briefly
 from palimpsest.formats.wording import sendable, summary_entry_tokens
 from palimpsest.log import spans
 from palimpsest.log.entry import Entry, new_ids
@@ -28,6 +29,9 @@ from palimpsest.tokens.counter import failures_of
 
 IMPORTANT = 0.8
 """The importance from which on what an entry identifies may be in no summary left out."""
+
+MOST_TOLD = 600
+"""Characters of why a summary is a stand-in: an error may quote all that was sent, and stays in the log."""
 
 REBUILD_TOKENS = 64_000
 """How much is read again at most when a summary is made anew from the entries, against drift."""
@@ -155,7 +159,7 @@ class SummaryMaker:
             if strategy.style.on_failure != "heuristic":
                 raise
             draft = await self._snapshots.apart(heuristic, source, recipe, count)
-            return draft, self.gate.redact(str(fault))
+            return draft, briefly(self.gate.redact(str(fault)), MOST_TOLD)
 
     async def _written(
         self, author: BoundSource, source: SummarySource, renew: Callable[[], Awaitable[object]]

@@ -11,6 +11,7 @@ from palimpsest.context.groups import Meter, by_group
 from palimpsest.context.short_term import interaction_values
 from palimpsest.context.window import message_values
 from palimpsest.errors import ConditionFailed, ConfigError
+from palimpsest.errors.wording import briefly, words_of
 from palimpsest.formats import find_format
 from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
@@ -64,7 +65,7 @@ class SessionKnowledge:
         except Exception as fault:  # noqa: BLE001 (the boundary: a summary stays, whatever becomes of its chunks)
             scope = self._scope
             log_failure(scope.runner.redact, fault, "the knowledge base of session %s lags behind", scope.key.session)
-            why = scope.gate.redact(f"{type(fault).__name__}: {fault}")
+            why = briefly(scope.gate.redact(words_of(fault)))
             await scope.tell("knowledge:deferred", collection=base.collection_id, why=why)
 
     async def _linked(self, base: KnowledgeBase, splitter: TextSplitter) -> Link:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from palimpsest.errors import ConfigError, SummarizerFailed
+from palimpsest.errors.wording import words_of
 from palimpsest.log import values
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Runner
@@ -184,7 +185,7 @@ async def _settled(call: Awaitable[Any]) -> Any:
         raise
     except Exception as error:  # the boundary to a user's code: whatever it raises is a failed call and no more
         passing = isinstance(error, ConnectionError)
-        raise Failure("raised", f"{type(error).__name__}: {error}", passing=passing) from error
+        raise Failure("raised", words_of(error), passing=passing) from error
 
 
 def _counted(prompt: str, answer: str) -> Spent:

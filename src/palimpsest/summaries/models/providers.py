@@ -19,6 +19,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from palimpsest.errors.secret import secrets_of
+from palimpsest.errors.wording import briefly, words_of
 from palimpsest.log.summary import MOST_SPENT
 from palimpsest.runtime.logs import Redact
 from palimpsest.summaries.models.conversation import Message, called_tools, conversation
@@ -30,8 +31,6 @@ REASONING_TOKENS = 8_000
 _OPENAI = ("openai", "openai-chat")
 _REFUSES_UNKNOWN_TOOLS = ("anthropic", "bedrock")
 _STATUS_KINDS: dict[int, Kind] = {408: "timeout", 409: "unavailable", 429: "rate_limited"}
-_LONGEST_WORDS = 300
-"""Characters of a provider's own words in an error."""
 
 
 class ProviderAnswer(NamedTuple):
@@ -209,7 +208,7 @@ def _classified(error: Exception, seconds: float) -> Failure:
         return Failure("answer", _flat(f"its answer cannot be used: {error}"))
     if isinstance(error, exceptions.ModelAPIError) or _is_transport(error):
         return Failure("unavailable", f"the connection broke off: {_flat(str(error))}", passing=True)
-    return Failure("raised", _flat(f"{type(error).__name__}: {error}"))
+    return Failure("raised", _flat(words_of(error)))
 
 
 def _of_status(error: exceptions.ModelHTTPError) -> Failure:
@@ -244,8 +243,7 @@ def _as_told(failed: Failure, secrets: Sequence[str], redact: Redact | None) -> 
     for secret in secrets:
         why = why.replace(secret, "***")
     why = redact(why) if redact is not None else why  # as long as it is whole: half a number is not known for one
-    why = why if len(why) <= _LONGEST_WORDS else why[: _LONGEST_WORDS - 1] + "…"
-    return Failure(failed.kind, why, passing=failed.passing, retry_after=failed.retry_after)
+    return Failure(failed.kind, briefly(why), passing=failed.passing, retry_after=failed.retry_after)
 
 
 def _is_safe(cause: BaseException | None, secrets: Sequence[str]) -> bool:
