@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,8 @@ import exports_chatgpt
 import exports_claude
 from commands import run
 from palimpsest import ConfigError, ImportFailed, Memory
+from palimpsest.transfer.sources.detection import find_source
+from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Limits
 from test_import_identity import agents, dumped, lines, said
 
@@ -283,3 +286,51 @@ def test_a_large_export_passes(tmp_path: Path) -> None:
 
     assert (found["sessions"], found["added"]) == (count, count * 1000)
     assert found["grown"] < 120_000_000
+
+
+def chatgpt_calls(count: int) -> Any:
+    """A conversation of calls, and then of results that are of none of them."""
+    mapping: dict[str, Any] = {}
+    for number in range(2 * count):
+        code = {"content_type": "code", "text": "x"}
+        call = {"author": {"role": "assistant"}, "recipient": f"tool{number}", "content": code}
+        result = {"author": {"role": "tool", "name": "other"}, "content": {"content_type": "text", "parts": ["x"]}}
+        parent = f"n{number - 1}" if number else None
+        mapping[f"n{number}"] = {"parent": parent, "message": call if number < count else result}
+    return {"conversation_id": "talk", "mapping": mapping, "current_node": f"n{2 * count - 1}"}
+
+
+def claude_calls(count: int, *, named: bool) -> Any:
+    """A message of calls, and then of results, whose calls are told by their ids, or by their tools alone."""
+    calls = [{"type": "tool_use", "id": f"t{number}", "name": "look", "input": {}} for number in range(count)]
+    results: list[Any] = [{"type": "tool_result", "name": "look", "content": "x"} for _ in range(count)]
+    for number, one in enumerate(results if named else ()):
+        one["tool_use_id"] = f"t{count - 1 - number}"
+    return {"uuid": "talk", "chat_messages": [{"uuid": "m", "sender": "assistant", "content": [*calls, *results]}]}
+
+
+@pytest.mark.parametrize("made", [chatgpt_calls, partial(claude_calls, named=True), partial(claude_calls, named=False)])
+def test_many_open_calls_take_no_more_steps_for_each(made: Callable[[int], Any]) -> None:
+    """Four times as many calls and results are read in about four times as many steps."""
+    steps = 0
+
+    def noted(frame: Any, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        steps += event == "opcode"
+        return noted
+
+    def work(count: int) -> int:
+        nonlocal steps
+        file = SourceFile(io.BytesIO(json.dumps([made(count)]).encode()))
+        steps = 0
+        before = sys.gettrace()
+        sys.settrace(noted)
+        try:
+            for piece in find_source("auto", file)[1](file).pieces():
+                assert piece.fault is None
+        finally:
+            sys.settrace(before)
+        return steps
+
+    assert work(400) < 6 * work(100)

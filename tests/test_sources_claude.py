@@ -191,3 +191,20 @@ def test_what_is_malformed_is_named_and_the_rest_is_taken(memory: Memory) -> Non
         "conversations[0].chat_messages[3]",
     ]
     assert texts(memory, "talk") == ["talk question 0", "talk question 2", "talk answer 2"]
+
+
+def test_results_without_an_id_answer_the_oldest_open_call_of_their_tool(memory: Memory) -> None:
+    """So that calls of several tools, and ids that come again, are told apart."""
+    calls = [("a", "look"), ("b", "find"), ("c", "look"), ("a", "look")]
+    blocks = [{"type": "tool_use", "id": id, "name": name, "input": {}} for id, name in calls]
+    results = [{"tool_use_id": "c"}, {"name": "look"}, {"name": "look"}, {"name": "find"}]
+    blocks += [{"type": "tool_result", "content": "x", **told} for told in results]
+    talk = simple("a").done()
+    talk["chat_messages"] = [{"uuid": "m", "sender": "assistant", "text": "", "content": blocks}]
+
+    memory.import_file(stream(json.dumps([talk]).encode()))
+
+    answered = [entry.call_id for entry in memory.session("a").entries() if entry.kind == "tool_result"]
+    assert answered[:2] == ["c", "a"]
+    assert answered[3] == "b"
+    assert answered[2] not in ("a", "b", "c")

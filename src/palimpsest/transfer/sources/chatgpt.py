@@ -138,7 +138,7 @@ class _Path:
 
     def __init__(self, began: int, about: Mapping[str, Any]) -> None:
         self._now, self._about = began, about
-        self._open: list[tuple[str, str]] = []  # call id, tool
+        self._open: dict[str, list[str]] = {}  # by the root of a tool's name, the ids of calls
 
     def entries(self, node: Mapping[str, Any], id: str) -> tuple[list[Entry], str | None]:
         """Return what a node says, and why it was left out if it says nothing. Raises InvalidEntry within the node."""
@@ -186,7 +186,7 @@ class _Path:
             made, name = "context", "custom instructions" if kind.startswith("user") else "memory"
         elif tool is not None:
             made, speaker, name, call_id = "tool_call", "assistant", tool, f"call_{id}"
-            self._open.append((call_id, tool))
+            self._open.setdefault(_root(tool), []).append(call_id)
             spoken = "\n".join(part.text for part in parts if isinstance(part, Text))
             said = arguments(spoken, "code" if kind == "code" else "text")
         elif role == "tool":
@@ -214,12 +214,12 @@ class _Path:
 
     def _answered(self, tool: str | None) -> str | None:
         """The call that a tool's message answers, where that is certain: the only open one of this tool."""
-        root = (tool or "").partition(".")[0]
-        same = [call for call in self._open if call[1].partition(".")[0] == root]
-        if len(same) != 1:
-            return None
-        self._open.remove(same[0])
-        return same[0][0]
+        same = self._open.get(_root(tool or ""), [])
+        return same.pop() if len(same) == 1 else None
+
+
+def _root(tool: str) -> str:
+    return tool.partition(".")[0]
 
 
 def _recipient(message: Mapping[str, Any]) -> str | None:

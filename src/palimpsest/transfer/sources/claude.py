@@ -5,6 +5,7 @@ One message may hold thoughts, text, calls of tools and their results in a row; 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -165,7 +166,8 @@ class _Blocks:
         self._entries: list[Entry] = []
         self._parts: list[Part] = []
         self._beside: list[dict[str, Any]] = []
-        self._calls: list[tuple[str, str]] = []  # id, tool
+        self._calls: dict[str, OrderedDict[str, None]] = {}  # by tool, the ids of open calls, the oldest first
+        self._tools: dict[str, list[str]] = {}  # the other way round
         self._runs = False  # whether the last entry is of the model, so that a call goes with it
 
     def attachment(self, given: Mapping[str, Any]) -> None:
@@ -204,7 +206,8 @@ class _Blocks:
             given = block.get("id")
             id = given if isinstance(given, str) and given else f"call_{self._id}_{index}"
             self._say()
-            self._calls.append((id, tool))
+            self._calls.setdefault(tool, OrderedDict())[id] = None
+            self._tools.setdefault(id, []).append(tool)
             made = Entry(
                 kind="tool_call",
                 role="assistant",
@@ -232,8 +235,9 @@ class _Blocks:
     def _answered(self, given: object, tool: str, index: int) -> str:
         """The id of the call that a result answers: its own, else that of the oldest open call of the tool."""
         if not isinstance(given, str) or not given:
-            given = next((id for id, name in self._calls if name == tool), f"result_{self._id}_{index}")
-        self._calls = [call for call in self._calls if call[0] != given]
+            given = next(iter(self._calls.get(tool, ())), f"result_{self._id}_{index}")
+        for name in self._tools.pop(given, ()):
+            self._calls[name].pop(given, None)
         return given
 
     def _result(self, given: Any) -> list[Part]:
