@@ -19,6 +19,7 @@ import exports_chatgpt
 import exports_claude
 from commands import run
 from palimpsest import ConfigError, ImportFailed, Memory
+from palimpsest.transfer.reading import imported
 from palimpsest.transfer.sources.detection import find_source
 from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Limits
@@ -332,5 +333,30 @@ def test_many_open_calls_take_no_more_steps_for_each(made: Callable[[int], Any])
         finally:
             sys.settrace(before)
         return steps
+
+    assert work(400) < 6 * work(100)
+
+
+def test_many_rewinds_of_an_export_take_no_more_steps_for_each(memory: Memory) -> None:
+    """Four times as many entries that rewinds have hidden, one by one, are read in about four times as many calls."""
+    calls = 0
+
+    def noted(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    def work(count: int) -> int:
+        nonlocal calls
+        chat = memory.session(f"talk-{count}")
+        chat.add([{"role": "user", "content": f"question {number}"} for number in range(count)])
+        data = chat.export()
+        data["head"]["rewound"] = [[seq, seq] for seq in range(1, count, 2)]
+        calls = 0
+        sys.setprofile(noted)
+        try:
+            imported(data)
+        finally:
+            sys.setprofile(None)
+        return calls
 
     assert work(400) < 6 * work(100)

@@ -59,6 +59,7 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
         if (entries, records) != before:  # views were reckoned of other texts, and begin anew
             given = msgspec.structs.replace(given, views={})
     linked = head_of(entries, given.first_seq, given.rewound, left)
+    taken_back = set(spans.members(given.rewound))
     head = msgspec.structs.replace(
         linked,
         **{name: getattr(given, name) for name in _AS_GIVEN},
@@ -66,7 +67,7 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
         turns=outline.get("turns", linked.turns),
         pinned=tuple(seq for seq in given.pinned if given.first_seq <= seq < linked.next_seq),
         erased=sum(entry.erased for entry in entries),
-        hidden=sum(not entry.erased and spans.within(given.rewound, entry.seq) for entry in entries),
+        hidden=sum(not entry.erased and entry.seq in taken_back for entry in entries),
         usage=_converted(data.get("usage"), Usage | None, f"{where}.usage"),
         created=instant(outline.get("created_at"), f"{where}.head.created_at") or linked.created,
         updated=instant(outline.get("updated_at"), f"{where}.head.updated_at") or linked.updated,

@@ -31,16 +31,16 @@ def relinked(
     Raises ImportFailed for links that no log has: to a call that is hidden, answered already or of another id, to a
     group that does not end just before, and revisions that go back.
     """
-    log = _Log(first, where, left)
+    log, taken_back = _Log(first, where, left), set(spans.members(rewound))
     for entry in entries:
-        log.add(entry, hidden=spans.within(rewound, entry.seq))
+        log.add(entry, hidden=entry.seq in taken_back)
     return list(log.entries.values())
 
 
 def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span], left: Sequence[Displaced] = ()) -> Head:
     """Return the head after entries that have their links: what is open, which names are known."""
-    walk = Walk(first, left)
-    walk.follow([entry for entry in entries if not spans.within(rewound, entry.seq)])
+    walk, taken_back = Walk(first, left), set(spans.members(rewound))
+    walk.follow([entry for entry in entries if entry.seq not in taken_back])
     head = walk.end()
     waits = any(call.group == head.group for call in head.calls)  # one that was erased does not
     end = entries[-1].seq + 1 if entries else first
@@ -53,10 +53,10 @@ def joining(entries: Sequence[Entry], rewound: Sequence[Span], there: Mapping[st
     That is not what was erased or taken back, nor a result whose call was erased: by itself it would be shown. A result
     names its call by the place that this has there, or in the log that it is from.
     """
-    from_there = {entry.seq: entry for entry in entries}
+    from_there, taken_back = {entry.seq: entry for entry in entries}, set(spans.members(rewound))
     found: list[Entry] = []
     for entry in entries:
-        if entry.erased or spans.within(rewound, entry.seq):
+        if entry.erased or entry.seq in taken_back:
             continue
         if not entry.answers:
             found.append(entry)
