@@ -16,6 +16,7 @@ The open group closes when its last call is answered. Until then the head names 
 result; of calls of closed groups it names the newest.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -175,7 +176,7 @@ class _Linker:
         """The head that says what is open now."""
         calls, contexts = self.calls, self.contexts
         if calls:
-            closed = sum(call.group != self.group for call in calls)  # they come before those of the open group
+            closed = bisect_left(calls, 1, key=lambda call: call.group == self.group)  # these come behind the others
             calls = [*_newest(calls[:closed], OPEN_CALLS, _length), *calls[closed:]]
         if contexts is not self.head.contexts:
             by_place = sorted(contexts.items(), key=lambda item: item[1][0])
