@@ -111,3 +111,12 @@ def test_a_pool_of_processes_lives_on() -> None:
         for number in range(2):
             with pytest.raises(errors.ConfigError, match=f"nowhere{number}"):
                 pool.submit(Memory.open, f"nowhere{number}://").result()
+
+
+def test_a_long_text_in_the_place_of_an_option_is_looked_through_once() -> None:
+    """Text without capital letters, too, whose every word might begin a key: each is looked at by itself."""
+    text = "中文 word " * 100_000
+    key = "aB" * 21 + "a"
+
+    assert errors.ConfigError("summarizer", text, "a name").found == text
+    assert key not in errors.ConfigError("summarizer", f"{key} {text}{key}=", "a name").found

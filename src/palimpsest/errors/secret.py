@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 _KEY = (  # a text, which `re` compiles when the first is looked for, and keeps: a start does without
     r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])"
-    r"|(?<![0-9A-Za-z+/_-])(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])[0-9A-Za-z+/_-]{43}(?:=|(?![0-9A-Za-z+/_=-]))"
+    r"|(?<![0-9A-Za-z+/_-])(?=[^a-z]{0,42}[a-z])(?=[^A-Z]{0,42}[A-Z])[0-9A-Za-z+/_-]{43}(?:=|(?![0-9A-Za-z+/_=-]))"
 )
 """32 bytes as hexadecimal digits, or as base64, which of bytes by chance has letters of both cases."""
 
