@@ -413,10 +413,6 @@ def _has_ended(pid: int) -> bool:
         os.close(watched)
 
 
-if __name__ == "__main__":
-    keep(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
-
-
 def _children(pid: int) -> list[int]:
     """The processes that a process has begun, where the system shows them: they answer for a while when it is gone."""
     found = []
@@ -425,3 +421,7 @@ def _children(pid: int) -> list[int]:
             if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(status.parent.name))
     return found
+
+
+if __name__ == "__main__":
+    keep(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
