@@ -73,10 +73,6 @@ def test_a_window_is_read_once(forgetful: Memory, budget: int) -> None:
     assert reads.looks == max(-(-there // CHUNK), 1)
 
 
-def answer(number: int) -> dict[str, Any]:
-    return {"role": "assistant", "content": f"number {number}"}
-
-
 class Evicts:
     """A strategy that evicts these spans."""
 
@@ -95,8 +91,7 @@ def test_small_gaps_are_read_over(forgetful: Memory, gap: int) -> None:
     """Of a log of which much was evicted here and there, what is left is read in few calls, but over no wide gap."""
     evicted = [(low, low + gap - 1) for low in range(3, 500, gap + 2)]
     session = forgetful.session("s", max_tokens=64_000, counter=quarters, long_term=Evicts(evicted))
-    for number in range(1, 601, 2):
-        session.add([{"role": "user", "content": f"number {number}"}, answer(number + 1)])
+    session.add([{"role": ("assistant", "user")[n % 2], "content": f"number {n}"} for n in range(1, 601)])
     session.compact()
     session.context()
     left = [number for number in range(1, 601) if not spans.within(evicted, number)]

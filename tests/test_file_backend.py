@@ -330,6 +330,7 @@ def test_a_log_that_nobody_has_written_to_is_listed_without_opening_it(
     assert old == [100, 100, 100, 100]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_a_listing_says_what_one_says_that_remembers_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
