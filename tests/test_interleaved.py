@@ -26,6 +26,7 @@ from palimpsest.stores.backend import LAST_KEY, Ask, Backend, Place, Range
 from palimpsest.stores.encrypted.rotation import rotate
 from palimpsest.stores.memory import MemoryBackend
 from sealed import BOTH, RING
+from stepping import Stepping
 from writer import quarters
 
 LARGE = "large enough to be kept apart, whatever else there is in it " * 4
@@ -36,7 +37,7 @@ GONE = (Conflict, EntryNotFound, SessionNotFound, IndexError)
 NAMES = ("shared", "shared branch", "another branch")
 
 
-class Interleaved(Backend):
+class Interleaved(Stepping):
     """Another backend, each of whose verbs waits for a random while before its step and after it."""
 
     url = "interleaved://"
@@ -53,30 +54,9 @@ class Interleaved(Backend):
             await asyncio.sleep(0)
         return result
 
-    async def look(self, *given: Any) -> Any:
-        return await self._step("look", *given)
-
-    async def write(self, *given: Any, **named: Any) -> Any:
-        return await self._step("write", *given, **named)
-
-    async def places(self, *given: Any, **named: Any) -> Any:
-        return await self._step("places", *given, **named)
-
-    async def recent(self, *given: Any, **named: Any) -> Any:
-        return await self._step("recent", *given, **named)
-
-    async def expired(self, *given: Any, **named: Any) -> Any:
-        return await self._step("expired", *given, **named)
-
-    async def tenants(self, **named: Any) -> Any:
-        return await self._step("tenants", **named)
-
     async def apart(self, function: Callable[..., Any], *arguments: Any) -> Any:
         await asyncio.sleep(0)
         return function(*arguments)
-
-    async def close(self) -> None:
-        pass
 
 
 class Someone:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import Memory
+from palimpsest import Memory, Session
 from palimpsest.errors import ConfigError, SummarizerFailed
 from palimpsest.log.summary import Spent
 from palimpsest.runtime.runner import Inline, Runner, drive
@@ -22,6 +22,7 @@ from palimpsest.summaries.models.chat_model import ChatModel
 from palimpsest.summaries.models.model_summarizer import ModelSummarizer
 from palimpsest.summaries.models.resilience import Caller, CallLimits, Failure
 from palimpsest.testing.clock import FakeClock
+from palimpsest.types import CompactionResult
 from runs import WORLDS, Complete, inline
 
 PROMPT = Prompt(text="Sum this up.", stable=4, max_tokens=50)
@@ -229,17 +230,21 @@ def test_a_reply_that_nobody_can_keep_is_no_answer(complete: Complete, reply: Re
         assert failed.value.kind == "answer"
 
 
+def compacted(session: Session) -> CompactionResult:
+    """What becomes of a conversation about orders."""
+    for number in range(12):
+        session.add({"role": "user", "content": f"Where is order {number}? It was to be in Berlin on Monday."})
+        session.add({"role": "assistant", "content": f"Order {number} is on its way, and is there on Tuesday."})
+    return session.compact("summarizer")
+
+
 @pytest.mark.parametrize("own", [Own, OwnBound])
 @pytest.mark.parametrize("reply", [*ODD, "done", None])
 def test_no_answer_makes_a_session_unreadable(own: Callable[[Any], Any], reply: Any) -> None:
     """Whatever is answered: the session is compacted by the heuristic, is read on, and goes to another memory."""
     with Memory.open("memory://") as memory, Memory.open("memory://") as other:
         session = memory.session("chat", max_tokens=4000, summarizer=own(reply))
-        for number in range(12):
-            session.add({"role": "user", "content": f"Where is order {number}? It was to be in Berlin on Monday."})
-            session.add({"role": "assistant", "content": f"Order {number} is on its way, and is there on Tuesday."})
-
-        done = session.compact("summarizer")
+        done = compacted(session)
 
         assert done.summary is not None
         assert done.summary.method == "heuristic"
@@ -269,11 +274,7 @@ def test_an_error_costs_the_log_no_more_than_a_line(own: Callable[[Any], Any], e
     """A summary is made whatever a summarizer raises; the log says why in brief, and nothing private."""
     with Memory.open("memory://", privacy="default") as memory:
         session = memory.session("chat", max_tokens=4000, summarizer=own(error))
-        for number in range(12):
-            session.add({"role": "user", "content": f"Where is order {number}? It was to be in Berlin on Monday."})
-            session.add({"role": "assistant", "content": f"Order {number} is on its way, and is there on Tuesday."})
-
-        done = session.compact("summarizer")
+        done = compacted(session)
 
     assert done.summary is not None
     assert done.summary.method == "heuristic"

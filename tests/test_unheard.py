@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,17 +13,18 @@ from on_servers import own_server
 from palimpsest import AsyncMemory, Keys, Memory, StoreUnavailable
 from palimpsest.runtime.runner import Inline
 from palimpsest.stores import STORES
-from palimpsest.stores.backend import Again, Backend, Batch, Refusal
+from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.rules import asked_again
 from postgresstore import asked
+from stepping import Stepping
 from suspending import kind_of
 
 MOMENTS = range(7)
 """Verbs that others begin before the server does what is late."""
 
 
-class LateBackend(Backend):
+class LateBackend(Stepping):
     """A store behind a driver. `late` says before which verb after it the next append is done: nobody hears of that.
 
     With `holds` the server has begun it, and has its head: another who writes over that waits until it is done. With
@@ -61,9 +63,6 @@ class LateBackend(Backend):
         self.passes -= self.passes and verb == "write"
         return await getattr(self._below, verb)(*given, **named)
 
-    async def look(self, *given: Any) -> Any:
-        return await self._step("look", *given)
-
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
@@ -75,21 +74,6 @@ class LateBackend(Backend):
                 if other is not None:
                     (done[number],) = await self._below.write([other], at)
         return done
-
-    async def places(self, *given: Any, **named: Any) -> Any:
-        return await self._step("places", *given, **named)
-
-    async def recent(self, *given: Any, **named: Any) -> Any:
-        return await self._step("recent", *given, **named)
-
-    async def expired(self, *given: Any, **named: Any) -> Any:
-        return await self._step("expired", *given, **named)
-
-    async def tenants(self, **named: Any) -> Any:
-        return await self._step("tenants", **named)
-
-    async def close(self) -> None:
-        pass
 
 
 def open_late(url: str, runner: object, **_: object) -> LateBackend:
@@ -114,6 +98,16 @@ async def texts(memory: AsyncMemory) -> list[str]:
     return [entry.text for entry in await memory.session("s").entries()]
 
 
+@asynccontextmanager
+async def begun(new: bool, sealed: bool) -> AsyncIterator[AsyncMemory]:
+    """A memory over such a store, with a session that is not there yet, or has a message."""
+    given: Any = {"encryption": Keys({"one": bytes(range(32))})} if sealed else {}
+    async with AsyncMemory.open("late://", **given) as memory:
+        if not new:
+            await memory.session("s").add_user_message("before")
+        yield memory
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("how", ["", "holds", "asks", "holds asks"])
 @pytest.mark.parametrize("new", [False, True])
@@ -121,11 +115,8 @@ def test_what_was_under_way_when_its_writer_was_cancelled_is_there_once(new: boo
     """Others whose messages went with it find them there, or write them, and never both."""
 
     async def work(moment: int) -> None:
-        given: Any = {"encryption": Keys({"one": bytes(range(32))})} if sealed else {}
-        async with AsyncMemory.open("late://", **given) as memory:
+        async with begun(new, sealed) as memory:
             backend, session = late(memory), memory.session("s")
-            if not new:
-                await session.add_user_message("before")
             backend.gate.clear()
             first = asyncio.create_task(session.add_user_message("first"))
             await settled()
@@ -157,11 +148,8 @@ def test_who_is_told_that_nothing_was_written_is_told_the_truth(new: bool, seale
     """Where the answer is lost of what the server has begun, it is there, once, or never will be, as the error says."""
 
     async def work(moment: int) -> None:
-        given: Any = {"encryption": Keys({"one": bytes(range(32))})} if sealed else {}
-        async with AsyncMemory.open("late://", **given) as memory:
+        async with begun(new, sealed) as memory:
             backend, session = late(memory), memory.session("s")
-            if not new:
-                await session.add_user_message("before")
             backend.late, backend.holds = moment, True
             backend.lost = StoreUnavailable("a store", "is away", written=None)
 

@@ -51,8 +51,9 @@ _HANGUL = "\u1100-\u11ff\u3131-\u318e\uac00-\ud7af"
 UNSPACED = re.compile(f"([{_HAN}{_KANA}]+|[{_THAI_AND_OTHERS}]+|[{_HANGUL}]+)")
 _IS_HAN = re.compile(f"[{_HAN}]").match
 
-_EMOJI = range(0x2300, 0x2400), range(0x2600, 0x27C0), range(0x2B00, 0x2C00)
-"""Code points among which emoji stand, below those that hardly anything else does."""
+EMOJI = "\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0010ffff"
+"""Signs among which emoji stand, for a pattern."""
+_IS_EMOJI = re.compile(f"[{EMOJI}]").match
 
 _STROKED = str.maketrans(
     {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"}
@@ -150,7 +151,7 @@ def _folded_letter(letter: str) -> str:
     if category == "Cf" or _adds_nothing(code, category):
         return ""
     if category[0] not in "LNM":
-        is_emoji = category == "So" and (code >= 0x1F000 or any(code in block for block in _EMOJI))
+        is_emoji = category == "So" and _IS_EMOJI(letter)
         return f" {letter} " if is_emoji else " "  # an emoji is a word
     lower = letter.casefold()
     if code < 0x530 or 0x1E00 <= code < 0x2000:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.recall.analysis import UNSPACED
+from palimpsest.recall.analysis import EMOJI, UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.english import QUESTION_WORDS
 from palimpsest.recall.fusion import BY_WORDS, NEAREST, Meaning
@@ -228,8 +228,7 @@ def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, i
 # Letters with their marks, which in some scripts are no letters to `re`; an emoji is a word, and 1,299 one number.
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17ff"
 _LETTERS = rf"[\w{_MARKS}]+"
-_EMOJI = "\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
-_WORD = re.compile(rf"{_LETTERS}(?:(?<=\d),(?=\d{{3}}(?!\d)){_LETTERS})*(?:['\u2019]\w+)?|[{_EMOJI}]")
+_WORD = re.compile(rf"{_LETTERS}(?:(?<=\d),(?=\d{{3}}(?!\d)){_LETTERS})*(?:['\u2019]\w+)?|[{EMOJI}]")
 
 
 @lru_cache(10_000)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from palimpsest.recall.index import FORMAT
+from palimpsest.stores.sqlite.connections import read_only
 
 APPLICATION_ID = 0x50616C72
 """By which a file is known for an index: another number than a store's."""
@@ -57,9 +58,8 @@ def maker_of(path: str) -> int | None:
 
     SQLite alone opens it: to close a file takes the locks away that this process has on it, which may have it open.
     """
-    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     try:
-        with closing(sqlite3.connect(f"file:{name}?immutable=1", uri=True)) as db:
+        with closing(sqlite3.connect(read_only(path, unchanging=True), uri=True)) as db:
             (found,) = db.execute("PRAGMA application_id").fetchone()
     except sqlite3.Error:
         return None

@@ -38,7 +38,7 @@ class Pass(msgspec.Struct, frozen=True):
 def flaw_of(reply: object) -> str | None:
     """Why an answer is none that anything can be made of, whoever gave it; None: it is one."""
     if not isinstance(reply, Reply):
-        return f"it is a {type(reply).__name__}, not a Reply"
+        return f"it returned a {type(reply).__name__}, not a Reply"
     if not isinstance(reply.text, str):
         return f"the `text` of its Reply is a {type(reply.text).__name__}, not text"
     if not isinstance(reply.spent, Spent):

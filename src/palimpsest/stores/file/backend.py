@@ -93,8 +93,7 @@ class FileBackend(BlockingBackend):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        meant = partial(_is_beneath if beneath else _is_it, space)
-        found = self._do(self._listing.listed, tenant, meant)
+        found = self._do(self._listing.listed, tenant, lambda one: one.startswith(space) if beneath else one == space)
         return by_name(found, after, limit)
 
     async def recent(
@@ -102,7 +101,7 @@ class FileBackend(BlockingBackend):
     ) -> list[Listed]:
         # What is written meanwhile is for who asks next.
         until = self._do(self._marks.last, tenant_folder(self.path, tenant))
-        found = self._do(self._listing.listed, tenant, partial(_is_it, space), True)
+        found = self._do(self._listing.listed, tenant, lambda one: one == space, True)
         return by_mark([one for one in found if one.mark <= until], since, after, limit)
 
     async def newest(
@@ -283,6 +282,15 @@ class FileBackend(BlockingBackend):
         if home.refused is not None:
             self._scrubbing.anew(home, fd)  # it is empty, so that it goes
             return True
+        self._append(home, fd, status.st_size, end, change, at)
+        return True
+
+    def _append(self, home: Home, fd: int, size: int, end: int, change: Change, at: int) -> None:
+        """Write what was taken to the `end` of a log of this size, which is locked; anew where most of it is dead then.
+
+        Who reads the home meanwhile may forget it: so where its log ends is what was seen when the change was taken.
+        """
+        path = home.path
         try:
             with home.lock:
                 lines = change.lines(self._marks.next(home.folder, at), end)
@@ -290,7 +298,7 @@ class FileBackend(BlockingBackend):
             if not end:
                 remove(path)
             raise StoreUnavailable(self.url, f"{path}: {fault}; nothing was written") from None
-        self._files.append(fd, path, b"".join(lines), status.st_size, end, lasting=change.lasts)
+        self._files.append(fd, path, b"".join(lines), size, end, lasting=change.lasts)
         with home.lock:
             home.wrote(lines, end)
             dead = home.file is not None and (home.is_empty or home.end > 3 * home.live + SLACK)
@@ -299,15 +307,6 @@ class FileBackend(BlockingBackend):
         if dead:
             with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
                 self._scrubbing.anew(home, fd)
-        return True
-
-
-def _is_it(space: str, one: str) -> bool:
-    return one == space
-
-
-def _is_beneath(space: str, one: str) -> bool:
-    return one.startswith(space)
 
 
 def _looked(home: Home, fd: int, asks: Sequence[Ask]) -> list[Seen]:

@@ -87,12 +87,8 @@ class Home:
 
         `sure` is who has the file's lock.
         """
-        file, size = (status.st_dev, status.st_ino), status.st_size
-        if (
-            self.file != file
-            or size < self.end
-            or self._read(fd, self.end - len(self._tail), len(self._tail)) != self._tail
-        ):
+        file, size, tail = (status.st_dev, status.st_ino), status.st_size, len(self._tail)
+        if self.file != file or size < self.end or self._read(fd, self.end - tail, tail) != self._tail:
             self.forget()
         self.torn = False
         if size != self.end or not size:
@@ -102,7 +98,7 @@ class Home:
                     self.torn = True
                     break
                 self._take(offset, raw, sure)
-            self.file = file if not self.end or self.end >= TAIL else None  # what is so short is no log of ours
+            self.file = file
         if self.refused is not None:
             self.heads = {}
             if not self.refused.is_lease:

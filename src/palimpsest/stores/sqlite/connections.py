@@ -142,9 +142,14 @@ def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
         if writable:
             _create(path)
             return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
-        uri = f"file:{name}?mode=ro" + ("&immutable=1" if _is_unchanging(os.path.realpath(path)) else "")
+        uri = read_only(path, unchanging=_is_unchanging(os.path.realpath(path)))
         return sqlite3.connect(uri, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def read_only(path: str, *, unchanging: bool) -> str:
+    """The address by which SQLite reads a file, and nothing else; of one that is `unchanging` without any lock."""
+    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
+    return f"file:{name}?mode=ro" + ("&immutable=1" if unchanging else "")
 
 
 def _create(path: str) -> None:

@@ -154,13 +154,11 @@ class ObjectSummarizer:
     async def ask(self, prompt: Prompt) -> Reply:
         """Return its answer. Raises SummarizerFailed."""
         try:
-            reply = await _settled(self._call(prompt))
+            reply: Reply = await _settled(self._call(prompt))
         except Failure as failed:
             raise SummarizerFailed(self.name, failed.kind, failed.why) from failed.__cause__
         except TimeoutError as error:
             raise SummarizerFailed(self.name, "timeout", str(error) or "it gave up") from error
-        if not isinstance(reply, Reply):
-            raise SummarizerFailed(self.name, "answer", f"its `ask` returned a {type(reply).__name__}, not a Reply")
         if flaw := flaw_of(reply):
             raise SummarizerFailed(self.name, "answer", flaw)
         return reply
