@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -145,6 +146,14 @@ def at_once(work: Callable[[int], object], count: int) -> None:
         assert not thread.is_alive(), "a thread hangs"
     if faults:
         raise faults[0]
+
+
+def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
+    """Wait until something is so of which nobody tells, at most so many seconds."""
+    end = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.005)
 
 
 def integrity(path: Path | str) -> str:

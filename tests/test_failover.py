@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -11,19 +10,10 @@ import pytest
 from on_servers import own_server
 from palimpsest import AsyncMemory, Memory, StoreUnavailable
 from postgresstore import asked
+from processes import until
 from proxy import Network, network
 from redisstore import raw
 from servers import Server
-
-PATIENCE = 60.0
-
-
-def until(done: Any) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 async def added(address: str, fail_over: Any) -> list[str]:

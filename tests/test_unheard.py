@@ -17,6 +17,7 @@ from palimpsest.stores.backend import Again, Batch, Refusal
 from palimpsest.stores.memory import MemoryBackend
 from palimpsest.stores.rules import asked_again
 from postgresstore import asked
+from processes import until
 from stepping import Stepping
 from suspending import kind_of
 
@@ -196,8 +197,7 @@ def test_a_message_that_waits_for_a_standby_is_there_once() -> None:
         session = memory.session("s")
         session.add_user_message("before")
         asked(server.address, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
-        while asked(server.address, "SHOW synchronous_standby_names")[0][0] != "nobody":
-            pass
+        until(lambda: asked(server.address, "SHOW synchronous_standby_names")[0][0] == "nobody")
 
         for text in ("one", "two", "three"):
             try:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from unittest.mock import patch
@@ -16,16 +15,9 @@ import pytest
 from palimpsest.errors import Closed
 from palimpsest.runtime import workers as workers_module
 from palimpsest.runtime.workers import Call, Workers
+from processes import until
 
 WHO: ContextVar[str] = ContextVar("who")
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so that nobody tells."""
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def alive(before: set[int]) -> set[int]:

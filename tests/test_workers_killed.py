@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ from on_servers import KINDS
 from palimpsest.log import spans
 from palimpsest.resources import Resources
 from palimpsest.resources.workplace import TAKEN
-from processes import PATIENCE, Process
+from processes import PATIENCE, Process, until
 from worker_process import TURNS, declared
 from writer import quarters
 
@@ -67,6 +67,7 @@ def killed(resources: Resources, where: str, calls: Path, *, sessions: int, kill
     Returns the ids of the processes that were killed.
     """
     dice, dead = random.Random(sessions), set[int]()
+    patience = PATIENCE * max(sessions / 500, 1)  # the longer, the more sessions are written to meanwhile
     calls.touch()
     with ExitStack() as running:
         half = sessions // 2
@@ -83,19 +84,19 @@ def killed(resources: Resources, where: str, calls: Path, *, sessions: int, kill
             begin(one)
         step = max((sessions - 2) // kills - TAKEN, 1)  # what each of the dead may have in hand, nobody has meanwhile
         for number in range(kills):
-            until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1, sessions)
+            until(lambda number=number: len(calls.read_bytes().splitlines()) >= number * step + 1, patience)
             time.sleep(dice.random() * seconds * 2)  # somewhere in the middle of a call, or between two
             dead.add(workers[0].pid)
             workers.pop(0).kill()
             begin(workers[1])
             workers.append(ready())
         assert [one.end() for one in writers] == [["written"]] * 2
-        until(lambda: compacted(resources, sessions) >= sessions - TAKEN * len(dead), sessions)
+        until(lambda: compacted(resources, sessions) >= sessions - TAKEN * len(dead), patience)
         for one in workers:
             dead.add(one.pid)
             one.kill()
         begin(ready(AHEAD))
-        until(lambda: compacted(resources, sessions) == sessions, sessions)
+        until(lambda: compacted(resources, sessions) == sessions, patience)
     return dead
 
 
@@ -103,14 +104,6 @@ def begin(worker: Process) -> None:
     """Let a worker begin."""
     assert worker.hear() == "ready"
     worker.tell()
-
-
-def until(holds: Callable[[], bool], sessions: int) -> None:
-    """Wait until it holds, the longer the more sessions are written to meanwhile."""
-    end = time.monotonic() + PATIENCE * max(sessions / 500, 1)
-    while not holds():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.02)
 
 
 @pytest.fixture
