@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache
@@ -199,3 +200,20 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     }
 
     assert found == set()
+
+
+def test_the_extras_that_errors_advise_are_there() -> None:
+    """Whoever installs what an error names has what was missing."""
+    there = set(
+        tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    )
+    named = {
+        node.args[1].value
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MissingExtra"
+        if isinstance(node.args[1], ast.Constant)
+    }
+
+    assert named >= {"config", "encryption", "postgres"}
+    assert named <= there

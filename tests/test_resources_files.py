@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palimpsest import ConfigError, Memory
-from palimpsest.errors import InvalidResource
+from palimpsest.errors import InvalidResource, MissingExtra
 from palimpsest.resources import AsyncResources, Resources
 from palimpsest.resources.keys import Template
 from test_resources import MINIMAL, PROFILE, loaded, written
@@ -95,6 +95,16 @@ def test_keys_that_come_twice_hide_no_other_mistake(tmp_path: Path, name: str) -
     ]
     assert caught.value.mistakes[1].allowed == "each key once: it stands in line 5, too"
     assert {one.memory for one in caught.value.mistakes} == {"chat"}
+
+
+def test_yaml_without_its_reader_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that brings it, and the command."""
+    path = tmp_path / "one.yaml"
+    path.write_text("resource: memory\n")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+
+    with pytest.raises(MissingExtra, match=r"YAML needs the extra 'config': pip install 'palimpsest-memory\[config\]'"):
+        Resources.load(path)
 
 
 def test_keys_that_come_twice_are_told_beside_what_cannot_be_read(tmp_path: Path) -> None:

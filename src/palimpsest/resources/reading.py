@@ -42,7 +42,7 @@ def _events(text: str) -> Iterator[Any]:
     try:
         import yaml  # type: ignore[import-untyped]  # 41 milliseconds, for who reads YAML
     except ImportError as cause:
-        raise MissingExtra("config", "YAML") from cause
+        raise MissingExtra("a memory that is declared in YAML", "config") from cause
     try:
         yield from yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as fault:
