@@ -11,7 +11,6 @@ needs no clock.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -62,22 +61,17 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 UNWANTED = ("asyncio", "tiktoken", "click")
 
 
-def environment() -> dict[str, str]:
-    """The present one, with byte code: without it every import would be compiled again."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
 def start(script: str, *given: object) -> float:
     """Seconds that a new interpreter takes for the script."""
     command = [sys.executable, "-c", script, *map(str, given)]
     begin = time.perf_counter()
-    subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
+    subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return time.perf_counter() - begin
 
 
 def loaded(script: str = LOADED) -> list[str]:
     """Modules that importing `Memory` loads beside msgspec's own and the interpreter's."""
-    done = subprocess.run([sys.executable, "-c", script], env=environment(), stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
     found: list[str] = json.loads(done.stdout)
     return found
 

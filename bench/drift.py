@@ -106,7 +106,6 @@ def once(project: Path, what: str) -> float:
         script = COLD if what == "a cold start" else LOOP
         command = [sys.executable, "-c", script, str(HERE / "bench"), str(folder / "log.db"), what]
         environment = {**os.environ, "PYTHONPATH": str(project / "src")}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without byte code every import would be compiled again
         return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 

@@ -9,6 +9,7 @@ process does once is taken away: each is run with few of the calls and with more
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cold import ASYNC, NOTHING, RAW, SYNC, environment
+from cold import ASYNC, NOTHING, RAW, SYNC
 from cold import prepare as prepare_cold
 from context import prepare as prepare_context
 from measure import SESSION, Figure, arguments, memory_folder, report, scratch, store
@@ -59,7 +60,7 @@ CONTEXTS = "for _ in range(calls): {}"
 def ran(script: str, *given: object, within: Sequence[str] = ()) -> str:
     """Run the script in a new interpreter, within another program if one is given, and return what that says."""
     here = str(Path(__file__).parent)
-    known = environment()
+    known = dict(os.environ)
     paths = ":".join(filter(None, (here, known.get("PYTHONPATH", ""))))
     command = [*within, sys.executable, "-c", script, *map(str, given)]
     known |= {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}

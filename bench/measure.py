@@ -29,6 +29,9 @@ from palimpsest import Memory
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (a scratch folder of our own is made in it)
 SESSION = "s"
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # without byte code every process that is begun would compile anew
+sys.dont_write_bytecode = False
+
 
 class Pair(NamedTuple):
     """Medians of one operation on both sides, in microseconds."""

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cold import environment
 from measure import Figure, arguments, over_runs, report, scratch
 
 LOADS = """
@@ -67,7 +66,7 @@ def declared() -> str:
 def measured(path: Path) -> dict[str, float]:
     """Seconds of one process."""
     command = [sys.executable, "-c", LOADS, str(path)]
-    told = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(told.stdout)
     return found
 
