@@ -6,8 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Range, Seen
-from palimpsest.stores.mongodb.layout import BUCKET, bucket_key, bucket_of, home_of, kind_of, part_key
-from palimpsest.stores.mongodb.rows import Apart, Cell, Doc, in_tail
+from palimpsest.stores.mongodb.layout import (
+    BUCKET,
+    bucket_key,
+    bucket_of,
+    home_of,
+    in_tail,
+    kind_of,
+    part_key,
+    table_sum,
+)
+from palimpsest.stores.mongodb.rows import Apart, Cell, Doc
 
 PARTS = 4
 """Parts of a span that are looked into one by one."""
@@ -72,8 +81,9 @@ class Documents:
             self._tails = {}
             for key, doc in self.by.items():
                 if kind_of(key) == b"h":
-                    for table, cell in in_tail(doc):
-                        self._tails.setdefault(table, {})[int.from_bytes(cell[:8])] = cell
+                    for place, table, cells in in_tail(doc):
+                        rows = self._tails.setdefault(table_sum(place, table), {})
+                        rows.update((Cell.key(cell), cell) for cell in cells)
         return self._tails
 
     def buckets(self, table: bytes) -> dict[int, Doc]:
