@@ -164,14 +164,12 @@ def parts_of(place: Place, ask: Range) -> list[bytes] | None:
     return list(found)
 
 
-def buckets_of(
-    place: Place, table: bytes, ask: Range, parts: Documents, grow: int
-) -> tuple[list[bytes], list[Region]] | None:
+def buckets_of(place: Place, table: bytes, ask: Range, parts: Documents) -> tuple[list[bytes], list[Region]] | None:
     """The keys of the buckets that a range needs, and what is read with them; None where these are many.
 
-    By a limit it is `grow` times as many as there would be without gaps.
+    By a limit it is as many as there would be without gaps.
     """
-    left = MOST if ask.limit is None else grow * (1 + -(-ask.limit >> BUCKET))
+    left = MOST if ask.limit is None else 1 + -(-ask.limit >> BUCKET)
     home, keys, regions = home_of(place.tenant, place.home), list[bytes](), list[Region]()
     for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
         runs = list[tuple[int, int]]()

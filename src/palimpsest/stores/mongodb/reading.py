@@ -100,10 +100,9 @@ class Reader:
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen] | None:
         """What is asked for, if a few queries can tell, each of which sees one state."""
-        known, truth, had, grow = self._parts, False, set[bytes](), 1
-        docs = Documents()
+        known, truth, had = self._parts, False, set[bytes]()
         for _ in range(ROUNDS):
-            needed = self._needed(asks, known, grow)
+            needed = self._needed(asks, known)
             if needed is None or (truth and needed[0] <= had):
                 return None
             had = needed[0]
@@ -112,15 +111,13 @@ class Reader:
             if not self._vouch(docs, vouched):
                 continue
             if self.learn(had, docs) or not needed[2]:
-                needed = self._needed(asks, docs, grow)
+                needed = self._needed(asks, docs)
             if needed is None:
                 return None
-            known, truth = docs, True
             if needed[0] <= had:
                 seen, short = self._seen(asks, docs, needed[1])
-                if not short:
-                    return await self.with_values(asks, seen)
-                grow, truth = grow * 4, False
+                return None if short else await self.with_values(asks, seen)
+            known, truth = docs, True
         return None
 
     def _vouch(self, docs: Documents, vouched: dict[bytes, tuple[Doc, bytes]]) -> bool:
@@ -161,7 +158,7 @@ class Reader:
         return news
 
     def _needed(
-        self, asks: Sequence[Ask], parts: Documents, grow: int
+        self, asks: Sequence[Ask], parts: Documents
     ) -> tuple[set[bytes], list[list[list[Region]]], bool] | None:
         """The keys of what is asked for, by what is known of parts, what is read by them, and whether that is all.
 
@@ -188,7 +185,7 @@ class Reader:
                     regions[-1].append([])
                     whole = False
                     continue
-                found = buckets_of(ask.place, table_sum(ask.place, one.table), one, parts, grow)
+                found = buckets_of(ask.place, table_sum(ask.place, one.table), one, parts)
                 if found is None and remembered:
                     found, whole = ([], []), False  # what is remembered may be wrong
                 if found is None:
