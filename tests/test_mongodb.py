@@ -149,7 +149,7 @@ def test_twenty_open_a_new_database_at_once() -> None:
 
     with Memory.open(address) as memory:
         assert len(memory.sessions()) == 20
-    assert sorted(mongostore.documents("opening").index_information()) == ["_id_", "by_due", "by_list"]
+    assert sorted(mongostore.documents("opening").index_information()) == ["_id_", "by_due", "by_ids", "by_list"]
 
 
 def test_a_newer_store_is_left_alone() -> None:
@@ -298,6 +298,26 @@ def test_rows_in_a_tail_are_found_when_others_of_their_place_go(table: str) -> N
 
     asyncio.run(work(mongostore.address_of()))
     assert mongostore.documents().count_documents({}) == 0
+
+
+def test_rows_that_are_found_by_ids_have_no_documents_for_that() -> None:
+    """Entries with keys of their own take as many documents as others, and are found in tails and in buckets."""
+
+    def kept(name: str) -> list[int]:
+        with Memory.open(mongostore.address_of()) as memory:
+            session = memory.session("s")
+            for number in range(60):
+                key = {"key": f"{name}-{number}"} if name else {}
+                session.add({"role": "user", "content": f"{number}" + "x" * 2_000}, **key)
+            if name:
+                again = [
+                    session.add({"role": "user", "content": f"{n}" + "x" * 2_000}, key=f"{name}-{n}") for n in (0, 59)
+                ]
+                assert [[entry.seq for entry in added] for added in again] == [[1], [60]]
+            assert len(session.entries()) == 60
+        return sorted(len(doc["_id"]) for doc in mongostore.documents().find())
+
+    assert kept("named") == kept("")
 
 
 # --- what is left, what is damaged

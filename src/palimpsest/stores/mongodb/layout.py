@@ -1,7 +1,7 @@
 """How places are kept in one collection of MongoDB: the documents, and their keys.
 
 The key of a document, its `_id`, is a digest of tenant and home, `home`, and what it is in there. Keys of one kind have
-one length, so they are in the order of their bytes. PLACE, TABLE and ID stand for digests of names:
+one length, so they are in the order of their bytes. PLACE and TABLE stand for digests of names:
 
     l                   the lock of the home: whoever changes more than one document changes this one, too
     h PLACE             a head, with the `tail`: rows that were put since they were last moved on, a value each batch;
@@ -10,11 +10,11 @@ one length, so they are in the order of their bytes. PLACE, TABLE and ID stand f
     t PLACE             the names of the tables of a place that have buckets, and the heads with tails of its parts
     o PLACE PART        which head has the tail of a part of a place, and the last bucket of each table there
     r TABLE BUCKET      the rows of 32 neighbouring keys
-    i ID                in which buckets of a table there are rows of an id
     v NUMBER PIECE      a piece of a value that is too large for the document it belongs to
 
 Heads and names have a `list`, by which one index finds them: the heads of a space in order of their last write, its
-names in their own. What has something that expires has `due`: the first of these times.
+names in their own. What has something that expires has `due`: the first of these times. Buckets have `ids`, digests of
+those of their rows, by which an index finds them, and the tables of their place with them.
 
 A part is what has the upper half of its keys in common. What is put to a part whose tail this head has goes there,
 together with the change of the head: one update of one document, which finds it only if it is as it was seen. So that
@@ -127,9 +127,9 @@ def bucket_of(key: bytes) -> tuple[bytes, int]:
     return key[HOME + 1 : HOME + 1 + SUM], int.from_bytes(key[HOME + 1 + SUM :])
 
 
-def id_key(home: bytes, table: bytes, id: str) -> bytes:
-    """The key of what says where rows of a table are that have this id."""
-    return home + b"i" + blake2b(table + id.encode("utf-8"), digest_size=SUM).digest()
+def id_sum(table: bytes, id: str) -> bytes:
+    """What buckets of a table are found by that have rows of this id."""
+    return blake2b(table + id.encode("utf-8"), digest_size=HOME).digest()
 
 
 def by_key(key: bytes, spread: bool) -> Doc:
@@ -187,6 +187,9 @@ def bucket(key: bytes, place: Place, table: str, cells: Iterable[bytes]) -> Doc:
     """The document of a bucket that has these rows."""
     rows = sorted(cells)
     made: Doc = {"_id": key, "home": key[:HOME], "r": rows}
+    ids = {id_sum(bucket_of(key)[0], id) for cell in rows if (id := Cell.id(cell))}
+    if ids:
+        made["ids"] = sorted(ids)
     due = [at for cell in rows if (at := Cell.expires(cell)) is not None]
     if due:
         made |= {"due": due_of(place.tenant, min(due), rows=True), "of": [place.home, place.space, place.name, table]}

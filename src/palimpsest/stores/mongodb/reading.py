@@ -20,7 +20,7 @@ from palimpsest.stores.mongodb.layout import (
     by_key,
     head_key,
     home_of,
-    id_key,
+    id_sum,
     kind_of,
     part_key,
     piece_keys,
@@ -59,6 +59,9 @@ class Reader:
         if self.spread:
             homes = list(dict.fromkeys(key[:HOME] for key in wanted))
             where["home"] = homes[0] if len(homes) == 1 else {"$in": homes}
+        return await self._found(where, session)
+
+    async def _found(self, where: Doc, session: Any) -> list[Doc]:
         found: list[Doc] = await self.collection.find(where, session=session, batch_size=BATCH).to_list()
         return found
 
@@ -314,11 +317,11 @@ class Reader:
         """The rows of these ids: those in buckets, and in the tails of heads that may have rows of the place."""
         if not ask.ids:
             return []
-        home, table, ids = home_of(place.tenant, place.home), table_sum(place, ask.table), set(ask.ids)
-        where = await self.docs({tables_key(place), *(id_key(home, table, id) for id in ids)}, session)
-        keys = {bucket_key(home, table, number) for doc in where for number in doc.get("in", ())}
-        keys.update(owner for doc in where for owner in doc.get("owners", ()))
-        docs = Documents(await self.docs(keys, session))
+        table, tables, ids = table_sum(place, ask.table), tables_key(place), set(ask.ids)
+        where: Doc = {"ids": {"$in": [tables, *(id_sum(table, id) for id in ids)]}}
+        found = await self._found(where | {"home": tables[:HOME]} if self.spread else where, session)
+        docs = Documents(found)
+        docs.add(await self.docs({owner for doc in found for owner in doc.get("owners", ())}, session))
         try:
             meant = {Cell.key(one) for doc in docs.buckets(table).values() for one in doc["r"] if Cell.id(one) in ids}
             meant.update(docs.tails().get(table, ()))

@@ -187,7 +187,7 @@ class Changing(Home):
                 tops = Part.of(part).tops | {table: number}
                 self._put(at, {**part, "tops": [[one, Int64(top)] for one, top in tops.items()]})
         at = tables_key(place)
-        tables = self._get(at) or {"_id": at, "home": self._home, "tables": [], "owners": []}
+        tables = self._get(at) or {"_id": at, "home": self._home, "ids": [at], "tables": [], "owners": []}
         if cells and name not in tables["tables"]:
             self._put(at, {**tables, "tables": [*tables["tables"], name]})
 
