@@ -22,7 +22,7 @@ from palimpsest.errors import StoreTooNew
 from palimpsest.log.entry import now_us
 from palimpsest.runtime.runner import Inline, drive
 from palimpsest.runtime.threaded import Threaded
-from palimpsest.stores.backend import Ask, Backend, Place, Range, Row, Step
+from palimpsest.stores.backend import Ask, Backend, Named, Place, Range, Row, Step
 from palimpsest.stores.bridged import BridgedBackend
 from palimpsest.stores.encrypted.backend import unlocked_backend
 from palimpsest.stores.mongodb import open_mongodb
@@ -149,7 +149,7 @@ def test_twenty_open_a_new_database_at_once() -> None:
 
     with Memory.open(address) as memory:
         assert len(memory.sessions()) == 20
-    assert sorted(mongostore.documents("opening").index_information()) == ["_id_", "by_due", "by_list"]
+    assert sorted(mongostore.documents("opening").index_information()) == ["_id_", "by_due", "by_ids", "by_list"]
 
 
 def test_a_newer_store_is_left_alone() -> None:
@@ -264,6 +264,60 @@ def test_what_is_not_there_is_not_there_for_two_at_once() -> None:
             await backend.close()
 
     asyncio.run(work(mongostore.address_of()))
+
+
+# --- tails
+
+
+@pytest.mark.parametrize("table", ["t", "new"])
+def test_rows_in_a_tail_are_found_when_others_of_their_place_go(table: str) -> None:
+    """By their ids, too: also where a deletion leaves no other row of the place, and where their table is new."""
+
+    async def work(address: str) -> None:
+        backend = open_mongodb(address, Inline())
+        one, two, rows = (Place("t", "h", name, "x") for name in ("one", "two", "rows"))
+        far = 1 << 32
+
+        def put(table: str, key: int, id: str) -> Step:
+            return Step(rows, rows_only=True, put=[(table, [Row(key, b"v", id)])])
+
+        for batch in (
+            [Step(one, None, b"1"), put("t", 1, "a")],
+            [Step(two, None, b"1"), put("t", far, "b")],
+            [Step(two, b"1", b"2"), Step(rows, rows_only=True, drop=[("t", far, far)])],
+            [Step(two, b"2", b"3"), put(table, far + 1, "c")],
+            [Step(one, b"1", b"2"), Step(rows, rows_only=True, drop=[("*", 0, far - 1)])],
+        ):
+            assert await backend.write([batch], 0) == [None]
+
+        (seen,) = await backend.look([Ask(rows, [Named(table, ["c"]), Range(table, [(0, 2 * far)])], head=False)])
+        assert [[row[2] for row in some] for some in seen.rows] == [["c"], ["c"]]
+        drop = Step(rows, rows_only=True, drop=[("*", 0, 2 * far)])
+        assert await backend.write([[Step(one, b"2"), Step(two, b"3"), drop]], 0) == [None]
+        await backend.close()
+
+    asyncio.run(work(mongostore.address_of()))
+    assert mongostore.documents().count_documents({}) == 0
+
+
+def test_rows_that_are_found_by_ids_have_no_documents_for_that() -> None:
+    """Entries with keys of their own take as many documents as others, and are found in tails and in buckets."""
+
+    def kept(name: str) -> list[int]:
+        with Memory.open(mongostore.address_of()) as memory:
+            session = memory.session("s")
+            for number in range(60):
+                key = {"key": f"{name}-{number}"} if name else {}
+                session.add({"role": "user", "content": f"{number}" + "x" * 2_000}, **key)
+            if name:
+                again = [
+                    session.add({"role": "user", "content": f"{n}" + "x" * 2_000}, key=f"{name}-{n}") for n in (0, 59)
+                ]
+                assert [[entry.seq for entry in added] for added in again] == [[1], [60]]
+            assert len(session.entries()) == 60
+        return sorted(len(doc["_id"]) for doc in mongostore.documents().find())
+
+    assert kept("named") == kept("")
 
 
 # --- what is left, what is damaged

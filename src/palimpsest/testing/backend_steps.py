@@ -244,6 +244,21 @@ class StepConformance(BackendContract):
         assert await head(backend, BESIDE) == beside
 
     @rule
+    async def test_rows_that_are_put_instead_over_another_head_are_refused(self, backend: Backend) -> None:
+        """Who is asked again may be wrong once more: then nothing is written, and he is told the head that is there."""
+        there = PlaceHead(b"there")
+        await written(backend, Step(ONE, None, there.hot))
+
+        def put(key: int) -> Batch:
+            return [Step(ONE, b"%d" % key, b"never"), Step(TWO, rows_only=True, put=[("t", [Row(key, b"a")])])]
+
+        (refusal,) = await backend.write([put(1)], NOW, again=lambda *_: put(2))
+
+        assert refusal == (there, None)
+        assert await head(backend, ONE) == there
+        assert await rows(backend, TWO, all_of("t")) == []
+
+    @rule
     async def test_what_is_gone_can_come_again(self, backend: Backend) -> None:
         """A place that lost head and rows is as new when it is written to again."""
         for number in range(3):

@@ -102,13 +102,12 @@ def _index(name: str, *fields: str) -> IndexModel:
 
 
 async def _first(connected: Connected) -> None:
-    """Indexes: what is of a home is found by its key, with no index beside that of `_id`; these list a tenant's.
+    """Indexes: what is of a home is found by its key, or by the ids of its rows; the others list a tenant's.
 
-    Each costs every append, more on SecantusDB than on MongoDB, which changes those of what has changed.
+    One that has heads costs every append, more on SecantusDB than on MongoDB, which changes those of what has changed.
     """
-    await connected.written.create_indexes(
-        [_index("by_list", "list", "mark", "at"), _index("by_due", "due.of", "due.rows", "due.at")]
-    )
+    due = _index("by_due", "due.of", "due.rows", "due.at")
+    await connected.written.create_indexes([_index("by_list", "list", "mark", "at"), due, _index("by_ids", "ids")])
 
 
 Migration = Callable[[Connected], Awaitable[None]]

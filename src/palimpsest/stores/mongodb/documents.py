@@ -6,8 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from palimpsest.stores.backend import Ask, Cells, Place, PlaceHead, Range, Seen
-from palimpsest.stores.mongodb.layout import BUCKET, bucket_key, bucket_of, home_of, kind_of, part_key
-from palimpsest.stores.mongodb.rows import Apart, Cell, Doc, in_tail
+from palimpsest.stores.mongodb.layout import (
+    BUCKET,
+    bucket_key,
+    bucket_of,
+    home_of,
+    in_tail,
+    kind_of,
+    part_key,
+    table_sum,
+)
+from palimpsest.stores.mongodb.rows import Apart, Cell, Doc
 
 PARTS = 4
 """Parts of a span that are looked into one by one."""
@@ -72,8 +81,9 @@ class Documents:
             self._tails = {}
             for key, doc in self.by.items():
                 if kind_of(key) == b"h":
-                    for table, cell in in_tail(doc):
-                        self._tails.setdefault(table, {})[int.from_bytes(cell[:8])] = cell
+                    for place, table, cells in in_tail(doc):
+                        rows = self._tails.setdefault(table_sum(place, table), {})
+                        rows.update((Cell.key(cell), cell) for cell in cells)
         return self._tails
 
     def buckets(self, table: bytes) -> dict[int, Doc]:
@@ -154,14 +164,12 @@ def parts_of(place: Place, ask: Range) -> list[bytes] | None:
     return list(found)
 
 
-def buckets_of(
-    place: Place, table: bytes, ask: Range, parts: Documents, grow: int
-) -> tuple[list[bytes], list[Region]] | None:
+def buckets_of(place: Place, table: bytes, ask: Range, parts: Documents) -> tuple[list[bytes], list[Region]] | None:
     """The keys of the buckets that a range needs, and what is read with them; None where these are many.
 
-    By a limit it is `grow` times as many as there would be without gaps.
+    By a limit it is as many as there would be without gaps.
     """
-    left = MOST if ask.limit is None else grow * (1 + -(-ask.limit >> BUCKET))
+    left = MOST if ask.limit is None else 1 + -(-ask.limit >> BUCKET)
     home, keys, regions = home_of(place.tenant, place.home), list[bytes](), list[Region]()
     for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
         runs = list[tuple[int, int]]()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from bson import Int64
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from palimpsest.stores.mongodb.documents import Documents
-from palimpsest.stores.mongodb.layout import NUMBER, bucket_of, by_key, home_of, id_key, kind_of
+from palimpsest.stores.mongodb.layout import NUMBER, by_key, home_of, kind_of
 from palimpsest.stores.mongodb.reading import Reader
-from palimpsest.stores.mongodb.rows import Cell, Doc
+from palimpsest.stores.mongodb.rows import Doc
 from palimpsest.stores.mongodb.updating import EXPIRING
 
 
@@ -25,7 +24,6 @@ class Home:
         self._docs = Documents()
         self._asked = set[bytes]()
         self._tables_before = dict[bytes, set[str]]()
-        self._buckets_before = dict[bytes, Doc | None]()
         self._changed = dict[bytes, Doc | None]()
 
     async def _load(self, keys: Iterable[bytes]) -> None:
@@ -43,14 +41,11 @@ class Home:
         return {key for key in self._asked | self._docs.by.keys() if kind_of(key) in {b"h", b"o"}}, self._docs
 
     def _put(self, key: bytes, doc: Doc | None) -> None:
-        if kind_of(key) == b"r":
-            self._buckets_before.setdefault(key, self._get(key))
         self._docs.put(key, doc)
         self._changed[key] = doc
 
     async def _flush(self) -> None:
         """Write what has changed."""
-        await self._find_by_ids()
         for key, doc in self._changed.items():
             if kind_of(key) == b"h" and doc is not None:
                 doc["hot"], doc["made"] = doc["hot"][:-NUMBER] + os.urandom(NUMBER), os.urandom(NUMBER)
@@ -58,20 +53,6 @@ class Home:
         self._changed.clear()
         if ops:
             await self._reader.collection.bulk_write(ops, ordered=False, session=self._session)
-
-    async def _find_by_ids(self) -> None:
-        """Note of the ids of rows in which buckets they are."""
-        before, self._buckets_before = self._buckets_before, {}
-        moves = list[tuple[bytes, int, bool]]()
-        for key, was in before.items():
-            table, number = bucket_of(key)
-            old, new = (_ids(doc) for doc in (was, self._get(key)))
-            moves += [(id_key(self._home, table, id), number, id in new) for id in old ^ new]
-        await self._load(key for key, *_ in moves)
-        for key, number, there in moves:
-            doc = self._get(key) or {"_id": key, "home": self._home, "in": []}
-            kept = [one for one in doc["in"] if one != number] + ([Int64(number)] if there else [])
-            self._put(key, {**doc, "in": kept} if kept else None)
 
     async def _all(self, begin: bytes, more: int, limit: int = 0) -> list[Doc]:
         """The documents whose keys begin so in the home, and have so many bytes more."""
@@ -81,11 +62,6 @@ class Home:
     async def _any(self, begin: bytes, more: int) -> bool:
         """Whether there is one."""
         return bool(await self._all(begin, more, 1))
-
-
-def _ids(doc: Doc | None) -> set[str]:
-    """The ids of the rows of a bucket."""
-    return {id for cell in doc["r"] if (id := Cell.id(cell))} if doc is not None else set()
 
 
 # --- the operations that make documents so

@@ -1,19 +1,20 @@
 """How places are kept in one collection of MongoDB: the documents, and their keys.
 
 The key of a document, its `_id`, is a digest of tenant and home, `home`, and what it is in there. Keys of one kind have
-one length, so they are in the order of their bytes. PLACE, TABLE and ID stand for digests of names:
+one length, so they are in the order of their bytes. PLACE and TABLE stand for digests of names:
 
     l                   the lock of the home: whoever changes more than one document changes this one, too
-    h PLACE             a head, with the `tail`: rows that were put since they were last moved on, a value each batch
+    h PLACE             a head, with the `tail`: rows that were put since they were last moved on, a value each batch;
+                        and in `own` the keys of the parts that this is the tail of
     n PLACE             the names of a place that has a head
-    t PLACE             the names of the tables of a place, and the heads that may have rows of it in their tails
+    t PLACE             the names of the tables of a place that have buckets, and the heads with tails of its parts
     o PLACE PART        which head has the tail of a part of a place, and the last bucket of each table there
     r TABLE BUCKET      the rows of 32 neighbouring keys
-    i ID                in which buckets of a table there are rows of an id
     v NUMBER PIECE      a piece of a value that is too large for the document it belongs to
 
 Heads and names have a `list`, by which one index finds them: the heads of a space in order of their last write, its
-names in their own. What has something that expires has `due`: the first of these times.
+names in their own. What has something that expires has `due`: the first of these times. Buckets have `ids`, digests of
+those of their rows, by which an index finds them, and the tables of their place with them.
 
 A part is what has the upper half of its keys in common. What is put to a part whose tail this head has goes there,
 together with the change of the head: one update of one document, which finds it only if it is as it was seen. So that
@@ -25,11 +26,12 @@ said of its parts is as it was.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
+
+import msgspec
 
 from palimpsest.stores.backend import Place
 from palimpsest.stores.mongodb.rows import SUM, Cell, Doc
@@ -100,8 +102,13 @@ def part_key(place: Place, part: int) -> bytes:
     return _beside(head_key(place), b"o") + part.to_bytes(4)
 
 
-def _beside(head: bytes, kind: bytes) -> bytes:
-    return head[:HOME] + kind + head[HOME + 1 :]
+def tables_beside(part: bytes) -> bytes:
+    """The key of the names of the tables of the place of a part, by the key of that."""
+    return _beside(part[:-4], b"t")
+
+
+def _beside(key: bytes, kind: bytes) -> bytes:
+    return key[:HOME] + kind + key[HOME + 1 :]
 
 
 @lru_cache(8192)
@@ -120,9 +127,9 @@ def bucket_of(key: bytes) -> tuple[bytes, int]:
     return key[HOME + 1 : HOME + 1 + SUM], int.from_bytes(key[HOME + 1 + SUM :])
 
 
-def id_key(home: bytes, table: bytes, id: str) -> bytes:
-    """The key of what says where rows of a table are that have this id."""
-    return home + b"i" + blake2b(table + id.encode("utf-8"), digest_size=SUM).digest()
+def id_sum(table: bytes, id: str) -> bytes:
+    """What buckets of a table are found by that have rows of this id."""
+    return blake2b(table + id.encode("utf-8"), digest_size=HOME).digest()
 
 
 def by_key(key: bytes, spread: bool) -> Doc:
@@ -138,11 +145,6 @@ def piece_keys(home: bytes, reference: bytes) -> list[bytes]:
     """The keys of the pieces of a value, in order."""
     count = -(-int.from_bytes(reference[SUM:]) // PIECE)
     return [home + b"v" + reference[:SUM] + number.to_bytes(4) for number in range(count)]
-
-
-def claim(table: bytes, part: int) -> bytes:
-    """What a head has in its `own` that has the tail of a part of a table."""
-    return table + part.to_bytes(4)
 
 
 # --- lists
@@ -185,6 +187,9 @@ def bucket(key: bytes, place: Place, table: str, cells: Iterable[bytes]) -> Doc:
     """The document of a bucket that has these rows."""
     rows = sorted(cells)
     made: Doc = {"_id": key, "home": key[:HOME], "r": rows}
+    ids = {id_sum(bucket_of(key)[0], id) for cell in rows if (id := Cell.id(cell))}
+    if ids:
+        made["ids"] = sorted(ids)
     due = [at for cell in rows if (at := Cell.expires(cell)) is not None]
     if due:
         made |= {"due": due_of(place.tenant, min(due), rows=True), "of": [place.home, place.space, place.name, table]}
@@ -196,7 +201,7 @@ def new_head(place: Place) -> Doc:
     key = head_key(place)
     listed = {"list": of_marks(place.tenant, place.space), "at": at_of(place.name, place.home)}
     found = {"_id": key, "home": key[:HOME], **listed, "tenant": place.tenant, "space": place.space}
-    return {**found, "own": [], "of": "[]", "tail": []}
+    return {**found, "own": [], "tail": []}
 
 
 def names_of(place: Place) -> Doc:
@@ -206,16 +211,19 @@ def names_of(place: Place) -> Doc:
     return {"_id": key, "home": key[:HOME], "list": of_names(*names.values()), **names}
 
 
-def tables_of(doc: Doc) -> dict[bytes, tuple[Place, str]]:
-    """The tables that a head has rows of in its tail, or may have: their places and names, by their digests."""
+Put = tuple[str, str, str, list[bytes]]
+"""Rows of a batch as they stand in a tail: the space and the name of their place, their table, and they."""
+
+packed = msgspec.msgpack.Encoder().encode
+_unpacked = msgspec.msgpack.Decoder(list[Put]).decode
+
+
+def in_tail(doc: Doc) -> Iterator[tuple[Place, str, list[bytes]]]:
+    """The places, tables and rows of a head's tail, newer ones behind older. Raises ValueError for what is none."""
     own = place_at(doc["tenant"], doc["space"], doc["at"])
-    tables = [(Place(own.tenant, own.home, space, name), table) for space, name, table in json.loads(doc["of"])]
-    return {table_sum(place, table): (place, table) for place, table in tables}
-
-
-def with_tables(doc: Doc, tables: Iterable[tuple[Place, str]]) -> Doc:
-    """The head with these."""
-    return {**doc, "of": json.dumps([[place.space, place.name, table] for place, table in tables])}
+    for batch in doc["tail"]:
+        for space, name, table, cells in _unpacked(batch):
+            yield Place(own.tenant, own.home, space, name), table, cells
 
 
 def reference(number: bytes, size: int) -> bytes:
@@ -232,8 +240,8 @@ def in_pieces(home: bytes, reference: bytes, value: bytes) -> list[Doc]:
 class Known(NamedTuple):
     """What is known of a head's document as the number behind `hot` tells it: another number, and it may be otherwise.
 
-    `own` are its claims, `size` is of its tail in bytes, `exp` when the head expires, `first` when the first row of its
-    tail does, `apart` the fields with a value in pieces.
+    `own` are the keys of its parts, `size` is of its tail in bytes, `exp` when the head expires, `first` when the first
+    row of its tail does, `apart` the fields with a value in pieces.
     """
 
     hot: bytes

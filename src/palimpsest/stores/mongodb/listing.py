@@ -12,22 +12,22 @@ from palimpsest.stores.mongodb.documents import Documents
 from palimpsest.stores.mongodb.layout import (
     at_of,
     head_key,
+    in_tail,
     of_marks,
     of_names,
     part_key,
     place_at,
     table_sum,
-    tables_of,
 )
 from palimpsest.stores.mongodb.reading import Reader
-from palimpsest.stores.mongodb.rows import Cell, Doc, in_tail
+from palimpsest.stores.mongodb.rows import Cell, Doc
 from palimpsest.stores.rules import behind
 
 LOOK_BACK = 120 << 32
 """Marks, of two minutes: what is written is given its mark a while before others can see it, and of two who write at
 once the later may be seen first. No transaction lives longer than one."""
 
-_SHOWN = {"home": 0, "own": 0, "of": 0, "tail": 0, "made": 0}
+_SHOWN = {"home": 0, "own": 0, "tail": 0, "made": 0}
 
 
 class Listing:
@@ -159,7 +159,7 @@ def _due_in(tenant: str, doc: Doc) -> list[Due]:
         return [Due(at, place, table, Cell.key(one)) for one in doc["r"] if (at := Cell.expires(one)) is not None]
     found = [Due(int(doc["exp"]), place_at(tenant, doc["space"], doc["at"]))] if "exp" in doc else []
     if "first" in doc:
-        tables, newest = tables_of(doc), {(table, Cell.key(cell)): cell for table, cell in in_tail(doc)}
-        timed = ((table, key, Cell.expires(cell)) for (table, key), cell in newest.items())
-        found += [Due(at, *tables[table], key) for table, key, at in timed if at is not None]
+        rows = ((place, table, cell) for place, table, cells in in_tail(doc) for cell in cells)
+        newest = {(place, table, Cell.key(cell)): Cell.expires(cell) for place, table, cell in rows}
+        found += [Due(at, *where) for where, at in newest.items() if at is not None]
     return found

@@ -20,7 +20,7 @@ from palimpsest.stores.mongodb.layout import (
     by_key,
     head_key,
     home_of,
-    id_key,
+    id_sum,
     kind_of,
     part_key,
     piece_keys,
@@ -59,6 +59,9 @@ class Reader:
         if self.spread:
             homes = list(dict.fromkeys(key[:HOME] for key in wanted))
             where["home"] = homes[0] if len(homes) == 1 else {"$in": homes}
+        return await self._found(where, session)
+
+    async def _found(self, where: Doc, session: Any) -> list[Doc]:
         found: list[Doc] = await self.collection.find(where, session=session, batch_size=BATCH).to_list()
         return found
 
@@ -100,10 +103,9 @@ class Reader:
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen] | None:
         """What is asked for, if a few queries can tell, each of which sees one state."""
-        known, truth, had, grow = self._parts, False, set[bytes](), 1
-        docs = Documents()
+        known, truth, had = self._parts, False, set[bytes]()
         for _ in range(ROUNDS):
-            needed = self._needed(asks, known, grow)
+            needed = self._needed(asks, known)
             if needed is None or (truth and needed[0] <= had):
                 return None
             had = needed[0]
@@ -112,15 +114,13 @@ class Reader:
             if not self._vouch(docs, vouched):
                 continue
             if self.learn(had, docs) or not needed[2]:
-                needed = self._needed(asks, docs, grow)
+                needed = self._needed(asks, docs)
             if needed is None:
                 return None
-            known, truth = docs, True
             if needed[0] <= had:
                 seen, short = self._seen(asks, docs, needed[1])
-                if not short:
-                    return await self.with_values(asks, seen)
-                grow, truth = grow * 4, False
+                return None if short else await self.with_values(asks, seen)
+            known, truth = docs, True
         return None
 
     def _vouch(self, docs: Documents, vouched: dict[bytes, tuple[Doc, bytes]]) -> bool:
@@ -161,7 +161,7 @@ class Reader:
         return news
 
     def _needed(
-        self, asks: Sequence[Ask], parts: Documents, grow: int
+        self, asks: Sequence[Ask], parts: Documents
     ) -> tuple[set[bytes], list[list[list[Region]]], bool] | None:
         """The keys of what is asked for, by what is known of parts, what is read by them, and whether that is all.
 
@@ -188,7 +188,7 @@ class Reader:
                     regions[-1].append([])
                     whole = False
                     continue
-                found = buckets_of(ask.place, table_sum(ask.place, one.table), one, parts, grow)
+                found = buckets_of(ask.place, table_sum(ask.place, one.table), one, parts)
                 if found is None and remembered:
                     found, whole = ([], []), False  # what is remembered may be wrong
                 if found is None:
@@ -317,11 +317,11 @@ class Reader:
         """The rows of these ids: those in buckets, and in the tails of heads that may have rows of the place."""
         if not ask.ids:
             return []
-        home, table, ids = home_of(place.tenant, place.home), table_sum(place, ask.table), set(ask.ids)
-        where = await self.docs({tables_key(place), *(id_key(home, table, id) for id in ids)}, session)
-        keys = {bucket_key(home, table, number) for doc in where for number in doc.get("in", ())}
-        keys.update(owner for doc in where for owner in doc.get("owners", ()))
-        docs = Documents(await self.docs(keys, session))
+        table, tables, ids = table_sum(place, ask.table), tables_key(place), set(ask.ids)
+        where: Doc = {"ids": {"$in": [tables, *(id_sum(table, id) for id in ids)]}}
+        found = await self._found(where | {"home": tables[:HOME]} if self.spread else where, session)
+        docs = Documents(found)
+        docs.add(await self.docs({owner for doc in found for owner in doc.get("owners", ())}, session))
         try:
             meant = {Cell.key(one) for doc in docs.buckets(table).values() for one in doc["r"] if Cell.id(one) in ids}
             meant.update(docs.tails().get(table, ()))

@@ -1,9 +1,9 @@
-"""The form of rows in documents: a row by itself in a bucket, the rows of a batch as one value in a tail."""
+"""The form of a row in a document."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from palimpsest.stores.backend import Cells
@@ -81,29 +81,3 @@ class Cell:
         if size:
             id = cell[19 : 19 + size].decode("utf-8", "backslashreplace")
         return key, Apart(value) if apart else value, id, None if expires == _NEVER else expires
-
-
-# --- rows of a batch, in a tail
-
-
-def packed(cells: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Rows with the digests of their tables, as the one value that a batch is in a tail."""
-    return b"".join(part for table, cell in cells for part in (table, len(cell).to_bytes(4), cell))
-
-
-def unpacked(batch: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The tables and rows of it. Raises ValueError for what is none."""
-    at, end = 0, len(batch)
-    while at < end:
-        begin = at + SUM + 4
-        size = int.from_bytes(batch[at + SUM : begin])
-        if begin + size > end:
-            raise ValueError("rows are cut off")
-        yield batch[at : at + SUM], batch[begin : begin + size]
-        at = begin + size
-
-
-def in_tail(doc: Doc) -> Iterator[tuple[bytes, bytes]]:
-    """The tables and rows of the tail of a head, the newer of two behind the older."""
-    for batch in doc["tail"]:
-        yield from unpacked(batch)

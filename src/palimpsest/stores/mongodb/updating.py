@@ -10,13 +10,14 @@ from palimpsest.stores.mongodb.layout import (
     HEAD_INLINE,
     NUMBER,
     Known,
+    Put,
     by_key,
-    claim,
     due_of,
     head_key,
-    table_sum,
+    packed,
+    part_key,
 )
-from palimpsest.stores.mongodb.rows import Cell, Doc, packed
+from palimpsest.stores.mongodb.rows import Cell, Doc
 
 TAIL = 56 * 1024
 """Bytes of a tail from which on its rows are moved on to buckets."""
@@ -37,14 +38,14 @@ class Update(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A batch that can be one update: the head that it is of, the rows with their tables, and what they have to have.
+    """A batch that can be one update: the head that it is of, the rows, and the keys of the parts that they are of.
 
     `first` is when the first of the rows expires.
     """
 
     step: Step
-    cells: list[tuple[bytes, bytes]]
-    claims: set[bytes]
+    puts: list[Put]
+    parts: set[bytes]
     first: int | None
 
     def fits(self, known: Known) -> bool:
@@ -52,7 +53,7 @@ class Plan(NamedTuple):
         step = self.step
         if "hotv" in known.apart or (step.cold is not None and "coldv" in known.apart):
             return False  # whose pieces have to go
-        return not self.cells or (known.size < TAIL and known.own >= self.claims)
+        return not self.puts or (known.size < TAIL and known.own >= self.parts)
 
     def update(self, known: Known, spread: bool) -> Update:
         """The update of a head that it fits."""
@@ -70,8 +71,8 @@ class Plan(NamedTuple):
             if gone := {name: "" for name in EXPIRING if name not in expires}:
                 change["$unset"] = gone
         size = known.size
-        if self.cells:
-            batch = packed(self.cells)
+        if self.puts:
+            batch = packed(self.puts)
             change["$push"] = {"tail": batch}
             size += len(batch)
         if step.moves:
@@ -84,7 +85,7 @@ class Plan(NamedTuple):
 def plan_of(batch: Batch) -> Plan | None:
     """What does a batch in one update, of a head that it fits; None for one that takes more."""
     head: Step | None = None
-    cells, claims, times, size = list[tuple[bytes, bytes]](), set[bytes](), list[int](), 0
+    puts, parts, times, number, size = list[Put](), set[bytes](), list[int](), 0, 0
     for step in batch:
         if not step.rows_only:
             if head is not None or step.expect is None or step.hot is None:
@@ -92,19 +93,16 @@ def plan_of(batch: Batch) -> Plan | None:
             head = step
         if step.drop:
             return None
-        for name, rows in step.put:
-            table = table_sum(step.place, name)
-            for row in rows:
-                size += len(row[1])
-                if size > SMALL or len(cells) == FEW:
-                    return None
-                cells.append((table, Cell.made(row)))
-                claims.add(claim(table, row[0] >> 32))
-                if row[3] is not None:
-                    times.append(row[3])
+        for table, rows in step.put:
+            number, size = number + len(rows), size + sum([len(row[1]) for row in rows])
+            if size > SMALL or number > FEW:
+                return None
+            puts.append((step.place.space, step.place.name, table, [Cell.made(row) for row in rows]))
+            parts.update([part_key(step.place, part) for part in {row[0] >> 32 for row in rows}])
+            times += [row[3] for row in rows if row[3] is not None]
     if head is None or len(head.hot or b"") > HEAD_INLINE or len(head.cold or b"") > HEAD_INLINE:
         return None
-    return Plan(head, cells, claims, min(times, default=None)) if cells or head.moves else None
+    return Plan(head, puts, parts, min(times, default=None)) if number or head.moves else None
 
 
 # --- of heads

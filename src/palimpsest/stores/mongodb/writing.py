@@ -19,9 +19,9 @@ from palimpsest.stores.mongodb.layout import (
     bucket,
     bucket_key,
     bucket_of,
-    claim,
     head_key,
     in_pieces,
+    in_tail,
     lock_key,
     names_key,
     names_of,
@@ -30,11 +30,10 @@ from palimpsest.stores.mongodb.layout import (
     piece_keys,
     reference,
     table_sum,
+    tables_beside,
     tables_key,
-    tables_of,
-    with_tables,
 )
-from palimpsest.stores.mongodb.rows import SUM, Cell, Doc, in_tail
+from palimpsest.stores.mongodb.rows import SUM, Cell, Doc
 from palimpsest.stores.mongodb.updating import EXPIRING, expiring
 from palimpsest.stores.rules import is_meant, refused
 
@@ -117,9 +116,10 @@ class Changing(Home):
         folded = [doc for owner in owners if (doc := self._get(owner)) is not None]
         keys = set[bytes]()
         for doc in folded:
-            spans += [(table, *(Cell.key(cell) >> BUCKET,) * 2) for table, cell in self._tail(doc)]
-            keys.update(tables_key(place) for place, _ in tables_of(doc).values())
-            keys.update(self._parts_owned(doc))
+            for place, name, cells in self._tail(doc):
+                numbers = {Cell.key(cell) >> BUCKET for cell in cells}
+                spans += [(table_sum(place, name), number, number) for number in numbers]
+            keys.update(doc["own"], map(tables_beside, doc["own"]))
         for table, first, last in spans:
             if last - first < NARROW:
                 keys.update(bucket_key(self._home, table, number) for number in range(first, last + 1))
@@ -132,24 +132,19 @@ class Changing(Home):
 
     def _fold(self, doc: Doc) -> None:
         """Move the rows of a tail on."""
-        tables, by_table = tables_of(doc), dict[bytes, list[bytes]]()
-        for table, cell in self._tail(doc):
-            by_table.setdefault(table, []).append(cell)
-        for table, cells in by_table.items():
-            self._store(*tables[table], cells)
+        by_table: dict[tuple[Place, str], list[bytes]] = {}
+        for place, name, cells in self._tail(doc):
+            by_table.setdefault((place, name), []).extend(cells)
+        for (place, name), cells in by_table.items():
+            self._store(place, name, cells)
         kept = {field: value for field, value in doc.items() if field not in EXPIRING}
         self._put(doc["_id"], {**kept, "tail": [], **expiring(self._tenant, doc.get("exp"), None)})
 
-    def _tail(self, doc: Doc) -> Iterator[tuple[bytes, bytes]]:
+    def _tail(self, doc: Doc) -> Iterator[tuple[Place, str, list[bytes]]]:
         try:
             yield from in_tail(doc)
         except ValueError as cause:
             raise StoreCorrupt(self._reader.url, "the rows that came last are damaged") from cause
-
-    def _parts_owned(self, doc: Doc) -> list[bytes]:
-        """The keys of the parts that a head has the tail of."""
-        tables = tables_of(doc)
-        return [part_key(tables[one[:SUM]][0], int.from_bytes(one[SUM:])) for one in doc["own"]]
 
     # --- rows
 
@@ -192,7 +187,7 @@ class Changing(Home):
                 tops = Part.of(part).tops | {table: number}
                 self._put(at, {**part, "tops": [[one, Int64(top)] for one, top in tops.items()]})
         at = tables_key(place)
-        tables = self._get(at) or {"_id": at, "home": self._home, "tables": [], "owners": []}
+        tables = self._get(at) or {"_id": at, "home": self._home, "ids": [at], "tables": [], "owners": []}
         if cells and name not in tables["tables"]:
             self._put(at, {**tables, "tables": [*tables["tables"], name]})
 
@@ -245,12 +240,10 @@ class Changing(Home):
         """Let nobody have the tails any more that a head had."""
         if doc is None:
             return
-        for at in self._parts_owned(doc):
-            part = self._get(at)
+        for at in doc["own"]:
+            part, tables = self._get(at), self._get(tables_beside(at))
             if part is not None and part.get("owner") == doc["_id"]:
                 self._put(at, {**part, "owner": None})
-        for place, _ in tables_of(doc).values():
-            tables = self._get(tables_key(place))
             if tables is not None and doc["_id"] in tables["owners"]:
                 owners = [one for one in tables["owners"] if one != doc["_id"]]
                 self._put(tables["_id"], {**tables, "owners": owners})
@@ -259,13 +252,13 @@ class Changing(Home):
         """Give the tails of parts to the one head that was written together with their rows."""
         heads = [step for step in batch if not step.rows_only and step.hot is not None]
         heads = [step for step in heads if step.moves] or heads
-        wanted = {(step.place, row[0] >> 32, name) for step in batch for name, rows in step.put for row in rows}
+        wanted = {(step.place, row[0] >> 32) for step in batch for _, rows in step.put for row in rows}
         doc = self._get(head_key(heads[0].place)) if len(heads) == 1 else None
         if doc is None or not wanted or len(wanted) > PARTS:
             return
-        own, of = list(doc["own"]), tables_of(doc)
-        for place, number, name in sorted(wanted):
-            at, table, tables = part_key(place, number), table_sum(place, name), self._docs.by[tables_key(place)]
+        own = list[bytes](doc["own"])
+        for place, number in sorted(wanted):
+            at, tables = part_key(place, number), self._docs.by[tables_key(place)]
             part = self._get(at)
             if part is None:
                 tops = {table_sum(place, one): await self._top(place, one, number) for one in tables["tables"]}
@@ -274,12 +267,11 @@ class Changing(Home):
             if part["owner"] is not None and part["owner"] != doc["_id"]:
                 continue
             self._put(at, {**part, "owner": doc["_id"]})
-            if claim(table, number) not in own:
-                own.append(claim(table, number))
-            of[table] = place, name
+            if at not in own:
+                own.append(at)
             if doc["_id"] not in tables["owners"]:
                 self._put(tables["_id"], {**tables, "owners": [*tables["owners"], doc["_id"]]})
-        self._put(doc["_id"], {**with_tables(doc, of.values()), "own": own})
+        self._put(doc["_id"], {**doc, "own": own})
 
     async def _top(self, place: Place, name: str, part: int) -> int:
         """The last bucket that a table has in a part, or will have; -1: none."""
@@ -305,8 +297,8 @@ class Changing(Home):
                 first = number << 32
                 within = any(low <= first and first | LAST_OF_PART <= high for low, high in wide)
                 if within and not [one for one in tables if await self._top(step.place, one, number) >= 0]:
-                    self._disown(key, [table_sum(step.place, one) for one in tables])
-            if tables and not [one for one in tables if await self._any(b"r" + table_sum(step.place, one), 8)]:
+                    self._disown(key)
+            if tables and not await self._is_used(step.place, tables):
                 self._put(tables_key(step.place), None)
         await self._flush()
         gone = any(not step.rows_only and step.hot is None and step.expect is not None for step in batch)
@@ -316,11 +308,17 @@ class Changing(Home):
                 self._put(key, None)
             await self._flush()
 
-    def _disown(self, key: bytes, tables: Iterable[bytes]) -> None:
+    async def _is_used(self, place: Place, tables: Iterable[str]) -> bool:
+        """Whether somebody has rows of these tables of a place, or may have some in a tail."""
+        there = self._get(tables_key(place))
+        if there is not None and there["owners"]:
+            return True
+        return any([await self._any(b"r" + table_sum(place, one), 8) for one in tables])
+
+    def _disown(self, key: bytes) -> None:
         """Remove what is known of a part, also where it is known who has its tail."""
-        owner, number = Part.of(self._get(key)).owner, int.from_bytes(key[-4:])
+        owner = Part.of(self._get(key)).owner
         head = self._get(owner) if owner is not None else None
         if head is not None:
-            gone = {claim(table, number) for table in tables}
-            self._put(head["_id"], {**head, "own": [one for one in head["own"] if one not in gone]})
+            self._put(head["_id"], {**head, "own": [one for one in head["own"] if one != key]})
         self._put(key, None)

@@ -43,42 +43,23 @@ CROSS JOIN LATERAL (
 ) r"""
 
 _ROW = 'home, place, "table", key, value, id, expires, address, table_name'
-_GIVEN = "::uuid[], {}::text[], {}::bigint[], {}::bytea[], {}::text[], {}::bigint[], {}::text[], {}::text[])"
 _INSTEAD = """ON CONFLICT (home, place, "table", key) DO UPDATE SET value = excluded.value, id = excluded.id,
     expires = excluded.expires, address = excluded.address, table_name = excluded.table_name"""
 _MARK = "(SELECT base FROM {s}.store) + pg_current_xact_id()::text::bigint"
-
-
-def _given(first: int) -> str:
-    """What names the arrays of rows, from the parameter of this number on."""
-    return f"unnest(${first}" + _GIVEN.format(*(f"${first + i}" for i in range(1, 8)))
-
 
 HASTE = """SELECT concat(CASE WHEN $24::int IS NOT NULL
     THEN set_config('synchronous_commit', 'off', true) || set_config('lock_timeout', $24::text, true) END)"""
 """Lets the transaction be over before it is on the disk, and end rather than wait so many milliseconds for others. That
 is for what may be lost: no lease, and no cut, for who has seen one lives on when the server has crashed."""
 
-APPEND = f"""WITH moved AS (
-    UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
-    WHERE home = $1 AND place = $2 AND hot = $3 RETURNING 1
-), {{put_behind}}, there AS MATERIALIZED (
-    SELECT hot, cold FROM {{s}}.places WHERE home = $1 AND place = $2 AND NOT EXISTS (SELECT FROM moved) FOR UPDATE
-)
-SELECT EXISTS (SELECT FROM moved) AS done, (SELECT hot FROM there) AS hot, (SELECT cold FROM there) AS cold"""
-"""Moves one head, and puts rows: or tells the head that is there, the newest, though somebody was just changing it."""
-
 PLAIN = f"""WITH moved AS (
     UPDATE {{s}}.places SET hot = $4, cold = coalesce($5, cold), expires = $6, mark = {_MARK}
     WHERE home = $1 AND place = $2 AND hot = $3 RETURNING 1
-), put AS (
-    INSERT INTO {{s}}.rows(home, place, "table", key, value) SELECT $1, $7, $8, g.key, g.value
-    FROM unnest($9::bigint[], $10::bytea[]) AS g(key, value) WHERE EXISTS (SELECT FROM moved) {_INSTEAD}
-)
+), {{put_plain}}
 SELECT EXISTS (SELECT FROM moved) AS done"""
-"""The same of rows of one table that nothing but their keys is known by, and tells nothing more: so most appends are.
-The driver looks at each value of a list, and the server makes a column of it: with six lists more it takes a tenth
-longer."""
+"""Moves one head, and puts rows of one table that nothing but their keys is known by: so most appends are. It does not
+tell the head that is there instead. The driver looks at each value of a list, and the server makes a column of it: with
+what `CHANGE` has more it takes a tenth longer, and more."""
 
 CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE}), want AS MATERIALIZED (
     SELECT * FROM unnest($2::uuid[], $3::bytea[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bool[], $8::text[],
@@ -103,8 +84,8 @@ CHANGE = f"""WITH haste(h) AS MATERIALIZED ({HASTE}), want AS MATERIALIZED (
     SELECT $1, w.place, {_MARK}, w.expires, $10, $11, w.space, w.name, w.hot, coalesce(w.cold, ''::bytea)
     FROM want w WHERE (SELECT ok FROM ok) AND w.moves AND w.hot IS NOT NULL AND w.expect IS NULL
 ), given AS MATERIALIZED (
-    SELECT * FROM {_given(16)} AS g(place, tbl, key, value, id, expires, address, table_name)
-    WHERE (SELECT ok FROM ok)
+    SELECT * FROM unnest($16::uuid[], $17::text[], $18::bigint[], $19::bytea[], $20::text[], $21::bigint[], $22::text[],
+        $23::text[]) AS g(place, tbl, key, value, id, expires, address, table_name) WHERE (SELECT ok FROM ok)
 ), dropped AS (
     DELETE FROM {{s}}.rows r
     USING unnest($12::uuid[], $13::text[], $14::bigint[], $15::bigint[]) AS d(place, tbl, low, high)
@@ -193,10 +174,8 @@ PLANS_APART = "SET enable_sort = off"
 foreign tables PostgreSQL takes them for small, and would have all of it come."""
 
 
-def _put_apart(first: int) -> str:
-    """What puts the rows `given`, which are the parameters from this number on."""
-    kinds = (("place", "uuid"), ('"table"', "text"), ("key", "bigint"))
-    sent = " AND ".join(f"r.{name} = ANY(${first + i}::{kind}[])" for i, (name, kind) in enumerate(kinds))
+def _put_apart(sent: str) -> str:
+    """What puts the rows `given`, of which this can be sent to find those that are there."""
     return f"""kept AS (
     UPDATE {{s}}.rows r SET value = g.value, id = g.id, expires = g.expires, address = g.address,
         table_name = g.table_name
@@ -215,8 +194,9 @@ _HERE = {
     "sent_names": "",
     "sent_heads": "",
     "sent_drops": "",
-    "put_behind": f"""put AS (
-    INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM {_given(7)} WHERE EXISTS (SELECT FROM moved) {_INSTEAD}
+    "put_plain": f"""put AS (
+    INSERT INTO {{s}}.rows(home, place, "table", key, value) SELECT $1, $7, $8, g.key, g.value
+    FROM unnest($9::bigint[], $10::bytea[]) AS g(key, value) WHERE EXISTS (SELECT FROM moved) {_INSTEAD}
 )""",
     "put_given": f"""put AS (
     INSERT INTO {{s}}.rows({_ROW}) SELECT $1, * FROM given {_INSTEAD}
@@ -228,11 +208,14 @@ _APART = {
     "sent_drops": (
         f'AND r.place = ANY($12::uuid[]) AND r."table" = ANY($13::text[]) AND r.key BETWEEN {_LOW} AND {_HIGH}'
     ),
-    "put_behind": f"""given AS MATERIALIZED (
-    SELECT * FROM {_given(7)} AS g(place, tbl, key, value, id, expires, address, table_name)
-    WHERE EXISTS (SELECT FROM moved)
-), {_put_apart(7)}""",
-    "put_given": _put_apart(16),
+    "put_plain": f"""given AS MATERIALIZED (
+    SELECT $7::uuid AS place, $8::text AS tbl, g.key, g.value, NULL::text AS id, NULL::bigint AS expires,
+        NULL::text AS address, NULL::text AS table_name
+    FROM unnest($9::bigint[], $10::bytea[]) AS g(key, value) WHERE EXISTS (SELECT FROM moved)
+), {_put_apart('r.place = $7::uuid AND r."table" = $8::text AND r.key = ANY($9::bigint[])')}""",
+    "put_given": _put_apart(
+        'r.place = ANY($16::uuid[]) AND r."table" = ANY($17::text[]) AND r.key = ANY($18::bigint[])'
+    ),
 }
 """By the names of their slots, how rows are put, and what is compared once more."""
 
@@ -262,8 +245,7 @@ class Statements:
             heads, ranges, named = (_over_homes(*of) for of in ((heads, 2), (ranges, 6), (named, 17)))
         both = f"{heads}\nUNION ALL\n{ranges}"
         self.heads, self.look, self.look_named = over(heads), over(both), over(f"{both}\nUNION ALL\n{named}")
-        self.append, self.change, self.lock, self.tables = over(APPEND), over(CHANGE), over(LOCK), over(TABLES)
-        self.plain = None if foreign else over(PLAIN)
+        self.plain, self.change, self.lock, self.tables = over(PLAIN), over(CHANGE), over(LOCK), over(TABLES)
         self.places, self.recent, self.newest = over(PLACES), over(RECENT), over(NEWEST)
         self.horizon, self.tenants, self.expired = over(HORIZON), over(TENANTS), over(EXPIRED)
         self.size, self.vacuum = over(SIZE), over("VACUUM {s}.places, {s}.rows")

@@ -11,8 +11,10 @@ with the lock, which is three trips to the server: to lock, to look, to write an
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from palimpsest.stores.backend import Again, Ask, Batch, Cells, Place, PlaceHead, Refusal, Step
@@ -20,7 +22,7 @@ from palimpsest.stores.postgres.names import address_of, home_key, place_key, ta
 from palimpsest.stores.postgres.pool import Connection
 from palimpsest.stores.postgres.reading import looked
 from palimpsest.stores.postgres.statements import Statements
-from palimpsest.stores.rules import asked_again, is_meant, refused
+from palimpsest.stores.rules import asked_again, expect_of, is_meant, refused
 
 CROWDS = 4096
 """Heads that are remembered at once at which others were met."""
@@ -50,32 +52,20 @@ class Writing:
         """Do a batch whose heads are all as expected, or what `again` says in its place; behind locks in any case where
         that is said."""
         crowded = bool(self._crowds) and again is not None and any(step.place in self._crowds for step in batch)
-        if lasting and again is not None and not (locked or crowded) and self._sql.plain is not None:
-            plain = _plain_of(batch)
-            if plain is not None:
-                if await db.fetchval(self._sql.plain, *plain):
-                    return None
-                return await self._locked(db, number, batch, again)
         if not lasting and _is_simple(batch):
             return await self._changed(db, batch, (), HASTY)
         if locked or crowded or not _is_simple(batch):
             return await self._locked(db, number, batch, again)
-        refusal = await self._at_once(db, batch)
-        if refusal is None or again is None:
-            return refusal
+        plain = _plain_of(batch) if again is not None else None
+        if plain is None:
+            refusal = await self._changed(db, batch, ())
+            if refusal is None or again is None:
+                return refusal
+        elif await db.fetchval(self._sql.plain, *plain):
+            return None
         return await self._locked(db, number, batch, again)
 
     # --- in one statement
-
-    async def _at_once(self, db: Connection, batch: Batch) -> Refusal | None:
-        given = _append_of(batch)
-        if given is not None:
-            row = await db.fetchrow(self._sql.append, *given)
-            if row[0]:
-                return None
-            there = PlaceHead(row[1], row[2]) if row[1] is not None else None
-            return tuple(None if step.rows_only else there for step in batch)
-        return await self._changed(db, batch, ())
 
     async def _changed(
         self, db: Connection, batch: Batch, drops: Sequence[Drop], patience: int | None = None
@@ -92,42 +82,40 @@ class Writing:
     async def _locked(self, db: Connection, number: int, batch: Batch, again: Again | None) -> Refusal | None:
         """The same in a transaction. Whatever ends it otherwise than by its end closes the connection."""
         await db.execute("BEGIN; " + self._locks(batch))
-        refusal: Refusal | None = None
+        there: dict[Place, PlaceHead | None] = {}
         if again is not None:
-            refusal, other = await self._asked(db, number, batch, again)
-            if other is None:
-                await db.execute("ROLLBACK")
-                return refusal
-            if other is not batch:
-                locked = {step.place for step in _heads_of(batch)}
+            there = await self._there(db, batch)
+            refusal = refused(batch, [there.get(step.place) for step in batch])
+            if refusal is not None:
+                look = partial(looked, db, self._sql)
+                other = await asked_again(again, number, batch, refusal, look)
+                if other is None:
+                    await db.execute("ROLLBACK")
+                    return refusal
                 batch = other
-                if not _is_simple(batch) or any(step.place not in locked for step in _heads_of(batch)):
+                if not _is_simple(batch) or any(step.place not in there for step in _heads_of(batch)):
                     await db.execute(self._locks(batch))
-        given = _append_of(batch)
-        if again is not None and given is not None and _length(given) <= SHORT:
-            await db.execute(f"{_spelt(self._sql.append, given)}; COMMIT")
+        plain = _plain_of(batch)
+        if plain is not None and _length(plain) <= SHORT and expect_of(there.get(batch[0].place)) == batch[0].expect:
+            await db.execute(f"{_spelt(self._sql.plain, plain)}; COMMIT")
             return None
         refusal = await self._changed(db, batch, await self._drops(db, batch))
         await db.execute("COMMIT" if refusal is None else "ROLLBACK")
         return refusal
 
-    async def _asked(
-        self, db: Connection, number: int, batch: Batch, again: Again
-    ) -> tuple[Refusal | None, Batch | None]:
-        """The refusal by the heads that are there now, and what is to be done; the batch itself where there is none."""
+    async def _there(self, db: Connection, batch: Batch) -> dict[Place, PlaceHead | None]:
+        """The heads that are there, which are locked; whether others are met there is remembered."""
         heads = _heads_of(batch)
         seen = await looked(db, self._sql, [Ask(step.place) for step in heads])
         there = {step.place: one.head for step, one in zip(heads, seen, strict=True)}
-        refusal = refused(batch, [there.get(step.place) for step in batch])
+        met = any(expect_of(there[step.place]) != step.expect for step in heads)
         for step in heads:
-            left = self._crowds.pop(step.place, 0) - 1 if refusal is None else CALM
+            left = CALM if met else self._crowds.pop(step.place, 0) - 1
             if left > 0:
                 self._crowds[step.place] = left
-        if refusal is None:
-            return None, batch
         while len(self._crowds) > CROWDS:
             self._crowds.popitem(last=False)
-        return refusal, await asked_again(again, number, batch, refusal, lambda asks: looked(db, self._sql, asks))
+        return there
 
     def _locks(self, batch: Batch) -> str:
         """What locks the heads of a batch, and the home where one of them is not there, or there are several."""
@@ -201,23 +189,6 @@ def _plain_of(batch: Batch) -> Args | None:
     return *of_head, place_key(beside.place), name, keys, values
 
 
-def _append_of(batch: Batch) -> Args | None:
-    """What the statement of an append is given; None for what is not one."""
-    head: Step | None = None
-    for step in batch:
-        if step.drop:
-            return None
-        if not step.rows_only:
-            if head is not None or step.expect is None or step.hot is None or not step.moves:
-                return None
-            head = step
-    if head is None:
-        return None
-    place = head.place
-    key = home_key(place.tenant, place.home), place_key(place)
-    return *key, head.expect, head.hot, head.cold, head.expires, *_rows_of(batch)
-
-
 def _change_of(batch: Batch, heads: Sequence[Step], drops: Sequence[Drop]) -> Args:
     tenant, home = batch[0].place[:2]
     return (
@@ -267,24 +238,21 @@ def _length(given: Args) -> int:
     return sum(len(one) for one in values if isinstance(one, bytes | str))
 
 
-_KINDS = ("bigint", "uuid", "bytea", "bytea", "bytea", "bigint")
-_ARRAYS = ("uuid", "text", "bigint", "bytea", "text", "bigint", "text", "text")
+_KINDS = ("bigint", "uuid", "bytea", "bytea", "bytea", "bigint", "uuid", "text", "bigint", "bytea")
+"""Of what the statement of plain rows is given, one after the other."""
 
 
 def _spelt(sql: str, given: Args) -> str:
-    """The statement of an append with its values in it, of which nothing but digits reaches the text."""
-    one = [_literal(value, kind) for value, kind in zip(given, _KINDS, strict=False)]
-    for many, kind in zip(given[len(_KINDS) :], _ARRAYS, strict=True):
-        one.append(f"ARRAY[{', '.join(_literal(value, kind) for value in many)}]::{kind}[]")
-    for i in range(len(one), 0, -1):
-        sql = sql.replace(f"${i}::{_ARRAYS[i - 7]}[]" if i > len(_KINDS) else f"${i}", f"\x00{i}\x00")
-    parts = sql.split("\x00")
-    return "".join(one[int(part) - 1] if i % 2 else part for i, part in enumerate(parts))
+    """That statement with its values in it, of which nothing but digits reaches the text."""
+    spelt = [_literal(value, kind) for value, kind in zip(given, _KINDS, strict=True)]
+    return re.sub(r"\$(\d+)", lambda found: spelt[int(found[1]) - 1], sql)
 
 
 def _literal(value: object, kind: str) -> str:
     if value is None:
         return f"NULL::{kind}"
+    if isinstance(value, list):
+        return f"ARRAY[{', '.join(_literal(one, kind) for one in value)}]"
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'::bytea"
     if kind == "text":
