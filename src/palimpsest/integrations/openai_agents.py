@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError, InvalidEntry, MissingExtra, StoreError
+from palimpsest.errors import ConfigError, InvalidEntry, MissingExtra, PalimpsestError
 from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import answers, asks, is_assistant_side, pair_key
 from palimpsest.integrations.streams import ready
@@ -94,7 +94,7 @@ class PalimpsestSession:
         Args:
             items: items of the Responses API, as the SDK has them.
         """
-        given = list(items)
+        given: list[Any] = list(items)
         for i, item in enumerate(given):
             if isinstance(item, dict) and "__enc__" in item:
                 raise InvalidEntry(f"messages[{i}]", _SEALED)
@@ -102,8 +102,12 @@ class PalimpsestSession:
             return
         try:
             await ready(self._session.add(given, format=_FORMAT, unless_last=True))
-        except (StoreError, CancelledError):
+        except InvalidEntry:
+            raise
+        except (PalimpsestError, CancelledError) as fault:
             self._unheard = given
+            if isinstance(fault, PalimpsestError) and any(is_assistant_side(item) or answers(item) for item in given):
+                fault.answer = given
             raise
         self._unheard = []
 
