@@ -651,8 +651,14 @@ def test_options_that_go_around_the_log_are_refused(case: str, session: Session)
 
 
 AROUND = {
-    "chat": ["completions", "realtime", "with_raw_response", "chat.with_raw_response", "responses.connect", "post"],
-    "anthropic": ["beta.messages.tool_runner", "messages.with_raw_response", "with_streaming_response"],
+    "chat": [
+        *("completions", "realtime", "with_raw_response", "chat.with_raw_response", "responses.connect", "post"),
+        *("beta.agents", "beta.threads"),
+    ],
+    "anthropic": [
+        *("beta.messages.tool_runner", "messages.with_raw_response", "with_streaming_response"),
+        *("beta.agents", "beta.deployments", "beta.sessions"),
+    ],
     "gemini": ["chats", "live", "aio.chats", "aio.models.generate_content"],
 }
 
