@@ -237,3 +237,19 @@ def test_a_run_of_pydantic_ai_tells_the_messages_that_it_came_to(session: Sessio
 
     told: Any = caught.value.answer
     assert [message.parts[0].content for message in told] == ["Which gate?", "Gate B 12."]
+
+
+def test_what_is_raised_in_a_turn_comes_out_though_its_lease_cannot_be_given_back(
+    session: Session, store: Away
+) -> None:
+    """It says more than that: the lease ends by itself."""
+
+    def fail() -> None:
+        with session.turn():
+            store.away = True
+            raise LookupError("no such gate")
+
+    with pytest.raises(LookupError, match="no such gate"):
+        fail()
+
+    assert not session.in_turn
