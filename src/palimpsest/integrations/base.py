@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestError, PalimpsestWarning
+from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestError, PalimpsestWarning, shorten
 from palimpsest.formats.received.broken import is_broken_off
 from palimpsest.formats.received.plain import plain
 from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
@@ -295,6 +295,10 @@ class _Call:
                 model=asked.model if known is not None else None,
             )
         )
+        if context.pending and asked.messages:  # what was given belongs to calls that no request shows yet
+            waits = ", ".join(map(shorten, context.pending))
+            told = f"those of all calls that were made at once: give that of {waits} next; those given are in the log"
+            raise ConfigError(asked.where, "results of some calls alone", told)
         request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)
 
