@@ -126,14 +126,16 @@ async def test_a_whole_answer_is_kept_though_its_reader_is_cancelled_while_it_is
         assert usage.calls == 1
 
 
-def test_a_loop_that_ends_leaves_one_answer(tmp_path: Path) -> None:
-    """A loop that ends while an answer is stored cancels what stores it: the answer is there all the same, once."""
+@pytest.mark.parametrize("key", [None, "one"])
+def test_a_loop_that_ends_leaves_one_answer(key: str | None, tmp_path: Path) -> None:
+    """A loop that ends while an answer is stored cancels what stores it: the answer is there all the same, once, and so
+    is what it cost."""
 
     async def run(steps: int, name: str) -> None:
         fed = asyncio.Event()
 
         async def listen() -> None:
-            async with AsyncMemory.open(tmp_path / "log.db") as memory, memory.session(name).stream() as answer:
+            async with AsyncMemory.open(tmp_path / "log.db") as memory, memory.session(name).stream(key=key) as answer:
                 for event in CHAT.events:
                     answer.feed(event)
                 fed.set()
@@ -149,7 +151,9 @@ def test_a_loop_that_ends_leaves_one_answer(tmp_path: Path) -> None:
 
     with Memory.open(tmp_path / "log.db") as memory:
         for steps in MOMENTS:
-            assert [one.kind for one in memory.session(f"s{steps}").entries()] == ["message", "tool_call"]
+            session = memory.session(f"s{steps}")
+            assert [one.kind for one in session.entries()] == ["message", "tool_call"]
+            assert [(used.calls, used.output_tokens) for used in [session.stats().usage] if used] == [(1, 9)]
 
 
 async def test_a_turn_that_is_cancelled_keeps_nobody_waiting(memory: AsyncMemory, tmp_path: Path) -> None:

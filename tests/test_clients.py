@@ -537,6 +537,38 @@ def test_results_are_not_doubled_by_asking_again(way: Way, streamed: Streamed, s
     assert spoken(session) == [*ONCE, ("tool_result", "tool"), *ONCE[1:]]
 
 
+def twice_called(name: str) -> tuple[dict[str, Any], Any]:
+    """An answer that makes two calls at once, and the result of the second one."""
+    whole, (result,) = copy.deepcopy(STREAMED[WAYS[name].format].whole), copy.deepcopy(WAYS[name].result)
+    calls: list[Any] = {
+        "chat": lambda: whole["choices"][0]["message"]["tool_calls"],
+        "responses": lambda: whole["output"],
+        "anthropic": lambda: whole["content"],
+    }[name]()
+    key = {"chat": "id", "responses": "call_id", "anthropic": "id"}[name]
+    calls.append({**calls[-1], "id": "fc_2", key: "second"})
+    return whole, {**result, next(one for one in result if one.endswith("_id")): "second"}
+
+
+@pytest.mark.parametrize("name", ["chat", "responses", "anthropic"])
+def test_the_result_of_one_of_several_calls_asks_for_the_others_first(name: str, session: Session) -> None:
+    """No request shows some of the calls that were made at once: a model would be asked without what was given."""
+    way = WAYS[name]
+    whole, second = twice_called(name)
+    with StreamServer(answers(whole), answers(STREAMED[way.format].whole)) as server, way.opened(server, False) as one:
+        client = way.remember(one, session)
+        way.ask(client, way.says("Which gate?"))
+
+        with pytest.raises(ConfigError, match=r"results of some calls.*'second'"):
+            way.ask(client, way.result)
+        assert len(server.asked) == 1
+        assert not session.in_turn
+        way.ask(client, [second])
+
+        assert json.dumps(server.asked[1].body[way.sent]).count("B 12") == 2
+    assert [entry.kind for entry in session.entries()].count("tool_result") == 2
+
+
 def test_a_provider_s_error_leaves_the_question_alone_and_asking_again_does_not_double_it(
     way: Way, streamed: Streamed, session: Session
 ) -> None:
@@ -651,8 +683,14 @@ def test_options_that_go_around_the_log_are_refused(case: str, session: Session)
 
 
 AROUND = {
-    "chat": ["completions", "realtime", "with_raw_response", "chat.with_raw_response", "responses.connect", "post"],
-    "anthropic": ["beta.messages.tool_runner", "messages.with_raw_response", "with_streaming_response"],
+    "chat": [
+        *("completions", "realtime", "with_raw_response", "chat.with_raw_response", "responses.connect", "post"),
+        *("beta.agents", "beta.threads"),
+    ],
+    "anthropic": [
+        *("beta.messages.tool_runner", "messages.with_raw_response", "with_streaming_response"),
+        *("beta.agents", "beta.deployments", "beta.sessions"),
+    ],
     "gemini": ["chats", "live", "aio.chats", "aio.models.generate_content"],
 }
 

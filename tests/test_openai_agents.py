@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from openai_server import Play
-from palimpsest import AsyncMemory, BudgetImpossible, ConfigError, InvalidEntry, Memory, StoreUnavailable
+from palimpsest import AsyncMemory, AsyncSession, BudgetImpossible, ConfigError, InvalidEntry, Memory, StoreUnavailable
 from palimpsest.formats import find_format
 from palimpsest.integrations.streams import ready
 from sdks import load
@@ -389,6 +389,140 @@ async def test_a_result_whose_commit_was_not_heard_of_is_kept_once(kind: str, lo
 
     assert (done.final_output, ran) == ("Clear.", ["Oslo"])
     assert [entry.kind for entry in entries] == ["message", "message", "tool_call", "tool_result", "message"]
+
+
+def losing_once(chat: Any, monkeypatch: pytest.MonkeyPatch, lost: str, fault: BaseException) -> None:
+    """Have a session hear nothing of one append of a result: it is made before that, or is not."""
+    add, left = type(chat).add, [lost]
+
+    async def later(done: Any) -> Any:
+        await ready(done)
+        raise fault
+
+    def lossy(self: Any, items: Any, **options: Any) -> Any:
+        if not left or items[0].get("type") != "function_call_output":
+            return add(self, items, **options)
+        done = add(self, items, **options) if left.pop() == "after" else None
+        if isinstance(self, AsyncSession):
+            return later(done)
+        raise fault
+
+    monkeypatch.setattr(type(chat), "add", lossy)
+
+
+def ask_calls(number: int) -> list[Any]:
+    """Calls that a model makes at once."""
+    return [call({**CALL, "id": f"fc_{i}", "call_id": f"c{i}", "name": "ask"}) for i in range(number)]
+
+
+STEPS = {"one": [call({**CALL, "name": "ask"})], "beside another": [call(OTHER), *ask_calls(1)], "three": ask_calls(3)}
+
+
+@pytest.mark.parametrize(
+    "fault", [StoreUnavailable("memory://", "no connection", written=None), asyncio.CancelledError()]
+)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_policy_keeps_no_run_from_going_on_after_a_commit_that_was_not_heard_of(
+    kind: str, lost: str, step: str, fault: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the policy has changed, and with whatever other calls it was made: each approval is acted on once."""
+    ran = list[str]()
+
+    def ask(city: str) -> str:
+        ran.append(city)
+        return "The card is 4111 1111 1111 1111."
+
+    tool = agents.function_tool(ask, needs_approval=True)
+    model = scripted.ScriptedModel([STEPS[step], [say("msg_1", "Clear.")]])
+    agent = agents.Agent(name="Guide", model=model, tools=[tool, weather])
+
+    async with opened(kind, "memory://", privacy="default", max_tokens=4_000) as (session, chat):
+        done = await agents.Runner.run(agent, "How is Oslo?", session=session)
+        while done.interruptions:
+            state = done.to_state()
+            state.approve(done.interruptions[0])
+            with monkeypatch.context() as patched:
+                losing_once(chat, patched, lost, fault)
+                with pytest.raises(type(fault)):
+                    await agents.Runner.run(agent, state, session=session)
+            done = await agents.Runner.run(agent, state, session=session)
+        entries = await listed(chat)
+
+    calls = [entry for entry in entries if entry.kind == "tool_call"]
+    assert done.final_output == "Clear."
+    assert len(ran) == sum(entry.name == "ask" for entry in calls)
+    assert [entry.kind for entry in entries] == ["message", *kinds_of(calls), "message"]
+    assert "4111" not in str(entries)
+
+
+async def test_a_new_process_takes_back_what_a_policy_has_changed_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the guide says: the SDK finds another text than its own, and nothing runs or is kept twice."""
+    ran = list[str]()
+
+    def ask(city: str) -> str:
+        ran.append(city)
+        return "The card is 4111 1111 1111 1111."
+
+    tool = agents.function_tool(ask, needs_approval=True)
+    model = scripted.ScriptedModel([STEPS["one"], [say("msg_1", "Clear.")]])
+    agent = agents.Agent(name="Guide", model=model, tools=[tool])
+
+    async with opened("AsyncSession", "memory://", privacy="default", max_tokens=4_000) as (session, chat):
+        state = (await agents.Runner.run(agent, "How is Oslo?", session=session)).to_state()
+        state.approve(state.get_interruptions()[0])
+        with monkeypatch.context() as patched:
+            losing_once(chat, patched, "after", asyncio.CancelledError())
+            with pytest.raises(asyncio.CancelledError):
+                await agents.Runner.run(agent, state, session=session)
+
+        restored = await agents.RunState.from_json(agent, state.to_json())
+        new = adapter.PalimpsestSession(chat)
+        with pytest.raises(agents.UserError, match="reconcile"):
+            await agents.Runner.run(agent, restored, session=new)
+        taken = await new.pop_item()
+        done = await agents.Runner.run(agent, restored, session=new)
+        entries = await listed(chat)
+
+    assert (taken or {}).get("type") == "function_call_output"
+    assert (done.final_output, ran) == ("Clear.", ["Oslo"])
+    assert [entry.kind for entry in entries] == ["message", "tool_call", "tool_result", "message"]
+
+
+def kinds_of(calls: list[Any]) -> list[str]:
+    """Calls that are made at once, and then their results."""
+    return ["tool_call"] * len(calls) + ["tool_result"] * len(calls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_fewer_of_the_newest_items_are_the_end_of_more(kind: str) -> None:
+    """Whatever the limit: calls that were made at once come together or not at all, and so do results with them."""
+    asked = [{**CALL, "id": f"fc_{i}", "call_id": f"c{i}"} for i in range(3)]
+    told = [{**RESULT, "call_id": f"c{i}"} for i in range(3)]
+    items = [QUESTION, *asked[:2], *told[:2], {"role": "user", "content": "And Rome?"}, THOUGHT, *asked[2:], *told[2:]]
+
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, _):
+        for many in range(1, len(items) + 1):
+            await session.add_items([items[many - 1]])
+            newest = [await session.get_items(limit) for limit in range(many + 1)]
+            assert newest[-1] == [
+                item for item in items[:many] if item is not THOUGHT or many > items.index(THOUGHT) + 1
+            ]
+            for fewer, more in pairwise(newest):
+                assert fewer == more[len(more) - len(fewer) :]
+                calls = [item["call_id"] for item in fewer if item.get("type") == "function_call"]
+                assert all(item["call_id"] in calls for item in fewer if item.get("type") == "function_call_output")
+
+
+async def test_what_the_sdk_has_encrypted_is_refused_with_what_to_do_instead() -> None:
+    """A log of what nobody can read could not be cut, searched or checked; the memory encrypts by itself."""
+    encrypted = load("agents.extensions.memory").EncryptedSession
+
+    async with opened("AsyncSession", "memory://") as (session, chat):
+        with pytest.raises(InvalidEntry, match=r"messages\[0\].*EncryptedSession.*encryption=Keys"):
+            await encrypted("trip", session, "k" * 32).add_items([QUESTION])
+        assert await listed(chat) == []
 
 
 BESIDE = """

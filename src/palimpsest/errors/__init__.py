@@ -78,6 +78,9 @@ __all__ = [
 class PalimpsestError(Exception):
     """The root of every error that Palimpsest raises on purpose. It can be pickled, and keeps its facts."""
 
+    answer: object = None
+    """What a model has said, as its client or framework gave it, where an adapter of these could not store that."""
+
     __reduce__ = taken_apart
 
 
@@ -110,8 +113,7 @@ class InvalidResource(ConfigError):
 class InvalidEntry(PalimpsestError, ValueError):
     """What was handed to `add` is not a message or entry. Nothing was stored.
 
-    `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and
-    what to do.
+    `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and what to do.
     """
 
     def __init__(self, where: str, reason: str) -> None:
@@ -243,8 +245,7 @@ class SummarizerFailed(PalimpsestError, RuntimeError):
     """No answer could be had from a summarizer. The log and the contexts are as they were.
 
     `summarizer` names it, `kind` is timeout, refused, rate_limited, unavailable, raised, answer (one that nobody can
-    use) or paused (it failed too often and is left alone for a while), `why` tells a reader; the error behind it is
-    the cause.
+    use) or paused (it failed too often and is left alone for a while), `why` tells a reader; its cause is the error.
     """
 
     def __init__(self, summarizer: str, kind: str, why: str) -> None:

@@ -84,9 +84,10 @@ def missing(kind: str, entry: object) -> str:
 def taken_apart(fault: Exception) -> tuple[Any, ...]:
     """What `pickle` and `copy` make an error of again: its class takes facts, and what is kept in `args` is a message.
 
-    A fact that cannot be sent goes as messages show it.
+    A fact that cannot be sent goes as messages show it. What a model has answered is no fact, and stays.
     """
-    return _put_together, (type(fault), fault.args, {name: _sent(value) for name, value in vars(fault).items()})
+    facts = {name: _sent(value) for name, value in vars(fault).items() if name != "answer"}
+    return _put_together, (type(fault), fault.args, facts)
 
 
 def _put_together(kind: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:

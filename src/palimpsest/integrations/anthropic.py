@@ -103,7 +103,10 @@ ANTHROPIC = Vendor(
         "beta.messages.stream": (_messages, "helper"),
     },
     refused=dict.fromkeys(
-        ("beta.messages.tool_runner", "beta.messages.thread", "beta.sessions", "beta.agents", "post", "request"),
+        (
+            *("beta.messages.tool_runner", "beta.messages.thread", "beta.sessions", "beta.agents", "beta.deployments"),
+            *("post", "request"),
+        ),
         "client.messages",
     ),
     again=frozenset({"with_options", "copy", "with_middleware"}),

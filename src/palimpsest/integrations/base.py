@@ -9,14 +9,14 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from copy import copy
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestWarning
+from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestError, PalimpsestWarning, shorten
 from palimpsest.formats.received.broken import is_broken_off
 from palimpsest.formats.received.plain import plain
 from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
@@ -214,19 +214,29 @@ class _Call:
         self._line = _lines.setdefault(memory.session, _Line(asynchronous=asynchronous))
 
     async def answered(self) -> Any:
-        """Ask, and keep the answer."""
-        async with AsyncExitStack() as stack:
-            built = await self._begun(stack)
-            try:
-                response = await ready(self._send(**built))
-            except Exception as fault:  # of an answer that the client would not parse: it was paid for
-                if (unread := getattr(fault, "completion", None)) is not None:
-                    with suppress(ConfigError):
-                        await ready(self._session.record_usage(unread))
-                raise
-            keep = partial(self._keep, response)
-            await surely_of(self._session, keep, partial(keep, unless_last=True))
-            return response
+        """Ask, and keep the answer. Whatever is raised once it is there has it."""
+        response: Any = None
+        try:
+            async with AsyncExitStack() as stack:
+                response = await self._response(await self._begun(stack))
+                keep = partial(self._keep, response)
+                await surely_of(self._session, keep, partial(keep, unless_last=True))
+        except PalimpsestError as fault:
+            fault.answer = fault.answer if response is None else response
+            raise
+        return response
+
+    async def _response(self, built: Mapping[str, Any]) -> Any:
+        """Ask. What an answer has cost that the client would not parse is noted."""
+        try:
+            return await ready(self._send(**built))
+        except Exception as fault:
+            if (unread := getattr(fault, "completion", None)) is not None:
+                try:
+                    await ready(self._session.record_usage(unread))
+                except PalimpsestError as unnoted:
+                    fault.add_note(f"what it cost is not recorded: {unnoted}")
+            raise
 
     async def _keep(self, response: object, *, unless_last: bool = False) -> None:
         """Add an answer, which was paid for: so it is kept for a caller that is cancelled, and where it cannot be, the
@@ -285,6 +295,10 @@ class _Call:
                 model=asked.model if known is not None else None,
             )
         )
+        if context.pending and asked.messages:  # what was given belongs to calls that no request shows yet
+            waits = ", ".join(map(shorten, context.pending))
+            told = f"those of all calls that were made at once: give that of {waits} next; those given are in the log"
+            raise ConfigError(asked.where, "results of some calls alone", told)
         request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)
 

@@ -90,6 +90,7 @@ class _Responses:
 
 
 _chat, _responses = _Chat(), _Responses()
+_BESIDE = ("agents", "assistants", "threads", "realtime", "responses", "chatkit")
 _NO_ASSISTANTS = "client.chat.completions or client.responses"
 
 OPENAI = Vendor(
@@ -111,7 +112,7 @@ OPENAI = Vendor(
             ("completions", "realtime", "live", "responses.compact", "responses.connect", "post", "request"),
             _NO_ASSISTANTS,
         ),
-        **{f"beta.{name}": _NO_ASSISTANTS for name in ("assistants", "threads", "realtime", "responses", "chatkit")},
+        **{f"beta.{name}": _NO_ASSISTANTS for name in _BESIDE},
     },
     again=frozenset({"with_options", "copy"}),
 )

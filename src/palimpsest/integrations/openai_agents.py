@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from itertools import takewhile
 from typing import Any
 
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError, MissingExtra
+from palimpsest.errors import ConfigError, InvalidEntry, MissingExtra, PalimpsestError
 from palimpsest.formats import find_format
 from palimpsest.formats.openai_responses_items import answers, asks, is_assistant_side, pair_key
 from palimpsest.integrations.streams import ready
@@ -19,6 +20,11 @@ except ImportError as missing:
     raise MissingExtra("an agent of the OpenAI Agents SDK", "openai-agents") from missing
 
 _FORMAT = "openai-responses"
+
+_SEALED = (
+    "is encrypted by the SDK's EncryptedSession, so it could be neither cut to a budget, nor searched, nor checked for "
+    "what is private: give the run this session itself, and open the memory with encryption=Keys(…)"
+)
 
 
 class PalimpsestSession:
@@ -45,6 +51,8 @@ class PalimpsestSession:
         self._session: Any = session
         self.session_id = session.id
         self.session_settings = session_settings
+        self._shown = 0
+        self._unheard: list[TResponseInputItem] = []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r}>"
@@ -52,9 +60,12 @@ class PalimpsestSession:
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the context as items: within the budget, valid, and with the beginning that it had before.
 
-        With a limit they are the newest of these, calls that still wait for their results among them, but none that
-        needs what is before it. A limit moves the beginning with every run, so that no cache of the provider holds;
+        With a limit they are the newest of these, calls that still wait for their results among them, from one on that
+        needs nothing before it. A limit moves the beginning with every run, so that no cache of the provider holds;
         `max_messages` of our session is kinder.
+
+        Where the SDK looks whether items are there of which `add_items` did not hear whether they were stored, they are
+        left out, since a policy may have changed them: it adds them again, and that adds what is not there.
 
         Raises BudgetImpossible where what may not be left out does not fit.
 
@@ -67,19 +78,38 @@ class PalimpsestSession:
         if most is None:
             return items
         waiting = await open_group(self._session) if context.pending and most > 0 else []
-        return _newest([*items, *find_format(_FORMAT).encode(waiting)], max(most, 0))
+        items = [*items, *find_format(_FORMAT).encode(waiting)]
+        if self._unheard and most == self._shown + len(self._unheard):
+            return _newest(_without(items, self._unheard), most)
+        newest = _newest(items, max(most, 0))
+        self._shown = len(newest)
+        return newest
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items to the log, all or none. Where it ends with these very items, as when a run that failed is tried
         again, they are not added twice.
 
-        Raises InvalidEntry, naming the place, for what is no item.
+        Raises InvalidEntry, naming the place, for what is no item, and for what the SDK has encrypted.
 
         Args:
             items: items of the Responses API, as the SDK has them.
         """
-        if items:
-            await ready(self._session.add(list(items), format=_FORMAT, unless_last=True))
+        given: list[Any] = list(items)
+        for i, item in enumerate(given):
+            if isinstance(item, dict) and "__enc__" in item:
+                raise InvalidEntry(f"messages[{i}]", _SEALED)
+        if not given:
+            return
+        try:
+            await ready(self._session.add(given, format=_FORMAT, unless_last=True))
+        except InvalidEntry:
+            raise
+        except (PalimpsestError, CancelledError) as fault:
+            self._unheard = given
+            if isinstance(fault, PalimpsestError) and any(is_assistant_side(item) or answers(item) for item in given):
+                fault.answer = given
+            raise
+        self._unheard = []
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take back the newest item and return it as it came; None where there is none.
@@ -101,17 +131,30 @@ class PalimpsestSession:
 
 
 def _newest(items: list[Any], most: int) -> list[Any]:
-    """The newest items, at most so many, without those that need one before them: what was made with a thought, and a
-    result."""
+    """The newest items, at most so many, from one on that needs nothing before it: so fewer are the end of more."""
     start = max(len(items) - most, 0)
-    while start < len(items) and _follows_thought(items[:start]):
+    while start < len(items) and not _stands_alone(items[:start], items[start:]):
         start += 1
-    kept = items[start:]
-    asked = {item[pair_key(item["type"])] for item in kept if asks(item)}
-    return [item for item in kept if not answers(item) or item.get(pair_key(item["type"])) in asked]
+    return items[start:]
 
 
-def _follows_thought(before: list[Any]) -> bool:
-    """Whether the model said what comes next in one go with a reasoning item."""
-    said = takewhile(is_assistant_side, reversed(before))
-    return any(item.get("type") == "reasoning" for item in said)
+def _stands_alone(before: list[Any], items: list[Any]) -> bool:
+    """Whether no item needs one before them all: what was made with a thought, a call that was made beside others, and
+    a result."""
+    said = list(takewhile(is_assistant_side, reversed(before))) if is_assistant_side(items[0]) else []
+    if any(item.get("type") == "reasoning" for item in said) or (said and asks(items[0]) and asks(said[0])):
+        return False
+    asked = {item[pair_key(item["type"])] for item in items if asks(item)}
+    return all(item.get(pair_key(item["type"])) in asked for item in items if answers(item))
+
+
+def _without(items: list[Any], newest: list[Any]) -> list[Any]:
+    """The items without the newest ones, where these are they as far as that can be told without their texts."""
+    first = len(items) - len(newest)
+    is_there = first >= 0 and [*map(_told_by, items[first:])] == [*map(_told_by, newest)]
+    return items[:first] if is_there else items
+
+
+def _told_by(item: Any) -> tuple[object, ...]:
+    kind = item.get("type", "message")
+    return kind, item.get("role"), item.get(pair_key(kind)) if asks(item) or answers(item) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError, MissingExtra
+from palimpsest.errors import ConfigError, MissingExtra, PalimpsestError
 from palimpsest.formats import FORMATS, FormatName, find_format
 from palimpsest.integrations.pydantic_messages import PydanticAI
 from palimpsest.integrations.streams import ready, surely_of
@@ -146,6 +146,13 @@ class SessionHistory(AbstractCapability[Any]):
         own = [message for message in messages if message.run_id == run_id]
         if not any(map(_is_to_be_kept, own)):
             return
+        try:
+            await self._added(messages, run_id)
+        except PalimpsestError as fault:
+            fault.answer = own
+            raise
+
+    async def _added(self, messages: list[ModelMessage], run_id: str | None) -> None:
         redact = self.session.redact
         for message, unknown in self._known.beside(messages):
             if message.run_id != run_id:

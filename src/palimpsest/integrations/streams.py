@@ -12,7 +12,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from palimpsest import Answer, AsyncSession
-from palimpsest.errors import Closed, InvalidEntry, PalimpsestWarning
+from palimpsest.errors import Closed, InvalidEntry, PalimpsestError, PalimpsestWarning
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.lasting import Start, surely
 from palimpsest.runtime.logs import Redact
@@ -98,6 +98,10 @@ class OpenAnswer:
         except InvalidEntry as fault:
             self._told = True
             warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
+        except PalimpsestError as fault:
+            self._told = True
+            fault.answer = self._answer.whole
+            raise
 
 
 def _runner() -> object:

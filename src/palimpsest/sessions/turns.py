@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from palimpsest.errors import ConfigError
+from palimpsest.errors import ConfigError, PalimpsestError
 from palimpsest.log import values
 from palimpsest.log.checks import check_descriptors
 from palimpsest.sessions.adding.appender import Appender, Block
@@ -93,6 +93,8 @@ class Turns:
         except BaseException:
             if turn.block is block:
                 self._forget()
+            with suppress(PalimpsestError):  # what was raised says more; the lease ends by itself
+                await self._left(block)
             raise
         finally:
             try:

@@ -44,6 +44,12 @@ class Answer:
         """Whether the provider has said that the answer is over."""
         return self._stream.is_complete
 
+    @property
+    def whole(self) -> dict[str, Any] | None:
+        """What has come, as `add` takes it, where the store could not take it: the response, or of one that is not over
+        the text; None for nothing."""
+        return self._stream.whole() if self._stream.is_complete else self._stream.part()
+
     def feed(self, event: object) -> str:
         """Take the next `event` of the client's stream, and return what the model says in it ("" where it says
         nothing).
@@ -86,7 +92,7 @@ class Streaming:
         stream.end()
 
         async def store(*, again: bool = False) -> None:
-            answer.entries = await self._stored(stream, cut_off, key, metadata, unless_last=again and key is None)
+            answer.entries = await self._stored(stream, cut_off, key, metadata, again=again)
 
         with quietly(self._redact):
             await self._runner.surely(store, partial(store, again=True))
@@ -98,16 +104,19 @@ class Streaming:
         key: str | None,
         metadata: dict[str, Any] | None,
         *,
-        unless_last: bool,
+        again: bool,
     ) -> tuple[Entry, ...]:
         """Store what has arrived, and note what it cost."""
-        whole = stream.whole()
+        whole, unless_last = stream.whole(), again and key is None
         if whole is None:
             return ()
         if stream.is_complete:
-            return await self._add(whole, key=key, metadata=metadata, unless_last=unless_last)
+            entries = await self._add(whole, key=key, metadata=metadata, unless_last=unless_last)
+            if again and (usage := stream.usage()) is not None:
+                await self._usage.unless_noted([usage])
+            return entries
         part = stream.part() if cut_off == "keep" else None
-        entries: tuple[Entry, ...] = ()
+        entries = ()
         if part is not None:
             marked = {**(metadata or {}), MARK: True}
             entries = await self._add(part, format=stream.format, key=key, metadata=marked, unless_last=unless_last)

@@ -60,6 +60,11 @@ class UsageRecorder:
             except ConfigError as fault:
                 warn_caller(f"the usage of what was added is not recorded: {fault}")
 
+    async def unless_noted(self, usages: Sequence[Reported]) -> None:
+        """Note what the last of these cost, though it was there before: who added it may have been cut short. It is
+        told by its id whether it was noted."""
+        await self.of_answers([report for report in usages[-1:] if report.response])
+
     async def _recorded(self, report: Reported, sent: Context | Sent | None) -> Usage:
         """Keep the report with the session, unless it is that of the response which was reported last."""
         counted = sent.counted if sent is not None else 0

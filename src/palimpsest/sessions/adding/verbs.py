@@ -141,6 +141,7 @@ class Adding:
         else:
             entries, found = self._decoded(messages, format, statuses, metadata)
         if unless_last and (there := await self._appender.there.last(entries)):
+            await self.usage.unless_noted([*found.usages.values()] if found is not None else ())
             return there
         told = partial(self._noted, messages, found) if found is not None and found.usages else None
         return await self._appender.append(entries, "messages", checked_key(key), checked=True, told=told)
@@ -148,8 +149,7 @@ class Adding:
     async def _noted(self, messages: object, found: Received, first: int) -> None:
         """Note what was given cost, from that on of which the entry of this number comes."""
         since = await self._apart(messages, _given_at, found.runs, first) if first else 0
-        if usages := [usage for i, usage in found.usages.items() if i >= since]:
-            await self.usage.of_answers(usages)
+        await self.usage.of_answers([usage for i, usage in found.usages.items() if i >= since])
 
     async def _json_text(self, value: Any, where: str) -> str:
         """The value as JSON. Raises InvalidEntry, naming the place, where it is none."""

@@ -1,0 +1,255 @@
+"""An answer that was paid for is in the hands of who asked, also where its store could not take it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from openai_server import Play
+from palimpsest import AsyncMemory, Memory, StoreUnavailable
+from palimpsest.errors import PalimpsestError, PrivacyRefused
+from palimpsest.integrations.streams import ready
+from palimpsest.sessions.sync import Session
+from palimpsest.stores import STORES
+from sdks import load
+from streams import CHAT, STREAMED, StreamServer, answers, plays
+from test_clients import ONCE, WAYS, Way, read
+from unwell import Flaky
+
+NUMBERS = count()
+
+
+class Away(Flaky):
+    """Dictionaries that take nothing, either, while they are away."""
+
+    async def write(self, *given: Any, **named: Any) -> Any:
+        """Write, where they are not away."""
+        if self.away:
+            raise StoreUnavailable(self.url, "it is away")
+        return await super().write(*given, **named)
+
+
+@pytest.fixture
+def store() -> Away:
+    """A store that is well."""
+    backend = Away()
+    backend.url = f"unkept{next(NUMBERS)}://"
+    STORES.register(backend.url.removesuffix("://"), lambda url, runner, **options: backend)
+    return backend
+
+
+@pytest.fixture
+def session(store: Away) -> Iterator[Session]:
+    """A session of it."""
+    with Memory.open(store.url) as memory:
+        yield memory.session("s")
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    """Each way to ask."""
+    return WAYS[request.param]
+
+
+def breaking(store: Away, play: Play) -> Play:
+    """The store is away from when the provider answers on."""
+
+    def broken(exchange: Any) -> None:
+        store.away = True
+        play(exchange)
+
+    return broken
+
+
+async def kept_at_last(session: Any, store: Away, fault: PalimpsestError) -> None:
+    """What the error has can be added when the store is back: once, with what it cost."""
+    store.away = False
+    for _ in range(2):
+        await ready(session.add(fault.answer, unless_last=True))
+
+    assert spoken(await ready(session.entries())) == ONCE
+    usage = (await ready(session.stats())).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.calls) == (40, 9, 1)
+    assert not session.in_turn
+
+
+def spoken(entries: list[Any]) -> list[tuple[str, str]]:
+    """Who has said what, without thoughts that stand by themselves."""
+    return [(one.kind, one.role) for one in entries if one.text or one.kind != "message" or one.role == "user"]
+
+
+async def read_through(asked: Any) -> None:
+    """Read a stream to its end."""
+    events: AsyncIterator[Any] = await asked
+    async for _ in events:
+        pass
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+def test_the_error_of_a_store_has_the_answer_that_it_did_not_take(
+    way: Way, streams: bool, session: Session, store: Away
+) -> None:
+    """What the client returned, or what its events come to."""
+    streamed = STREAMED[way.format]
+    play = breaking(store, plays(streamed.events) if streams else answers(streamed.whole))
+    with StreamServer(play) as server, way.opened(server, False) as client:
+        remembering = way.remember(client, session)
+
+        with pytest.raises(StoreUnavailable) as caught:
+            read(way.stream(remembering, way.says("Which gate?"))) if streams else way.ask(
+                remembering, way.says("Which gate?")
+            )
+
+    asyncio.run(kept_at_last(session, store, caught.value))
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+def test_asynchronous_clients_tell_alike(way: Way, streams: bool, store: Away) -> None:
+    """The same for who waits."""
+    streamed = STREAMED[way.format]
+    play = breaking(store, plays(streamed.events) if streams else answers(streamed.whole))
+
+    async def ask(server: StreamServer) -> None:
+        async with AsyncMemory.open(store.url) as memory, way.opened(server, True) as client:
+            session = memory.session("s")
+            remembering = way.remember(client, session)
+            asked = (way.stream if streams else way.ask)(remembering, way.says("Which gate?"))
+            with pytest.raises(StoreUnavailable) as caught:
+                await (read_through(asked) if streams else asked)
+            await kept_at_last(session, store, caught.value)
+
+    with StreamServer(play) as server:
+        asyncio.run(ask(server))
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_block_tells_what_came_in_pieces(complete: bool, session: Session, store: Away) -> None:
+    """The whole answer, or the text of one that broke off; the error of the store has what broke it for its context."""
+    session.add_user_message("Which gate?")
+    heard = list[Any]()
+
+    def listen() -> None:
+        with session.turn(), session.stream() as answer:
+            heard.append(answer)
+            for event in CHAT.events if complete else CHAT.events[:3]:
+                answer.feed(event)
+            store.away = True
+            if not complete:
+                raise ConnectionError("the line is dead")
+
+    with pytest.raises(StoreUnavailable) as caught:
+        listen()
+
+    assert caught.value.answer is None  # who feeds an answer has it
+    assert complete or isinstance(caught.value.__context__, ConnectionError)
+    store.away = False
+    session.add(heard[0].whole, unless_last=True)
+    assert session.entries()[1].text == (CHAT.text if complete else "I look")
+
+
+def test_an_answer_that_could_not_be_checked_is_the_caller_s_alone() -> None:
+    """Neither the message, nor a pickled error, nor a cause holds any of it."""
+
+    def shaky(text: str) -> list[Any]:
+        if CHAT.text in text:
+            raise RuntimeError(text)
+        return []
+
+    with Memory.open("memory://", privacy={"recognisers": [shaky]}) as memory:
+        with StreamServer(answers(CHAT.whole)) as server, WAYS["chat"].opened(server, False) as client:
+            session = memory.session("s")
+            with pytest.raises(PrivacyRefused) as caught:
+                WAYS["chat"].ask(WAYS["chat"].remember(client, session), WAYS["chat"].says("Which gate?"))
+
+        assert [entry.role for entry in session.entries()] == ["user"]
+    fault: Any = caught.value
+    assert fault.answer.choices[0].message.content == CHAT.text
+    assert CHAT.text not in str(fault)
+    assert fault.__cause__ is None
+    for sent in (pickle.loads(pickle.dumps(fault)), copy.copy(fault)):  # noqa: S301 (it is our own)
+        assert (str(sent), sent.answer) == (str(fault), None)
+
+
+def test_the_client_s_own_error_comes_out_where_its_cost_cannot_be_noted(session: Session, store: Away) -> None:
+    """An answer that the client refuses to parse is in its error, whatever the store does."""
+    cut = copy.deepcopy(CHAT.whole)
+    cut["choices"][0] |= {"finish_reason": "length"}
+    with StreamServer(breaking(store, answers(cut))) as server, WAYS["chat"].opened(server, False) as client:
+        parse = WAYS["chat"].remember(client, session).chat.completions.parse
+        with pytest.raises(load("openai").LengthFinishReasonError) as caught:
+            parse(model="gpt-4o", messages=[{"role": "user", "content": "Which gate?"}])
+
+    assert caught.value.completion.choices[0].message.content == CHAT.text
+    assert any("not recorded" in note for note in caught.value.__notes__)
+
+
+def test_a_run_of_the_agents_sdk_tells_the_items_that_are_not_in_the_log(session: Session, store: Away) -> None:
+    """They can be added as a run would add them."""
+    agents, scripted = load("agents"), load("agents.testing")
+    agents.set_tracing_disabled(True)
+    kept = load("palimpsest.integrations.openai_agents").PalimpsestSession(session)
+
+    @agents.function_tool
+    def leave() -> str:
+        """Have the store be away."""
+        store.away = True
+        return "done"
+
+    called = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "leave", "arguments": "{}"}
+    model = scripted.ScriptedModel([[load("openai.types.responses").ResponseFunctionToolCall(**called)]])
+    with pytest.raises(StoreUnavailable) as caught:
+        asyncio.run(agents.Runner.run(agents.Agent(name="Guide", model=model, tools=[leave]), "Leave.", session=kept))
+
+    store.away = False
+    items: Any = caught.value.answer
+    asyncio.run(kept.add_items(items))
+    assert [entry.kind for entry in session.entries()] == ["message", "tool_call", "tool_result"]
+
+
+def test_a_question_that_a_store_does_not_take_is_no_answer(session: Session, store: Away) -> None:
+    """Who asks has that: nothing was paid for."""
+    kept = load("palimpsest.integrations.openai_agents").PalimpsestSession(session)
+    session.add_user_message("Hello.")
+    store.away = True
+    with pytest.raises(StoreUnavailable) as caught:
+        asyncio.run(kept.add_items([{"role": "user", "content": "Which gate?"}]))
+
+    assert caught.value.answer is None
+
+
+def test_a_run_of_pydantic_ai_tells_the_messages_that_it_came_to(session: Session, store: Away) -> None:
+    """All of the run, with the response that is not in the log."""
+    pai, functions = load("pydantic_ai"), load("pydantic_ai.models.function")
+    history = load("palimpsest.integrations.pydantic_ai").SessionHistory(session)
+
+    def answer(_: Any, __: Any) -> Any:
+        store.away = True
+        return pai.messages.ModelResponse([pai.messages.TextPart("Gate B 12.")])
+
+    with pytest.raises(StoreUnavailable) as caught:
+        asyncio.run(pai.Agent(functions.FunctionModel(answer)).run("Which gate?", capabilities=[history]))
+
+    told: Any = caught.value.answer
+    assert [message.parts[0].content for message in told] == ["Which gate?", "Gate B 12."]
+
+
+def test_what_is_raised_in_a_turn_comes_out_though_its_lease_cannot_be_given_back(
+    session: Session, store: Away
+) -> None:
+    """It says more than that: the lease ends by itself."""
+
+    def fail() -> None:
+        with session.turn():
+            store.away = True
+            raise LookupError("no such gate")
+
+    with pytest.raises(LookupError, match="no such gate"):
+        fail()
+
+    assert not session.in_turn
