@@ -151,14 +151,14 @@ class Items:
                 found.append(item)
         return found, None
 
-    async def namespaces(self, tenant: str, prefix: str) -> list[str]:
+    async def namespaces(self, tenant: str, prefix: str, *, emptied: bool) -> list[str]:
         """Those that have an item; each is counted since its first."""
         found = list[str]()
         before = Place(tenant, _before(prefix), ORDER, "") if prefix else None
         async for one in all_places(self._backend, tenant, ORDER, after=before):
             namespace = one.place.home
             if namespace.startswith(prefix):
-                if await self._has_any(tenant, namespace):
+                if emptied or await self._has_any(tenant, namespace):
                     found.append(namespace)
             elif namespace > prefix:  # and so are all that come now
                 break
@@ -219,6 +219,11 @@ def _before(text: str) -> str:
     """A text that sorts before this one and all that begin so, with little between."""
     last = ord(text[-1])
     return f"{text[:-1]}{chr(0xD7FF if last == 0xE000 else last - 1)}{FAR}" if last else text[:-1]
+
+
+def home_of(space: str) -> str | None:
+    """The home in which all places of a space are; None where they may be in any."""
+    return space.removeprefix(ITEMS) if space.startswith(ITEMS) else None
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:

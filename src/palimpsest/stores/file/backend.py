@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from _thread import allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from io import FileIO
 from typing import TypeVar
@@ -71,7 +71,7 @@ class FileBackend(BlockingBackend):
         except OSError as cause:
             raise unavailable(url, cause) from cause
         self._marks = Marks(self._files)
-        self._listing = Listing(self.path, self._home, self._of)
+        self._listing = Listing(url, self.path, self._home, self._of)
         self._scrubbing = Scrubbing(self._files, self._home)
 
     # --- the verbs
@@ -93,7 +93,7 @@ class FileBackend(BlockingBackend):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = self._do(self._listing.listed, tenant, lambda one: one.startswith(space) if beneath else one == space)
+        found = self._do(self._listing.listed, tenant, space, beneath)
         return by_name(found, after, limit)
 
     async def recent(
@@ -101,7 +101,7 @@ class FileBackend(BlockingBackend):
     ) -> list[Listed]:
         # What is written meanwhile is for who asks next.
         until = self._do(self._marks.last, tenant_folder(self.path, tenant))
-        found = self._do(self._listing.listed, tenant, lambda one: one == space, True)
+        found = self._do(self._listing.listed, tenant, space, False, True)
         return by_mark([one for one in found if one.mark <= until], since, after, limit)
 
     async def newest(
@@ -119,6 +119,9 @@ class FileBackend(BlockingBackend):
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         return page_of(self._do(self._listing.tenants), after, limit)
+
+    async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
+        return self._do(self._listing.unread, tenant)
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()

@@ -43,6 +43,8 @@ NEAR = 4096
 TOGETHER = 64
 """Rows, or heads, of one line of a log that is written anew."""
 
+STRAY = "take it away, or give it its own name again if nothing has that"
+
 DROPPED, DESTROYED = 1, 2
 """What a log holds that is not there any more: what was replaced or dropped, or what no byte may be left of."""
 
@@ -131,8 +133,8 @@ class Home:
         if said is None:
             self._refuse(0, sure)
         elif log_of(self.root, said.tenant, said.home) != self.path:
-            whose = f"{said.home!r} of tenant {said.tenant!r}"
-            self._refuse(0, sure, f"{self.path} is the log of {whose}, copied or renamed: give it its own name again")
+            told = f"is the log of {said.home!r} of tenant {said.tenant!r}, copied or renamed"
+            self._refuse(0, sure, f"{self.path} {told}: {STRAY}")
         else:
             self.tenant, self.home = said.tenant, said.home
 
