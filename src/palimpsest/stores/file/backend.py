@@ -274,6 +274,9 @@ class FileBackend(BlockingBackend):
                 if home.refused is None or not home.refused.goes([batch for _, batch in batches]):
                     raise
                 home.heads, home.tables = {}, {}
+            if home.unended:  # or what comes behind its last line would be one with it
+                self._files.end_line(path, home.end)
+                home.unended = False
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
             for i, batch in batches if home.refused is None else ():

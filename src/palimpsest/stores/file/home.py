@@ -75,6 +75,7 @@ class Home:
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
         self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
+        self.unended = False  # whether its last line is whole, and the break behind it another character
         self.settled: tuple[int, ...] = ()  # what the log was like, where nobody can have written to it unseen since
         self.tenant = self.home = ""
         self.refused: Refused | None = None
@@ -99,7 +100,9 @@ class Home:
                 if offset + len(raw) == size and is_torn(raw):
                     self.torn = True
                     break
-                self._take(offset, raw, sure)
+                self.unended = raw[-1:] != b"\n"
+                self._take(offset, raw[:-1] + b"\n" if self.unended else raw, sure)
+                self._tail = raw[-TAIL:]
             self.file = file
         if self.refused is not None:
             self.heads = {}
