@@ -27,7 +27,7 @@ from palimpsest.stores.backend import (
     newest_of,
 )
 from palimpsest.stores.file.disk import NEW, remove, unavailable
-from palimpsest.stores.file.folder import Folder, Marks, log_of, tenant_folder
+from palimpsest.stores.file.folder import LAST_MARK, Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change, TooLong
 from palimpsest.stores.file.listing import Listing
@@ -99,8 +99,8 @@ class FileBackend(BlockingBackend):
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        # What is written meanwhile is for who asks next.
-        until = self._do(self._marks.last, tenant_folder(self.path, tenant))
+        # What is written meanwhile is for who asks next. Where no mark is known nobody was told a greater one.
+        until = self._do(self._marks.last, tenant_folder(self.path, tenant)) or LAST_MARK
         found = self._do(self._listing.listed, tenant, space, False, True)
         return by_mark([one for one in found if one.mark <= until], since, after, limit)
 
