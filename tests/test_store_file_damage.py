@@ -341,6 +341,7 @@ def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: i
             assert memory.session("also").fork("branch").entries()
             assert memory.delete_session("also")
             assert memory.forget(user="ann").sessions == ("branch",)
+        assert str(file) in str(memory.forget(matches="nothing of it").remains)
         with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
             memory.sweep()
 

@@ -15,6 +15,7 @@ from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.scopes import Leaving
 from palimpsest.stores import Store
 
+UNREAD = "nobody looked into what cannot be read: {}"
 ADVICE = "restore a backup, or destroy it with delete_session"
 
 
@@ -60,5 +61,4 @@ def unread(names: Iterable[str]) -> Erased:
 
 async def out_of_reach(scope: MemoryScope, session: str | None) -> Erased:
     """What remains of the tenant's, or of a session's alone, because no listing tells of it."""
-    told = "nobody looked into what cannot be read: {}"
-    return Erased(remains=tuple(map(told.format, await scope.out_of_reach(session))))
+    return Erased(remains=tuple(map(UNREAD.format, await scope.out_of_reach(session))))

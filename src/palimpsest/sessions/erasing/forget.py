@@ -19,7 +19,7 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
-from palimpsest.sessions.erasing.damaged import destroyed_of, out_of_reach, unread
+from palimpsest.sessions.erasing.damaged import UNREAD, destroyed_of, out_of_reach, unread
 from palimpsest.sessions.erasing.eraser import checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.family import PASSES, FamilyEraser
@@ -80,7 +80,7 @@ async def forget(
         done = await forgetting.matching(query, user)
     else:
         done = await forgetting.everything()
-    done += Erased(items=await _facts(scope, user, query, dry_run=dry_run)) + await out_of_reach(scope, session)
+    done += await _facts(scope, user, query, dry_run=dry_run) + await out_of_reach(scope, session)
     if session is None:
         done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
     if user is not None and not done:
@@ -99,11 +99,11 @@ def _sought(text: str) -> Mentions:
     return finder(text)
 
 
-async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> dict[str, int]:
-    """Destroy the facts of a user, or those that a query means; return how many by namespace."""
+async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> Erased:
+    """Destroy the facts of a user, or those that a query means."""
     if user is not None:
-        return await drop_scopes(scope.store, scope.tenant, "user", user, dry_run=dry_run)
-    return await forget_facts(scope, query, dry_run=dry_run) if query is not None else {}
+        return Erased(items=await drop_scopes(scope.store, scope.tenant, "user", user, dry_run=dry_run))
+    return await forget_facts(scope, query, dry_run=dry_run) if query is not None else Erased()
 
 
 def _is_new(info: SessionInfo, seen: Head | None) -> bool:
@@ -172,7 +172,10 @@ class Forgetting:
                     self._progress(gone, max(gone, len(there)))
         else:
             done += self._busy()
-        return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
+        try:
+            return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
+        except StoreCorrupt as fault:  # all the rest is gone
+            return done + Erased(remains=(UNREAD.format(fault.reason),))
 
     async def matching(self, query: Query, user: str | None) -> Erased:
         """Forget what meets a query; of a `user`'s, their sessions, too, and those in which nothing else is left."""
@@ -210,8 +213,9 @@ class Forgetting:
 
     async def elsewhere(self, tenant: str, query: Query) -> Erased:
         """Forget what meets a query in what is kept under another tenant's name."""
-        within = Forgetting(self._scope.sharing(tenant), self._reason, _nobody, dry_run=self._dry_run)
-        return await within.matching(query, None)
+        scope = self._scope.sharing(tenant)
+        within = Forgetting(scope, self._reason, _nobody, dry_run=self._dry_run)
+        return await within.matching(query, None) + await out_of_reach(scope, None)
 
     def _busy(self) -> Erased:
         """What remains after so many passes; a dry run is one."""
