@@ -342,6 +342,8 @@ def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: i
             assert memory.delete_session("also")
             assert memory.forget(user="ann").sessions == ("branch",)
         assert str(file) in str(memory.forget(matches="nothing of it").remains)
+        scanned = memory.scan("default")
+        assert any("bad" in one.session for one in scanned.refused) or str(file) in str(scanned.remains)
         with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
             memory.sweep()
 

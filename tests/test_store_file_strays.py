@@ -117,6 +117,7 @@ def test_an_erasure_says_what_it_did_not_reach(folder: Path, stray: Callable[[Pa
     held = path.read_bytes() if path.is_file() else b""
 
     with opened(folder) as memory:
+        assert str(path) in str(memory.scan("default").remains)
         for subject in ({"matches": "heron"}, {"user": "ann"}, {"tenant": memory.tenant}):
             for dry_run in (True, False):
                 done = memory.forget(**subject, dry_run=dry_run)

@@ -3,6 +3,7 @@ would not keep."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 
 import msgspec
@@ -18,11 +19,13 @@ from palimpsest.sessions.erased import Erased
 from palimpsest.sessions.erasing.damaged import UNREAD
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import WORKING, scopes_of
+from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Item, Put
 
 KEY = "its key holds something private, and a key cannot be changed: delete the fact"
 FOREIGN = "it is an item of a program's own, and nobody knows its form: delete it with `memory.store.delete_item`"
+
+UNREADABLE = "it cannot be read: it is damaged"
 
 
 def stored_of(namespace: str, item: Item) -> Stored | None:
@@ -90,6 +93,20 @@ class FactScan:
     def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool) -> None:
         self._scope, self._redactor, self._applies = scope, redactor, apply
         self.facts = self.redacted = 0
+
+    async def all(self, owner: Owner | None, id: str) -> AsyncIterator[Findings]:
+        """Look at all facts and items of the tenant, or the facts of one owner. A namespace that cannot be read keeps
+        nobody from the others."""
+        store, tenant = self._scope.store, self._scope.tenant
+        own = await scopes_of(store, tenant, owner, id) if owner is not None else None
+        for namespace in await store.namespaces(tenant) if own is None else [WORKING + name for name in own]:
+            try:
+                for item in await store.list_items(tenant, namespace):
+                    yield await self.look(namespace, item)
+            except StoreCorrupt:
+                found = Findings(namespace.removeprefix(WORKING), self._redactor, {})
+                found.refused.append(Unchecked(namespace.removeprefix(WORKING), "facts", UNREADABLE))
+                yield found
 
     async def look(self, namespace: str, item: Item | None) -> Findings:
         """Look at one item, whatever it holds by then; return what was found."""
