@@ -227,11 +227,6 @@ def _before(text: str) -> str:
     return f"{text[:-1]}{chr(0xD7FF if last == 0xE000 else last - 1)}{FAR}" if last else text[:-1]
 
 
-def home_of(space: str) -> str | None:
-    """The home in which all places of a space are; None where they may be in any."""
-    return space.removeprefix(ITEMS) if space.startswith(ITEMS) else None
-
-
 def place_of(tenant: str, namespace: str, key: str) -> Place:
     """Where an item is."""
     return Place(tenant, namespace, ITEMS + namespace, key)

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from palimpsest.errors import StoreCorrupt, StoreError, StoreUnavailable
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Due, Listed
-from palimpsest.stores.engine.items import home_of
+from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.file.disk import folders, names, unavailable
 from palimpsest.stores.file.folder import LOG, log_of, tenant_folder
 from palimpsest.stores.file.home import Home
@@ -54,9 +54,9 @@ class Listing:
         def meant(one: str) -> bool:
             return one.startswith(space) if beneath else one == space
 
-        only = None if beneath else home_of(space)
-        if only is not None:
-            return self._of(log_of(self._root, tenant, only), lambda home: home.listed(meant), locked) or []
+        if not beneath and space.startswith(ITEMS):  # all items of a namespace are in the home of its name
+            only = log_of(self._root, tenant, space.removeprefix(ITEMS))
+            return self._of(only, lambda home: home.listed(meant), locked) or []
         found, any_read, out_of_reach = list[Listed](), False, None
         for path, some, fault in self._each(self._logs(tenant), lambda home: home.listed(meant), locked):
             found += some or ()
