@@ -17,6 +17,7 @@ from palimpsest import Keys, Memory, Query
 from palimpsest.errors import ConfigError, Conflict, StoreCorrupt
 from palimpsest.runtime.runner import drive
 from palimpsest.stores import copying
+from palimpsest.stores.backend import Step
 from palimpsest.stores.copying import copy_store
 from palimpsest.stores.engine.loading import Loading
 from palimpsest.stores.file.backend import FileBackend
@@ -542,3 +543,33 @@ def test_what_cannot_be_read_takes_nothing_away_in_the_target(kind: str, tmp_pat
 
     with Memory.open(target, clock=clock) as memory:
         assert [entry.text for entry in memory.session("s").entries()] == ["old"]
+
+
+@pytest.mark.parametrize("what", ["session", "item/working/w"])
+@pytest.mark.parametrize("part", ["hot", "cold"])
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(one, marks=pytest.mark.wide) for one in SERVERS)])
+def test_a_damaged_head_takes_no_sound_one_s_place(
+    kind: str, part: str, what: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    """What was copied before stays in the target, and all else is copied when the error names what is not."""
+    source, target = address(kind, tmp_path, "source"), address("sqlite", tmp_path, "target")
+    with Memory.open(source, clock=clock) as memory:
+        for text in ("old", "new"):
+            for name in ("a", "b"):
+                memory.session(name).add_user_message(text)
+            memory.working("w").set("fact", text)
+            if text == "old":
+                copy_store(source, target)
+        listed = drive(memory.store.backend.places("default", what))[-1]
+        values = {"hot": listed.head.hot, "cold": listed.head.cold}
+        values[part] = values[part][:-9] + bytes([values[part][-9] ^ 1]) + values[part][-8:]
+        assert drive(memory.store.backend.write([[Step(listed.place, listed.head.hot, **values)]], 0)) == [None]
+
+    name = "'b'" if what == "session" else "'fact'"
+    with pytest.raises(StoreCorrupt, match=name):
+        copy_store(source, target, replace=True)
+
+    with Memory.open(target, clock=clock) as memory:
+        found = [len(memory.session(name).entries()) for name in ("a", "b")]
+        fact = memory.working("w").get("fact")
+    assert (found, fact) == (([2, 1], "new") if what == "session" else ([2, 2], "old"))

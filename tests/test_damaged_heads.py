@@ -458,3 +458,27 @@ def test_what_ends_with_no_checksum_is_told_so(value: bytes) -> None:
     """In words of ours, not in those of Python's numbers."""
     with pytest.raises(ValueError, match="checksum"):
         checked(value, 1)
+
+
+def test_damaged_facts_keep_no_others_from_being_forgotten(world: World) -> None:
+    """What says a text elsewhere goes, and the report names what nobody could look into; a tenant goes as far as it
+    can be destroyed without being read."""
+    with world.opened() as memory:
+        for scope in ("also", "bad", "good"):
+            memory.working(scope).set("bird", "heron")
+    contents = world.vault.contents()
+    slot = next(slot for slot in contents if not slot.table and slot.place[1:3] == ("working/bad", "item/working/bad"))
+    head = contents[slot]
+    assert isinstance(head, PlaceHead)
+    world.vault.put({slot: PlaceHead(_changed(head.hot), head.cold)})
+
+    with world.opened() as memory:
+        for dry_run in (True, False):
+            done = memory.forget(matches="heron", dry_run=dry_run)
+            assert done.items == {"working/also": 1, "working/good": 1}
+            assert any("bad" in told for told in done.remains)
+        assert done.entries == 3
+        assert [memory.working(scope).to_dict() for scope in ("also", "good")] == [{}, {}]
+        done = memory.forget(tenant=memory.tenant)
+        assert sorted(done.sessions) == ["also", "bad", "good"]
+        assert memory.sessions() == []

@@ -623,6 +623,8 @@ def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.Monke
         ({"SUMMARIZE_THRESHOLD": -1}, "a whole number"),
         ({"RESOURCE": "no.yaml", "BACKEND": "file"}, "the file alone"),
         ({"RESOURCE": "no.yaml"}, "a file or a folder that is there"),
+        ({"BACKEND": "file", "FILE_DIR": "what?"}, "FILE_DIR.* a path without a question mark"),
+        ({"BACKEND": "sqlite", "SQLITE_PATH": "a?b.db"}, "SQLITE_PATH.* a path without a question mark"),
         ({"BACKEND": "mongodb", "MONGODB_URL": "mongodb://h/a", "MONGODB_DATABASE": "b"}, "MONGODB_DATABASE"),
     ],
 )

@@ -141,6 +141,7 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
         ({"persistence": {"type": "postgres", "url": "redis://x"}}, "persistence.url"),
         ({"persistence": {"type": "in_memory", "path": "x"}}, "persistence.path"),
         ({"persistence": {"type": "file", "path": ""}}, "persistence.path"),
+        ({"persistence": {"type": "file", "path": "what?"}}, "persistence.path"),
         ({"persistence": {"type": "in_memory", "circuit_breaker": {"max_failures": 0}}}, f"{BREAKER}.max_failures"),
         ({"locking": {"append_ttl": "0"}}, "locking.append_ttl"),
         ({"locking": {"flush": "5m"}}, "locking.flush"),

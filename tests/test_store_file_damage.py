@@ -14,7 +14,7 @@ from filestore import KEY, OTHER, add, erase, fork, lines_of, log_of, quick, tex
 from palimpsest import Entry, Memory
 from palimpsest.errors import StoreCorrupt, StoreTooNew
 from palimpsest.log.change import Change
-from palimpsest.log.entry import moment
+from palimpsest.log.entry import moment, now_us
 from palimpsest.log.head import Cut, SessionKey
 from palimpsest.log.summary import Compaction, Summary
 from palimpsest.runtime.runner import drive
@@ -341,6 +341,9 @@ def test_a_damaged_log_of_facts_keeps_nobody_from_the_rest(folder: Path, line: i
             assert memory.session("also").fork("branch").entries()
             assert memory.delete_session("also")
             assert memory.forget(user="ann").sessions == ("branch",)
+        assert str(file) in str(memory.forget(matches="nothing of it").remains)
+        scanned = memory.scan("default")
+        assert any("bad" in one.session for one in scanned.refused) or str(file) in str(scanned.remains)
         with pytest.raises(StoreCorrupt, match=f"line {line + 1}"):
             memory.sweep()
 
@@ -432,6 +435,27 @@ def test_a_damaged_mark_is_told_and_made_anew(folder: Path, damaged: bytes, capl
     assert len(caplog.records) == 1
     assert f"{marks} is damaged" in caplog.text
     assert before <= marks.read_bytes() <= b"%020d" % (int(before) + 3600)
+
+
+@pytest.mark.parametrize("left", [None, b"", b"?" * 20, bytes(20)])
+def test_sessions_are_found_where_the_last_mark_is_lost(folder: Path, left: bytes | None) -> None:
+    """Lists by use, searches and sweeps have them before anything is written, whoever has left out or damaged it."""
+    with Memory.open(f"file://{folder}") as memory:
+        for name in "ab":
+            memory.session(name).add_user_message(f"precious {name}")
+    (marks,) = folder.glob("*/marks")
+    marks.unlink()
+    if left is not None:
+        marks.write_bytes(left)
+
+    with Memory.open(f"file://{folder}", readonly=True) as memory:
+        assert sorted(one.session for one in memory.sessions(order="latest")) == ["a", "b"]
+        assert len(memory.recall("precious").hits) == 2
+    with Memory.open(f"file://{folder}", clock=lambda: now_us() + 7_200_000_000) as memory:
+        assert memory.sweep(untouched_for="1h", dry_run=True) == 2
+        memory.session("c").add_user_message("precious, too")
+        assert memory.sessions(order="latest")[0].session == "c"
+        assert len(memory.recall("precious").hits) == 3
 
 
 def test_a_log_that_was_written_with_a_damaged_mark_is_read(folder: Path) -> None:

@@ -122,6 +122,44 @@ def test_a_write_that_is_under_way_is_not_swept(folder: Path) -> None:
         assert log.read_bytes() == whole
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_zeros_at_the_end_of_a_log_take_nothing_else_along(folder: Path, number: int) -> None:
+    """From wherever on a loss of power left zeros, what was there before is read, and what is added is found."""
+    store = quick(folder)
+    for text in ("one", "two"):
+        add(store, text)
+    before = log_of(folder).stat().st_size
+    for text in ("three", "four")[:number]:
+        add(store, text)
+    whole = log_of(folder).read_bytes()
+
+    for at in (*range(before, len(whole) - 40, 11), *range(len(whole) - 40, len(whole))):
+        log_of(folder).write_bytes(whole[:at] + b"\0" * (len(whole) - at))
+        read, write = quick(folder), quick(folder)
+        kept = texts(read)
+        assert kept[:2] == ["one", "two"]
+        add(write, "new")
+        assert texts(read) == texts(write) == texts(quick(folder)) == [*kept, "new"]
+    assert kept[2:] == ["three", "four"][:number]
+
+
+@pytest.mark.parametrize("last", [b"\0", b"\x0b", b"\r"])
+def test_a_break_at_the_end_of_a_log_that_was_changed_loses_nothing(folder: Path, last: bytes) -> None:
+    """The line before it is whole: it is read as it is, and what is added behind it does not become one with it."""
+    store = quick(folder)
+    for text in ("one", "two"):
+        add(store, text)
+    log_of(folder).write_bytes(log_of(folder).read_bytes()[:-1] + last)
+
+    for read in (store, quick(folder), quick(folder)):
+        assert texts(read) == ["one", "two"]
+    add(store, "three")
+    add(quick(folder), "four")
+
+    assert texts(store) == texts(quick(folder)) == ["one", "two", "three", "four"]
+    assert last not in log_of(folder).read_bytes()
+
+
 def test_blocks_that_never_reached_the_disk_are_a_torn_end(store: Store, folder: Path) -> None:
     """Where a loss of power left zeros in the last line it was never acknowledged; further up it is damage."""
     add(store, "a")

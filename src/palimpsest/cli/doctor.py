@@ -27,6 +27,7 @@ from palimpsest.cli.opening import (
 )
 from palimpsest.cli.output import clean, console, counted, print_json
 from palimpsest.errors import MissingExtra, StoreTooNew
+from palimpsest.runtime.runner import drive
 from palimpsest.tokens.counter import encoding
 from palimpsest.tokens.models import model_names, table_source
 
@@ -197,6 +198,9 @@ def _sessions(store: str | None, tenant: str | None) -> str:
                     where = f"entry {entry.seq} of session {info.session!r}"
                     raise PalimpsestError(f"{where} is damaged and set aside: `palimpsest repair` takes it out")
             read_records(chat, info.revision)
+        unread = drive(memory.store.unread(memory.tenant))
+    if unread:
+        raise PalimpsestError(f"{'; '.join(unread)}. Nobody looked into it: the other sessions go on without it")
     if damaged:
         told = f"the head of session {', '.join(map(repr, damaged))} is damaged"
         raise PalimpsestError(f"{told}: restore a backup, or `palimpsest delete` destroys the session")

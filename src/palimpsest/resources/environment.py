@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
-from palimpsest.resources.places import BACKENDS
+from palimpsest.resources.places import BACKENDS, local_address
 from palimpsest.resources.single import opening as opening_declared
 from palimpsest.runtime.logs import warn_caller
 
@@ -102,9 +102,9 @@ def _address(given: Given) -> str:
     if backend == "in_memory":
         return "memory://"
     if backend == "file":
-        return f"file:{given.text.get('FILE_DIR', FOLDER)}"
+        return local_address(f"{PREFIX}FILE_DIR", given.text.get("FILE_DIR", FOLDER), backend)
     if backend == "sqlite":
-        return f"sqlite:///{given.text.get('SQLITE_PATH', FILE)}"
+        return local_address(f"{PREFIX}SQLITE_PATH", given.text.get("SQLITE_PATH", FILE), backend)
     variable = f"{backend.upper()}_URL"
     url = given.text.get(variable)
     if url is None:

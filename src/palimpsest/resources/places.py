@@ -12,7 +12,7 @@ from palimpsest.log import values
 from palimpsest.resources.definition import StorePlace
 from palimpsest.resources.problems import Problems
 from palimpsest.stores.opening import check_address
-from palimpsest.stores.options import discreet_address
+from palimpsest.stores.options import discreet_address, has_options
 
 SERVERS = {"postgres": "PALIMPSEST_MEMORY_POSTGRES_URL", "mongodb": "PALIMPSEST_MEMORY_MONGODB_URL"}
 SERVERS |= {"redis": "PALIMPSEST_MEMORY_REDIS_URL"}
@@ -134,9 +134,17 @@ def _path(path: object, backend: str, beside: object) -> str:
     if not isinstance(path, str) or not path.strip() or "://" in path or "${" in path:
         shown = discreet_address(path) if isinstance(path, str) else path
         raise ConfigError("path", shown, "the path of a file, or of a folder for the backend file")
-    address = f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
+    address = local_address("path", path, backend)
     check_address(address)
     return address
+
+
+def local_address(name: str, path: str, backend: str) -> str:
+    """The address of a file or a folder, whose path this name has. Raises ConfigError for one that no address names."""
+    if "?" in path and not has_options(path):
+        told = "a path without a question mark: behind one stand options of the store, as in ?synchronous=NORMAL"
+        raise ConfigError(name, path, told)
+    return f"sqlite:///{path}" if backend == "sqlite" else f"file:{path}"
 
 
 def _breaker(given: object, path: tuple[str, ...], problems: Problems) -> object:

@@ -18,6 +18,7 @@ from palimpsest.log.head import ABOUT, About, SessionKey
 from palimpsest.log.ids import check_id, check_scope
 from palimpsest.privacy.gate import Gate, gate_of, guarded
 from palimpsest.runtime.events import EventName, Handler
+from palimpsest.runtime.logs import warn
 from palimpsest.runtime.once import lazy
 from palimpsest.runtime.runner import Runner
 from palimpsest.sessions.counting import counter_of
@@ -719,7 +720,8 @@ class AsyncMemory:
         one.
 
         So goes one that is damaged, too; its branches keep what they share. Raises StoreCorrupt where nobody can tell
-        any more what that is, because who reads what is damaged as well.
+        any more what that is, because who reads what is damaged as well. A warning tells of a copy of it that lies
+        where the store does not read it; `forget` returns that.
 
         Args:
             session_id: the session's id.
@@ -731,6 +733,8 @@ class AsyncMemory:
             there = await self.store.delete(key)
         self._scope.let_go(key)
         await self._scope.scrub(self.store)
+        for why in await self._scope.out_of_reach(session_id):
+            warn("session %r was deleted, and is still in what cannot be read: %s", session_id, why)
         return there
 
     async def forget(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from palimpsest.sessions.declared import Declared
     from palimpsest.sessions.definitions import Definitions
     from palimpsest.sessions.derived import Derivations, Unmaking
+    from palimpsest.sessions.scopes import Leaving
     from palimpsest.sessions.shelves.keeping import Keeper
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.summaries.models import Asked
@@ -188,12 +189,13 @@ class MemoryScope:
         """What was made from anything of a session, or from these entries of it alone, goes before that does."""
         return self.derivations.unmaking(self.store, key, seqs, branches=False)
 
-    async def end_over(self, key: SessionKey) -> bool:
-        """Destroy a session if its time is over, and what was made from it before; return whether it was."""
+    async def end_over(self, key: SessionKey, leaving: Leaving | None = None) -> bool:
+        """Destroy a session if its time is over, and what was made from it before; return whether it was. One that is
+        `leaving` with others leaves its facts to that."""
         async with self.drop_derived(key):
             ended = await self.store.end(key)
         if ended:
-            await self.drop_facts(key)
+            await (self.drop_facts(key) if leaving is None else leaving.drop(key.session))
         self.let_go(key)
         return ended
 
@@ -202,6 +204,10 @@ class MemoryScope:
         from palimpsest.sessions.scopes import drop_scopes  # only where a session goes
 
         await drop_scopes(self.store, key.tenant, "session", key.session)
+
+    async def out_of_reach(self, session: str | None = None) -> list[str]:
+        """Why something of the tenant's, or of what names a session, cannot be read that no listing tells of."""
+        return [why for why, named in (await self.store.unread(self.tenant)).items() if session in (None, *named)]
 
     def let_go(self, key: SessionKey) -> None:
         """Forget what is withheld of a session in the memory's store."""

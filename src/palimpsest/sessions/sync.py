@@ -1453,7 +1453,8 @@ class Memory:
         one.
 
         So goes one that is damaged, too; its branches keep what they share. Raises StoreCorrupt where nobody can tell
-        any more what that is, because who reads what is damaged as well.
+        any more what that is, because who reads what is damaged as well. A warning tells of a copy of it that lies
+        where the store does not read it; `forget` returns that.
 
         Args:
             session_id: the session's id.

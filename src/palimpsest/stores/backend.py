@@ -2,8 +2,7 @@
 
 A *place* has a head of two values and ordered rows in named tables. It belongs to a *home*: all places of one home of a
 tenant are kept together, so that one step can change several of them. Homes have nothing to do with each other: that is
-what a store spreads over machines. What places, heads and rows mean is the business of `palimpsest.stores.engine`; a
-backend knows nothing of it.
+what a store spreads over machines. What places, heads and rows mean is `palimpsest.stores.engine`'s business alone.
 
 Names (tenants, homes, spaces, names, tables, ids of rows) are text of at most 1,024 characters without lone surrogates.
 Two are the same where their code points are. They sort by code point. Keys are whole numbers from 0 to 2**63 - 1.
@@ -13,7 +12,7 @@ Values are bytes, and may be empty; a store that bounds their length takes 64 Mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -263,10 +262,8 @@ class Backend(ABC):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        """Return the tenant's places that have a head and sort behind `after`, by space, name and home: a page.
-
-        Of this space, or with `beneath` of every space that begins so. Fewer than `limit` are all there are.
-        """
+        """Return the tenant's places that have a head and sort behind `after`, by space, name and home: a page. Of this
+        space, or with `beneath` of every space that begins so. Fewer than `limit` are all there are."""
 
     @abstractmethod
     async def recent(
@@ -286,11 +283,10 @@ class Backend(ABC):
 
         Those written at the mark `until` or earlier (None: all), of that one only those behind `after`; this reads all.
         """
-        found: dict[Place, Listed] = {}
-        page = await self.recent(tenant, space)
-        while page:
+        found, mark, behind = dict[Place, Listed](), 0, None
+        while page := await self.recent(tenant, space, since=mark, after=behind):
             found |= {one.place: one for one in page if until is None or one.mark <= until}
-            page = await self.recent(tenant, space, since=page[-1].mark, after=page[-1].place)
+            mark, behind = page[-1].mark, page[-1].place
         return newest_of(found.values(), until, after, limit)
 
     @abstractmethod
@@ -303,6 +299,10 @@ class Backend(ABC):
     @abstractmethod
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         """Return the tenants that have a place with a head, and sort behind `after`: a page."""
+
+    async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
+        """Say why what no listing of a tenant (None: of any) has cannot be read, each with the sessions it names."""
+        return {}
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         """See that no byte of what was dropped, or replaced, is left where the store keeps things.

@@ -9,7 +9,7 @@ there yet. Last, sessions are put in the order in which they were used.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,11 +25,22 @@ from palimpsest.stores.engine.forms import TOKENS, figure_tables
 from palimpsest.stores.engine.items import ITEMS
 from palimpsest.stores.engine.known import LAID, PATIENCE
 from palimpsest.stores.engine.loading import BYTES, PIECE, in_pieces
-from palimpsest.stores.homes import Home, Listing, homes_of, is_list, is_users, listed_of, owner_of, tenants_of
+from palimpsest.stores.homes import (
+    Home,
+    Listing,
+    check_heads,
+    homes_of,
+    is_list,
+    is_users,
+    listed_of,
+    owner_of,
+    tenants_of,
+    unread_of,
+)
 from palimpsest.stores.opening import open_store
 from palimpsest.stores.options import discreet_address
-from palimpsest.stores.rules import all_places, expect_of
-from palimpsest.stores.used import SECOND, Heads, heads_of, put, put_in_order
+from palimpsest.stores.rules import all_places
+from palimpsest.stores.used import SECOND, Drop, Heads, Puts, heads_of, put, put_in_order, steps_of
 from palimpsest.tokens.counter import ENCODINGS
 
 if TYPE_CHECKING:
@@ -115,6 +126,7 @@ async def _copied(
         other = _opened(opened, target)  # which makes it, where it is not there
         copying = _Copying(one, other, names, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
         await copying.begin()
+        copying.damaged += await unread_of(one, tenants and names)
         await copying.all(progress)
         for name in names:
             await put_in_order(one, other, name, copying.at)
@@ -131,9 +143,6 @@ def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backe
     return store.backend
 
 
-Puts: TypeAlias = dict[Place, list[tuple[str, Sequence[Cells]]]]
-Drop: TypeAlias = Sequence[tuple[str, int, int]]
-
 ALL: Drop = [("*", 0, LAST_KEY)]
 """All rows of a place."""
 
@@ -145,7 +154,7 @@ class _Copying:
         self, source: Backend, target: Backend, names: Sequence[str], replace: bool, counts: list[str]
     ) -> None:
         self._source, self._target, self._names = source, target, names
-        self._replace, self._counts, self._beside = replace, counts, counts
+        self._replace, self._counts, self._beside, self._sealed = replace, counts, counts, False
         self._theirs: dict[Home, list[Place]] = {}
         self._copied: dict[Home, tuple[Heads, bool]] = {}
         self._rows_put, self.at, self.damaged = (0, 0), now_us(), list[StoreCorrupt]()
@@ -154,6 +163,7 @@ class _Copying:
         """See that both stores are encrypted alike; a new one becomes so. Look at what is there of these tenants."""
         there = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
         ours, theirs = (heads[_mark()] for heads in there)
+        self._sealed = ours is not None
         self._theirs = await homes_of(self._target, self._names)
         if ours == theirs:
             return
@@ -223,6 +233,8 @@ class _Copying:
         for _ in range(TRIES):
             laid = [place for place in listed if place.space == LAID]
             before = await heads_of(self._source, places)
+            if not self._sealed:
+                check_heads(self._source.url, before)
             there = await heads_of(self._target, [*before])
             if not again and before == there and await self._same(rows):
                 self._copied[where] = before, True
@@ -232,14 +244,14 @@ class _Copying:
             if whole is None:
                 for place in rows if any(there.values()) else ():  # nothing goes for what cannot be read
                     await self._digest(self._source, place, beside=True)
-                await self._put(_steps(there, dict.fromkeys(there), {}, drop, {}), home)
+                await self._put(steps_of(there, dict.fromkeys(there), {}, drop, {}), home)
                 there, whole, drop = dict.fromkeys(there), {}, {}
                 for place in rows:
                     await self._rows(place)
             if not await self._is_as(before, where):
                 continue  # somebody has written to it meanwhile
             ends = {**listed, **dict.fromkeys(laid, now_us() + PATIENCE)}
-            await self._put(_steps(there, before, ends, drop, whole), home)
+            await self._put(steps_of(there, before, ends, drop, whole), home)
             self._copied[where] = before, False
             same = await self._same(rows, beside=False)  # what is kept beside entries moves no head
             if not same and await self._is_as(before, where, laid=True):
@@ -333,18 +345,3 @@ def _busy(home: Home) -> Conflict:
 
 def _mark() -> Place:
     return Place(MARK[0], MARK[1], ITEMS + MARK[1], MARK[2])
-
-
-def _steps(there: Heads, wanted: Heads, ends: Listing, drop: Mapping[Place, Drop], put: Puts) -> list[Step]:
-    """What makes heads of those that are there, and takes and puts rows, in one step."""
-    steps = []
-    for place in dict.fromkeys([*there, *drop, *put]):
-        step = Step(place, rows_only=True, drop=drop.get(place, ()), put=put.get(place, ()))
-        if place in there:
-            head, expect = wanted[place], expect_of(there[place])
-            hot, cold = (None, None) if head is None else (head.hot, head.cold)
-            step = msgspec.structs.replace(
-                step, rows_only=False, expect=expect, hot=hot, cold=cold, expires=ends.get(place)
-            )
-        steps.append(step)
-    return steps

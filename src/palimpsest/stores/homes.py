@@ -7,16 +7,17 @@ tenant of ours that has still more behind that holds logs, and the others hold l
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores import MARK
-from palimpsest.stores.backend import LAST_KEY, Backend, Place
+from palimpsest.stores.backend import LAST_KEY, Backend, Place, PlaceHead
 from palimpsest.stores.derivers import INDEX
 from palimpsest.stores.derivers import OWNER as DERIVERS
-from palimpsest.stores.engine.items import LEASES
+from palimpsest.stores.engine.forms import DAMAGED, checked, read_cold, read_hot
+from palimpsest.stores.engine.items import ITEMS, LEASES
 from palimpsest.stores.engine.known import BARRED, LAID
-from palimpsest.stores.rules import all_places, all_tenants
+from palimpsest.stores.rules import PAGE, all_places, all_tenants
 
 BESIDE = "\x01"
 """What our own tenants begin with, and what stands between the parts of such names."""
@@ -81,14 +82,39 @@ async def listed_of(backend: Backend, owners: Collection[str], damaged: list[Sto
     is found that cannot be read is added to what is `damaged`."""
     homes, ends = await homes_of(backend, owners), dict[Place, int]()
     for tenant in dict.fromkeys(tenant for tenant, _ in homes):
-        last = None
+        last, limit = None, PAGE
         try:
-            while page := await backend.expired(tenant, LAST_KEY, after=last):
+            while page := await backend.expired(tenant, LAST_KEY, after=last, limit=limit):
                 ends |= {due.place: due.at for due in page if not due.table and due.place.space != LAID}
-                last = page[-1]
+                last, limit = page[-1], 2 * limit  # a store may look at all of it for each page
         except StoreCorrupt as fault:  # behind all others, of a home that cannot be read
             damaged.append(fault)
     return {home: {place: ends.get(place) for place in places} for home, places in homes.items()}
+
+
+async def unread_of(backend: Backend, owners: Collection[str] | None) -> list[StoreCorrupt]:
+    """Return why something of these tenants (None: of all) cannot be read that no listing tells of."""
+    if owners is None:
+        return [StoreCorrupt(backend.url, why) for why in await backend.unread()]
+    several = [tenant async for tenant in all_tenants(backend) if owner_of((tenant, "")) in owners]
+    found = [await backend.unread(tenant) for tenant in dict.fromkeys([*owners, *several])]
+    return [StoreCorrupt(backend.url, why) for each in found for why in each]
+
+
+def check_heads(url: str, heads: Mapping[Place, PlaceHead | None]) -> None:
+    """Raise StoreCorrupt for a head that cannot be read; those of an encrypted store only their keys can tell."""
+    for place, head in heads.items():
+        if head is None:
+            continue
+        try:
+            if place.space == "session":
+                read_hot(head.hot), read_cold(head.cold)
+            elif place.space.startswith(ITEMS):
+                checked(head.hot), checked(head.cold)
+        except DAMAGED as fault:
+            what = f"session {place.name!r}" if place.space == "session" else f"item {place.name!r} of {place.home!r}"
+            why = getattr(head.hot, "why", None) or f"the head of {what} cannot be read ({fault})"
+            raise StoreCorrupt(url, why) from fault
 
 
 def _is_of_an_index(place: Place) -> bool:

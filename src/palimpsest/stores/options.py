@@ -69,7 +69,8 @@ def options_in(query: str) -> dict[str, Any]:
         name, known = rest[0].partition("=")[0], DiskOptions.__struct_fields__
         shown = name if name.isidentifier() or not name else "what is no name"
         told = f"{', '.join(known)}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark"
-        raise ConfigError("store option", shown, f"{told} is given as a pathlib.Path)", nearest=nearest(name, known))
+        told += " is given as a pathlib.Path, and no address names a folder that has one)"
+        raise ConfigError("store option", shown, told, nearest=nearest(name, known))
     return _read(DiskOptions, texts, strict=False)
 
 

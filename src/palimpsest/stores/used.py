@@ -1,4 +1,4 @@
-"""The order in which the sessions of a store were used, and how another store gets it.
+"""How another store gets heads and rows in one step, and the order in which the sessions of a store were used.
 
 A store keeps that order by its marks, which are its own numbers: so heads are written again as they are, one behind the
 other.
@@ -6,14 +6,16 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TypeAlias
+
+import msgspec
 
 from palimpsest.errors import Conflict
 from palimpsest.log.entry import now_us
-from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
+from palimpsest.stores.backend import Backend, Cells, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.loading import PIECE
-from palimpsest.stores.rules import heads_at
+from palimpsest.stores.rules import expect_of, heads_at
 
 SECOND = 1_000_000
 """Microseconds."""
@@ -22,11 +24,30 @@ TRIES = 20
 """How often a time is looked for that a store takes for later than its last one; each is twice as far ahead."""
 
 Heads: TypeAlias = dict[Place, PlaceHead | None]
+Puts: TypeAlias = dict[Place, list[tuple[str, Sequence[Cells]]]]
+Drop: TypeAlias = Sequence[tuple[str, int, int]]
 
 
 async def heads_of(backend: Backend, places: Sequence[Place]) -> Heads:
     """The heads that there are in these places."""
     return dict(zip(places, await heads_at(backend, places), strict=True))
+
+
+def steps_of(
+    there: Heads, wanted: Heads, ends: Mapping[Place, int | None], drop: Mapping[Place, Drop], put: Puts
+) -> list[Step]:
+    """What makes heads of those that are there, and takes and puts rows, in one step."""
+    steps = []
+    for place in dict.fromkeys([*there, *drop, *put]):
+        step = Step(place, rows_only=True, drop=drop.get(place, ()), put=put.get(place, ()))
+        if place in there:
+            head, expect = wanted[place], expect_of(there[place])
+            hot, cold = (None, None) if head is None else (head.hot, head.cold)
+            step = msgspec.structs.replace(
+                step, rows_only=False, expect=expect, hot=hot, cold=cold, expires=ends.get(place)
+            )
+        steps.append(step)
+    return steps
 
 
 async def put(target: Backend, steps: Sequence[Step], home: str, at: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -43,6 +43,9 @@ class Wrapper(RunsBelow):
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return await self.below.scrub(whole=whole)
+
+    async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
+        return await self.below.unread(tenant)
 
     async def durability(self) -> str:
         return await self.below.durability()
@@ -84,6 +87,7 @@ class PassThrough(Wrapper):
     newest = passed(Backend.newest)
     expired = passed(Backend.expired)
     tenants = passed(Backend.tenants)
+    unread = passed(Backend.unread)
 
 
 class PassThroughTables:

@@ -8,27 +8,24 @@ from functools import partial
 
 import msgspec
 
-from palimpsest.errors import Conflict, PrivacyRefused
+from palimpsest.errors import Conflict, PrivacyRefused, StoreCorrupt
 from palimpsest.log.entry import moment
 from palimpsest.log.facts import Stored
 from palimpsest.privacy.facts import cleaned_fact, fact_mentions
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.privacy.redaction import Redactor
 from palimpsest.privacy.retroactive import Findings, Unchecked
+from palimpsest.sessions.erased import Erased
+from palimpsest.sessions.erasing.damaged import UNREAD
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import WORKING, scopes_of
+from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
 from palimpsest.stores import Item, Put
 
 KEY = "its key holds something private, and a key cannot be changed: delete the fact"
 FOREIGN = "it is an item of a program's own, and nobody knows its form: delete it with `memory.store.delete_item`"
 
-
-async def items_of(scope: MemoryScope) -> AsyncIterator[tuple[str, Item]]:
-    """Every item of a tenant, with its namespace."""
-    for namespace in await scope.store.namespaces(scope.tenant):
-        for item in await scope.store.list_items(scope.tenant, namespace):
-            yield namespace, item
+UNREADABLE = "it cannot be read: it is damaged"
 
 
 def stored_of(namespace: str, item: Item) -> Stored | None:
@@ -41,24 +38,30 @@ def stored_of(namespace: str, item: Item) -> Stored | None:
         return None
 
 
-async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> dict[str, int]:
-    """Destroy the facts and items that a query with a text means; return how many by namespace.
+async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> Erased:
+    """Destroy the facts and items that a query with a text means.
 
     One with a condition means entries alone. A time is that of a fact's last change; a user's facts are those of his
-    scopes.
+    scopes. A namespace that cannot be read keeps nobody from the others, and remains.
     """
+    done = Erased()
     if query.text is None or query.where is not None:
-        return {}
-    mentions, gone = finder(query.text), dict[str, int]()
+        return done
+    mentions = finder(query.text)
     own: set[str] | None = None
     if query.user is not None:
         own = {WORKING + name for name in await scopes_of(scope.store, scope.tenant, "user", query.user)}
-    async for namespace, item in items_of(scope):
+    for namespace in await scope.store.namespaces(scope.tenant):
         if own is not None and namespace not in own:
             continue
-        if await _forgotten(scope, namespace, item, query, mentions, dry_run=dry_run):
-            gone[namespace] = gone.get(namespace, 0) + 1
-    return gone
+        gone = 0
+        try:
+            for item in await scope.store.list_items(scope.tenant, namespace):
+                gone += await _forgotten(scope, namespace, item, query, mentions, dry_run=dry_run)
+        except StoreCorrupt as fault:
+            done += Erased(remains=(UNREAD.format(fault.reason),))
+        done += Erased(items={namespace: gone} if gone else {})
+    return done
 
 
 async def _forgotten(
@@ -90,6 +93,20 @@ class FactScan:
     def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool) -> None:
         self._scope, self._redactor, self._applies = scope, redactor, apply
         self.facts = self.redacted = 0
+
+    async def all(self, owner: Owner | None, id: str) -> AsyncIterator[Findings]:
+        """Look at all facts and items of the tenant, or the facts of one owner. A namespace that cannot be read keeps
+        nobody from the others."""
+        store, tenant = self._scope.store, self._scope.tenant
+        own = await scopes_of(store, tenant, owner, id) if owner is not None else None
+        for namespace in await store.namespaces(tenant) if own is None else [WORKING + name for name in own]:
+            try:
+                for item in await store.list_items(tenant, namespace):
+                    yield await self.look(namespace, item)
+            except StoreCorrupt:
+                found = Findings(namespace.removeprefix(WORKING), self._redactor, {})
+                found.refused.append(Unchecked(namespace.removeprefix(WORKING), "facts", UNREADABLE))
+                yield found
 
     async def look(self, namespace: str, item: Item | None) -> Findings:
         """Look at one item, whatever it holds by then; return what was found."""

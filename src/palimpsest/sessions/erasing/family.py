@@ -17,7 +17,7 @@ from palimpsest.sessions.erasing.selection import Picked, SelectedAll, SelectedB
 from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.sessions.scopes import drop_scopes
+from palimpsest.sessions.scopes import Leaving
 
 PASSES = 10
 """How often what others write meanwhile is gone through: all but the first time that is little."""
@@ -27,10 +27,13 @@ MARK = "forgotten"
 
 
 class FamilyEraser:
-    """Erases in sessions that share entries. In a dry run nobody is told, and no summary is made anew."""
+    """Erases in sessions that share entries. In a dry run nobody is told, and no summary is made anew.
 
-    def __init__(self, scope: MemoryScope, reason: str, *, dry_run: bool) -> None:
-        self._scope, self._store = scope, scope.store
+    `leaving` destroys the facts of those that go.
+    """
+
+    def __init__(self, scope: MemoryScope, reason: str, leaving: Leaving, *, dry_run: bool) -> None:
+        self._scope, self._store, self._leaving = scope, scope.store, leaving
         self._reason, self._dry_run = reason, dry_run
 
     def _session(self, name: str) -> SessionScope:
@@ -46,7 +49,7 @@ class FamilyEraser:
         Also what a branch shares that somebody makes meanwhile: so all is erased before anything is deleted.
         """
         if await is_damaged(self._store, self._scope.key(name)):
-            return await destroyed(self._scope, self._store, name, dry_run=self._dry_run)
+            return await destroyed(self._scope, self._store, name, self._leaving, dry_run=self._dry_run)
         done, lost = Erased(), Lost()
         if everywhere:
             done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
@@ -78,7 +81,7 @@ class FamilyEraser:
 
     async def _without_facts(self, name: str) -> Erased:
         """Destroy the facts of a session, before it goes: after a kill nobody would know whose they were."""
-        return Erased(items=await drop_scopes(self._store, self._scope.tenant, "session", name))
+        return Erased(items=await self._leaving.drop(name, self._store))
 
     async def _deleted(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
         """Delete a session and return what that took; None where somebody has written to it since this head.

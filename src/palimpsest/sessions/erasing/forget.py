@@ -19,7 +19,7 @@ from palimpsest.log.head import Head
 from palimpsest.log.ids import check_id
 from palimpsest.privacy.mentions import Mentions, finder
 from palimpsest.sessions.erased import Erased
-from palimpsest.sessions.erasing.damaged import destroyed_of, unread
+from palimpsest.sessions.erasing.damaged import UNREAD, destroyed_of, out_of_reach, unread
 from palimpsest.sessions.erasing.eraser import checked_reason
 from palimpsest.sessions.erasing.facts import forget_facts
 from palimpsest.sessions.erasing.family import PASSES, FamilyEraser
@@ -30,7 +30,7 @@ from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.parts import loaded
 from palimpsest.sessions.scope import MemoryScope
-from palimpsest.sessions.scopes import drop_scopes
+from palimpsest.sessions.scopes import Leaving, drop_scopes
 from palimpsest.stores import SessionInfo
 from palimpsest.stores.overlay import Overlay
 
@@ -80,7 +80,7 @@ async def forget(
         done = await forgetting.matching(query, user)
     else:
         done = await forgetting.everything()
-    done += Erased(items=await _facts(scope, user, query, dry_run=dry_run))
+    done += await _facts(scope, user, query, dry_run=dry_run) + await out_of_reach(scope, session)
     if session is None:
         done += await forget_knowledge(scope, user, query, forgetting.elsewhere, dry_run=dry_run)
     if user is not None and not done:
@@ -99,11 +99,11 @@ def _sought(text: str) -> Mentions:
     return finder(text)
 
 
-async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> dict[str, int]:
-    """Destroy the facts of a user, or those that a query means; return how many by namespace."""
+async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> Erased:
+    """Destroy the facts of a user, or those that a query means."""
     if user is not None:
-        return await drop_scopes(scope.store, scope.tenant, "user", user, dry_run=dry_run)
-    return await forget_facts(scope, query, dry_run=dry_run) if query is not None else {}
+        return Erased(items=await drop_scopes(scope.store, scope.tenant, "user", user, dry_run=dry_run))
+    return await forget_facts(scope, query, dry_run=dry_run) if query is not None else Erased()
 
 
 def _is_new(info: SessionInfo, seen: Head | None) -> bool:
@@ -121,9 +121,11 @@ class Forgetting:
     def __init__(self, scope: MemoryScope, reason: str, progress: Progress, *, dry_run: bool) -> None:
         self._scope, self._store = scope, scope.store
         self._reason, self._progress, self._dry_run = reason, progress, dry_run
+        self._leaving = Leaving(scope.store, scope.tenant)
 
     async def _listed(self) -> list[SessionInfo]:
-        """The tenant's sessions."""
+        """The tenant's sessions, for another pass."""
+        self._leaving.begin()
         return [info async for info in sessions_of(self._store, self._scope.tenant)]
 
     async def _families(
@@ -146,7 +148,7 @@ class Forgetting:
         scope = self._scope
         if self._dry_run:
             scope = scope.over(Overlay(self._store, scope.clock))
-        return FamilyEraser(scope, self._reason, dry_run=self._dry_run)
+        return FamilyEraser(scope, self._reason, self._leaving, dry_run=self._dry_run)
 
     async def session(self, name: str) -> Erased:
         """Forget a session: its entries go wherever they are shared, then it is deleted."""
@@ -170,13 +172,16 @@ class Forgetting:
                     self._progress(gone, max(gone, len(there)))
         else:
             done += self._busy()
-        return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
+        try:
+            return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
+        except StoreCorrupt as fault:  # all the rest is gone
+            return done + Erased(remains=(UNREAD.format(fault.reason),))
 
     async def matching(self, query: Query, user: str | None) -> Erased:
         """Forget what meets a query; of a `user`'s, their sessions, too, and those in which nothing else is left."""
         done, choices, seen, damaged = Erased(), dict[str, SelectedByQuery](), dict[str, Head](), set[str]()
         if user is not None:
-            done += await destroyed_of(self._scope, self._store, user, dry_run=self._dry_run)
+            done += await destroyed_of(self._scope, self._store, user, self._leaving, dry_run=self._dry_run)
         for number in range(1 if self._dry_run else PASSES):
             there = await self._listed()
             damaged = {info.session for info in there if info.damaged}.difference(done.sessions)
@@ -201,13 +206,16 @@ class Forgetting:
                 break
         else:
             done += self._busy()
+        for items in [] if self._dry_run else await self._leaving.late():
+            done += Erased(items=items)
         left = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
         return done + unread(damaged) + Erased(remains=tuple(told for each in left for told in each))
 
     async def elsewhere(self, tenant: str, query: Query) -> Erased:
         """Forget what meets a query in what is kept under another tenant's name."""
-        within = Forgetting(self._scope.sharing(tenant), self._reason, _nobody, dry_run=self._dry_run)
-        return await within.matching(query, None)
+        scope = self._scope.sharing(tenant)
+        within = Forgetting(scope, self._reason, _nobody, dry_run=self._dry_run)
+        return await within.matching(query, None) + await out_of_reach(scope, None)
 
     def _busy(self) -> Erased:
         """What remains after so many passes; a dry run is one."""

@@ -11,6 +11,7 @@ import msgspec
 
 from palimpsest.privacy.mentions import finder
 from palimpsest.sessions.erased import Erased
+from palimpsest.sessions.erasing.damaged import out_of_reach
 from palimpsest.sessions.erasing.query import Query
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.shelves.records import Record, tenant_of
@@ -44,6 +45,7 @@ async def _forget_shelves(scope: MemoryScope, user: str | None, *, dry_run: bool
             if not dry_run:
                 await shelf.empty()
                 remains += await shelf.scope.scrub(scope.store)
+            remains += (await out_of_reach(scope.sharing(shelf.tenant), None)).remains
     if user is None and not dry_run:
         await scope.store.clear_items(tenant_of(scope.tenant))
     return Erased(items={name: many for name, many in gone.items() if many}, remains=remains)

@@ -30,7 +30,8 @@ from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.privacy.removed import Removed
 from palimpsest.privacy.retroactive import REASON, Findings, Redaction, Sample, Unchecked
 from palimpsest.sessions.derived import Unmaking
-from palimpsest.sessions.erasing.facts import FactScan
+from palimpsest.sessions.erasing.damaged import UNREAD
+from palimpsest.sessions.erasing.facts import UNREADABLE, FactScan
 from palimpsest.sessions.erasing.scanned import Scanned, chosen
 from palimpsest.sessions.erasing.sweep import end_those_over
 from palimpsest.sessions.erasing.verbs import Erasing
@@ -38,7 +39,7 @@ from palimpsest.sessions.history import since
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.paging import sessions_of
 from palimpsest.sessions.scope import MemoryScope, SessionScope
-from palimpsest.sessions.scopes import WORKING, Owner, scopes_of
+from palimpsest.sessions.scopes import Owner
 
 if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
@@ -59,8 +60,6 @@ PASSES = 10
 """How often sessions are looked for that others make meanwhile."""
 
 BUSY = "others kept making sessions while it was looked at them: scan again when they have ended"
-
-UNREADABLE = "it cannot be read: it is damaged"
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with the number of sessions that are done, and of all."""
@@ -111,7 +110,8 @@ async def scan(
         await scanner.items("session", session)
     if apply:
         await end_those_over(scope)  # in which nobody finds anything
-    return scanner.result(len(done), busy + (await scope.scrub(scope.store) if apply else ()))
+    unread = tuple(map(UNREAD.format, await scope.out_of_reach(session)))
+    return scanner.result(len(done), busy + unread + (await scope.scrub(scope.store) if apply else ()))
 
 
 async def _left(scope: MemoryScope, only: str | None, done: set[str], apply: bool) -> list[str]:
@@ -162,14 +162,8 @@ class _Scanner:
     async def items(self, owner: Owner | None = None, id: str = "") -> None:
         """Scan all facts and items of the tenant, or the facts of one owner."""
         facts = FactScan(self._scope, self._redactor.afresh(), apply=self._applies)
-        store, tenant = self._store, self._scope.tenant
-        if owner is None:
-            namespaces = await store.namespaces(tenant)
-        else:
-            namespaces = [WORKING + name for name in await scopes_of(store, tenant, owner, id)]
-        for namespace in namespaces:
-            for item in await store.list_items(tenant, namespace):
-                self._sum(await facts.look(namespace, item))
+        async for found in facts.all(owner, id):
+            self._sum(found)
         self._facts, self._redacted = facts.facts, self._redacted + facts.redacted
 
     async def session(self, name: str) -> None:

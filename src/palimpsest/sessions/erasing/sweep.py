@@ -14,6 +14,7 @@ from palimpsest.sessions.erased import Vacuumed
 from palimpsest.sessions.erasing.eraser import Eraser
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.scope import MemoryScope, SessionScope
+from palimpsest.sessions.scopes import Leaving
 from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.derivers import INDEX, Derivers
 
@@ -65,10 +66,11 @@ async def end_those_over(scope: MemoryScope) -> int:
 
 
 async def _ended(scope: MemoryScope, due: Iterable[tuple[SessionKey, Sequence[int]]]) -> int:
-    ended = 0
+    ended, leaving = 0, Leaving(scope.store, scope.tenant)
     for key, seqs in due:
         if not seqs:
-            ended += await scope.end_over(key)
+            ended += await scope.end_over(key, leaving)
+    await leaving.late()
     return ended
 
 
@@ -79,15 +81,16 @@ async def untouched(
     if length is None:
         return 0
     found = await _used_before(scope, scope.clock() - values.microseconds("untouched_for", length))
-    deleted = 0
+    deleted, leaving = 0, Leaving(scope.store, scope.tenant)
     for number, one in enumerate(found, 1):
-        deleted += dry_run or await _deleted(scope, one)
+        deleted += dry_run or await _deleted(scope, one, leaving)
         if progress is not None:
             progress(number, len(found))
+    await leaving.late()
     return deleted
 
 
-async def _deleted(scope: MemoryScope, one: SessionInfo) -> bool:
+async def _deleted(scope: MemoryScope, one: SessionInfo, leaving: Leaving) -> bool:
     """Delete a session that is as it was; whether it was."""
     key, gone = scope.key(one.session), False
     head = await scope.store.head(key)
@@ -97,7 +100,7 @@ async def _deleted(scope: MemoryScope, one: SessionInfo) -> bool:
         with suppress(Conflict):  # somebody has written to it just now
             gone = await scope.store.delete(key, expect=one.revision)
             if gone:
-                await scope.drop_facts(key)
+                await leaving.drop(key.session)
     scope.let_go(key)
     return gone
 

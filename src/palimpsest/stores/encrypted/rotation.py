@@ -97,8 +97,9 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
                     progress(sessions, total)
         left = await backend.together(lambda: _places(backend, own))  # which came into being meanwhile
         left = [place for place in left if place not in failed]
-    if damaged:
-        raise damaged[0]
+    unread = await backend.together(backend.unread)
+    if damaged or unread:
+        raise next(iter(damaged), None) or StoreCorrupt(store.url, f"{next(iter(unread))}. Its keys are kept")
     await backend.together(markings.finish)
     remains = (await store.scrub(whole=False)).remains  # what would take long would keep others waiting
     return Rotated(key_id=own, sessions=sessions, texts=texts, items=items, remains=remains)

@@ -151,14 +151,14 @@ class Items:
                 found.append(item)
         return found, None
 
-    async def namespaces(self, tenant: str, prefix: str) -> list[str]:
+    async def namespaces(self, tenant: str, prefix: str, *, emptied: bool) -> list[str]:
         """Those that have an item; each is counted since its first."""
         found = list[str]()
         before = Place(tenant, _before(prefix), ORDER, "") if prefix else None
         async for one in all_places(self._backend, tenant, ORDER, after=before):
             namespace = one.place.home
             if namespace.startswith(prefix):
-                if await self._has_any(tenant, namespace):
+                if emptied or await self._has_any(tenant, namespace):
                     found.append(namespace)
             elif namespace > prefix:  # and so are all that come now
                 break
@@ -176,7 +176,8 @@ class Items:
     # --- taking away
 
     async def clear(self, tenant: str, namespace: str | None, dry_run: bool) -> dict[str, int]:
-        """Remove a namespace's items, or all; what had expired counts, too."""
+        """Remove a namespace's items, or all; what had expired counts, too. Raises StoreCorrupt, when all the rest is
+        gone, for what cannot be read."""
         found: dict[str, int] = {}
         gone: dict[str, list[Listed]] = {}
         space, beneath = (ITEMS, True) if namespace is None else (ITEMS + namespace, False)
@@ -185,12 +186,17 @@ class Items:
             found[name] = found.get(name, 0) + 1
             gone.setdefault(name, []).append(one)
         if not dry_run:
-            for some in gone.values():
-                for i in range(0, len(some), TOGETHER):
-                    await self._removed(some[i : i + TOGETHER])
+            several = [some[i : i + TOGETHER] for some in gone.values() for i in range(0, len(some), TOGETHER)]
             if namespace is None:
-                async for one in all_places(self._backend, tenant, ORDER):
-                    await self._removed([one])
+                several += [[one] async for one in all_places(self._backend, tenant, ORDER)]
+            damaged = list[StoreCorrupt]()
+            for some in several:
+                try:
+                    await self._removed(some)
+                except StoreCorrupt as fault:
+                    damaged.append(fault)
+            if damaged:
+                raise damaged[0]
         return dict(sorted(found.items()))
 
     async def _removed(self, some: Sequence[Listed]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from palimpsest.errors import Closed, ForkedProcess, StoreUnavailable
@@ -62,6 +62,11 @@ class Opened:
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""
         return await self._look(lambda: self.backend.tenants(after=after, limit=limit))
+
+    async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
+        """Say why something of the tenant's (None: of anybody's) cannot be read that no listing tells of, and of each
+        which sessions it names, if it does: no verb that goes through all sessions reaches it."""
+        return await self._look(lambda: self.backend.unread(tenant))
 
     async def durability(self) -> str:
         """Say, for people, what is lost with the machine, or with the server, of what was acknowledged."""
@@ -133,9 +138,10 @@ class Opened:
         (None: there is none). An item that comes meanwhile may be on no page; no other is missed."""
         return await self._look(lambda: self._items.page(tenant, namespace, prefix, after, limit))
 
-    async def namespaces(self, tenant: str, *, prefix: str = "") -> list[str]:
-        """Return the names of the tenant's namespaces that have an item and begin so, by code points."""
-        return await self._look(lambda: self._items.namespaces(tenant, prefix))
+    async def namespaces(self, tenant: str, *, prefix: str = "", emptied: bool = False) -> list[str]:
+        """Return the names of the tenant's namespaces that have an item and begin so, by code points; with `emptied`
+        those that had one, too, which takes fewer looks."""
+        return await self._look(lambda: self._items.namespaces(tenant, prefix, emptied=emptied))
 
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None

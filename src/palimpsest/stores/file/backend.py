@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from _thread import allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from io import FileIO
 from typing import TypeVar
@@ -27,7 +27,7 @@ from palimpsest.stores.backend import (
     newest_of,
 )
 from palimpsest.stores.file.disk import NEW, remove, unavailable
-from palimpsest.stores.file.folder import Folder, Marks, log_of, tenant_folder
+from palimpsest.stores.file.folder import LAST_MARK, Folder, Marks, log_of, tenant_folder
 from palimpsest.stores.file.home import DESTROYED, Home, Unsure, seen_in
 from palimpsest.stores.file.lines import Change, TooLong
 from palimpsest.stores.file.listing import Listing
@@ -71,7 +71,7 @@ class FileBackend(BlockingBackend):
         except OSError as cause:
             raise unavailable(url, cause) from cause
         self._marks = Marks(self._files)
-        self._listing = Listing(self.path, self._home, self._of)
+        self._listing = Listing(url, self.path, self._home, self._of)
         self._scrubbing = Scrubbing(self._files, self._home)
 
     # --- the verbs
@@ -93,15 +93,15 @@ class FileBackend(BlockingBackend):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = self._do(self._listing.listed, tenant, lambda one: one.startswith(space) if beneath else one == space)
+        found = self._do(self._listing.listed, tenant, space, beneath)
         return by_name(found, after, limit)
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        # What is written meanwhile is for who asks next.
-        until = self._do(self._marks.last, tenant_folder(self.path, tenant))
-        found = self._do(self._listing.listed, tenant, lambda one: one == space, True)
+        # What is written meanwhile is for who asks next. Where no mark is known nobody was told a greater one.
+        until = self._do(self._marks.last, tenant_folder(self.path, tenant)) or LAST_MARK
+        found = self._do(self._listing.listed, tenant, space, False, True)
         return by_mark([one for one in found if one.mark <= until], since, after, limit)
 
     async def newest(
@@ -119,6 +119,9 @@ class FileBackend(BlockingBackend):
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         return page_of(self._do(self._listing.tenants), after, limit)
+
+    async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
+        return self._do(self._listing.unread, tenant)
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         return self._do(self._scrubbing.scrub, whole) if self.writable else Scrubbed()
@@ -271,6 +274,9 @@ class FileBackend(BlockingBackend):
                 if home.refused is None or not home.refused.goes([batch for _, batch in batches]):
                     raise
                 home.heads, home.tables = {}, {}
+            if home.unended:  # or what comes behind its last line would be one with it
+                self._files.end_line(path, home.end)
+                home.unended = False
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
             for i, batch in batches if home.refused is None else ():

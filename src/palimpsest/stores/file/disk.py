@@ -129,6 +129,16 @@ class Files:
                     remove(path)
             raise named(fault, path) from None
 
+    def end_line(self, path: str, end: int) -> None:
+        """Give the last line of a file of this size, which is locked, the break that it has lost, in its place."""
+        try:
+            with FileIO(path, "rb+") as file:
+                os.pwrite(file.fileno(), b"\n", end - 1)
+                if self.synced:
+                    sync(file.fileno())
+        except OSError as fault:
+            raise named(fault, path) from None
+
     def replace(self, path: str, fill: Callable[[BinaryIO], None]) -> None:
         """Give a new file that has the name `path` once all is written, in one step; or leave nothing of it."""
         new = path + NEW

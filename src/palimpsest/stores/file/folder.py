@@ -178,7 +178,8 @@ class Marks:
         return mark
 
     def last(self, folder: str) -> int:
-        """The last mark. The file is opened each time: another may have been put in its place, such as a backup.
+        """The last mark; 0: it is not known. The file is opened each time: another may have been put in its place, such
+        as a backup.
 
         One that is damaged counts as if it were not there: what is written next makes it anew.
         """
@@ -189,7 +190,10 @@ class Marks:
             return 0
         if last is None and folder not in self._told:
             self._told.add(folder)
-            warn("%s", f"{folder}/marks is damaged: when something was written last is not known until the next write")
+            warn(
+                "%s",
+                f"{folder}/marks is damaged: it is taken for one that is not there, and the next write makes it anew",
+            )
         return last or 0
 
 

@@ -43,6 +43,8 @@ NEAR = 4096
 TOGETHER = 64
 """Rows, or heads, of one line of a log that is written anew."""
 
+STRAY = "take it away, or give it its own name again if nothing has that"
+
 DROPPED, DESTROYED = 1, 2
 """What a log holds that is not there any more: what was replaced or dropped, or what no byte may be left of."""
 
@@ -73,6 +75,7 @@ class Home:
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
         self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
+        self.unended = False  # whether its last line is whole, and the break behind it another character
         self.settled: tuple[int, ...] = ()  # what the log was like, where nobody can have written to it unseen since
         self.tenant = self.home = ""
         self.refused: Refused | None = None
@@ -97,7 +100,9 @@ class Home:
                 if offset + len(raw) == size and is_torn(raw):
                     self.torn = True
                     break
-                self._take(offset, raw, sure)
+                self.unended = raw[-1:] != b"\n"
+                self._take(offset, raw[:-1] + b"\n" if self.unended else raw, sure)
+                self._tail = raw[-TAIL:]
             self.file = file
         if self.refused is not None:
             self.heads = {}
@@ -131,8 +136,8 @@ class Home:
         if said is None:
             self._refuse(0, sure)
         elif log_of(self.root, said.tenant, said.home) != self.path:
-            whose = f"{said.home!r} of tenant {said.tenant!r}"
-            self._refuse(0, sure, f"{self.path} is the log of {whose}, copied or renamed: give it its own name again")
+            told = f"is the log of {said.home!r} of tenant {said.tenant!r}, copied or renamed"
+            self._refuse(0, sure, f"{self.path} {told}: {STRAY}")
         else:
             self.tenant, self.home = said.tenant, said.home
 

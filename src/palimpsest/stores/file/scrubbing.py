@@ -47,8 +47,15 @@ class Scrubbing:
 
     def _all_logs(self) -> list[str]:
         """Every log, also one of which there is only a new one that was never finished."""
-        there = [f"{folder}/{name}" for folder in folders(self._files.path) for name in names(folder)]
-        return sorted({path.removesuffix(NEW) for path in there if path.removesuffix(NEW).endswith(LOG)})
+        found = set[str]()
+        for folder in folders(self._files.path):
+            try:
+                there = [f"{folder}/{name}".removesuffix(NEW) for name in names(folder)]
+            except PermissionError:
+                found.add(folder)  # so that it is told
+            else:
+                found.update(path for path in there if path.endswith(LOG))
+        return sorted(found)
 
     def _scrub_log(self, path: str, whole: bool) -> None:
         def scrub(fd: int, status: os.stat_result) -> None:
@@ -82,8 +89,8 @@ class Scrubbing:
 
 
 def _size(path: str) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Bytes of a file; 0 where there is none, or none that can be looked at."""
     try:
         return os.stat(path).st_size
-    except FileNotFoundError:
+    except OSError:
         return 0
