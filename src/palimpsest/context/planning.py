@@ -27,6 +27,21 @@ def planned_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxT
     return plan(sight)
 
 
+def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, cold: float | None) -> bool:
+    """Whether a cut that only size asks for, down to this share, is worth the prefix that it breaks (`cold`: no cache
+    has that any more).
+
+    What fits has to become less. What exceeds its room on purpose, and would with more notes as well, has to become
+    less by as much as lies between high and low water: else each further group would make a cut of its own.
+    """
+    saved, budget = layout.tokens - after.tokens, layout.budget
+    if layout.fits:
+        return saved > 0
+    if plan is None or not plan.over or plan.evicted or layout.more or budget is None:
+        return True
+    return saved > (0 if cold is not None else budget.room - budget.down_to(share)[0])
+
+
 def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
     oversize = terms.strategies[0][0].oversize if terms.strategies and strategy is None else "clamp"
     room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)

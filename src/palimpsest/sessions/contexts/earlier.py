@@ -144,8 +144,8 @@ def _may_be_due(layout: Layout, head: Head) -> bool:
 class _Noting(WindowReader):
     """Notes what is read: places, groups, and when entries expire."""
 
-    def __init__(self, meter: Meter, *, masks: bool) -> None:
-        super().__init__(meter, masks=masks)
+    def __init__(self, meter: Meter, *, masks: bool, whole: bool = False) -> None:
+        super().__init__(meter, masks=masks, whole=whole)
         self.seqs: set[int] = set()
         self.groups: set[int] = set()
         self.expiring: list[int] = []
