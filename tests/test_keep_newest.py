@@ -56,6 +56,18 @@ def test_with_nothing_new_no_cut_is_made_and_the_same_is_sent(mask: bool, steps:
         assert revision(session) == before
 
 
+def test_no_cut_is_made_either_where_low_water_is_above_the_room(memory: Memory) -> None:
+    """What is kept for a tail may take more than lies between high and low water."""
+    session = opened(memory, low_water=0.9, tail_share=0.2)
+    session.add_user_message("h " * 600)
+    session.context()
+    before = revision(session)
+
+    session.context()
+
+    assert revision(session) == before
+
+
 def test_a_growing_interaction_is_cut_as_seldom_as_any_other(memory: Memory) -> None:
     """Over the budget, too, a cut saves as much as lies between high and low water; between cuts all only grows."""
     session = opened(memory)

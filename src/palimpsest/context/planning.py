@@ -39,7 +39,7 @@ def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, 
         return saved > 0
     if plan is None or not plan.over or plan.evicted or layout.more or budget is None:
         return True
-    return saved > (0 if cold is not None else budget.room - budget.down_to(share)[0])
+    return saved > (0 if cold is not None else max(budget.room - budget.down_to(share)[0], 0))
 
 
 def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
@@ -51,7 +51,7 @@ def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxToken
     return Sight(
         groups=layout.window.groups,
         head=layout.before,
-        begins=layout.beginning if layout.more else layout.cut.start,
+        ends=_end(layout),
         partial=layout.more and first is not None and first.turn != first.seq,
         more=layout.more,
         pinned=frozenset(layout.head.pinned),
@@ -63,6 +63,14 @@ def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxToken
         gap=strategy is not None and strategy.gap == "skip",
         oversize=oversize,
     )
+
+
+def _end(layout: Layout) -> int:
+    """Behind all that is shown, with what is hidden of its group; where nothing is, where the window begins."""
+    groups, waiting = layout.window.groups, layout.window.pending
+    if not groups:
+        return layout.beginning if layout.more else layout.cut.start
+    return min(groups[-1].last + 1, waiting[0].seq) if waiting else groups[-1].last + 1
 
 
 def _own_room(layout: Layout, room: Room, strategy: MaxTokens) -> Room:
