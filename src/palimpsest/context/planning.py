@@ -39,7 +39,7 @@ def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, 
         return saved > 0
     if plan is None or not plan.over or plan.evicted or layout.more or budget is None:
         return True
-    return saved > (0 if cold is not None else max(budget.room - budget.down_to(share)[0], 0))
+    return saved > (0 if cold is not None else budget.room - budget.down_to(share)[0])
 
 
 def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
