@@ -129,3 +129,21 @@ def test_what_has_got_within_the_budget_by_masking_is_cut(memory: Memory) -> Non
 
     assert context.problems == ()
     assert context.tokens <= 500
+
+
+def test_what_exceeded_the_budget_is_given_again_as_it_was(memory: Memory) -> None:
+    """Each context of then, with a cut of its own or without, is told by its revision."""
+    session = opened(memory)
+    session.add_user_message("h " * 600)
+    given = [session.context()]
+    for number in range(9):
+        step(session, number, 100)
+        given.append(session.context())
+    session.add_assistant_message("answered")
+    session.add_user_message("next")
+    session.context()
+
+    again = [session.context(at=context.revision) for context in given]
+
+    assert [context.messages for context in again] == [context.messages for context in given]
+    assert all(context.problems == ("over_budget",) for context in again)

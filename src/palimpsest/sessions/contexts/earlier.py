@@ -56,7 +56,8 @@ class EarlierContext:
         made_for_it = settled.layout.cut.revision == self._at
         if settled.layout.more and _may_be_due(settled.layout, head):
             settled = await self._answered(Settler(self.terms, 0).stored(then, whole=True))
-        if not made_for_it and _was_due(settled.layout):
+        exceeds = self.terms.keeps_newest and not settled.layout.fits  # on purpose, with no cut of its own, or one more
+        if not made_for_it and (exceeds or _was_due(settled.layout)):
             return await self._anew(head, then)
         if made_for_it or settled.layout.fits:
             return await self._store.apart(settled.given, then, None)
