@@ -164,3 +164,40 @@ def test_what_another_counted_for_now_is_counted_again() -> None:
 
         assert [one.parts.system for one in (for_now, then, later)] == [4, 40, 40]
         assert answers == []
+
+
+@law
+@given(
+    reserve=st.integers(0, 270),
+    tail_share=st.sampled_from([0.0, 0.1, 0.3, 0.5]),
+    low_water=st.sampled_from([0.05, 0.36, 0.5, 0.8, 0.95]),
+    ratio=st.sampled_from([None, 20, 200]),
+    quiet=st.booleans(),
+)
+def test_low_water_lies_below_the_room(
+    reserve: int, tail_share: float, low_water: float, ratio: int | None, quiet: bool
+) -> None:
+    """Whatever is kept for the answer and for a tail: a cut that has to be made keeps what has room, and no more."""
+    clock = FakeClock()
+    with Memory.open("memory://", clock=clock) as memory:
+        session = memory.session(
+            "s",
+            counter=strategies.WORDS,
+            max_tokens=300,
+            max_log_tokens=ratio,
+            reserve=reserve,
+            tail_share=tail_share,
+            low_water=low_water,
+        )
+        for _ in range(60):
+            session.add_user_message("a b c")
+            session.add_assistant_message("d e")
+            if quiet:
+                clock.advance(4_000)  # the provider's cache is cold
+
+            context = session.context()
+
+            budget = context.budget
+            assert budget is not None
+            assert budget.low_water < budget.room
+            assert 0 < context.tokens <= budget.room

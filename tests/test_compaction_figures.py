@@ -284,3 +284,23 @@ def test_an_older_version_never_stands_again(memory: Memory, how: str, seen: boo
     assert stats.active_entries == verified.active == len(shown) == session.stats().active_entries
     planned = session.compact({"strategy": "simple_fifo", "max_tokens": 10}, dry_run=True)
     assert stats.active_tokens == of_log(context) == session.stats().active_tokens == planned.tokens_before
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4])
+def test_what_a_cut_left_out_stays_out_where_a_summary_is_erased(memory: Memory, keep: int) -> None:
+    """Kept interactions that a full context has left out stay in the archive, though the summary before them goes: what
+    was active is active, and the figures are those of the next context."""
+    session = memory.session("one", counter=words, max_tokens=200)
+    talk(session, *[20] * 4)
+    assert session.compact({"strategy": "summarizer", "interaction_keep": 1}).done
+    talk(session, *[60] * 4)
+    session.context()
+    before = [entry.seq for entry in session.active_entries()]
+
+    done = session.compact({"strategy": "neuralyzer", "interaction_keep": keep})
+
+    assert done.erased
+    left = [entry.seq for entry in session.active_entries()]
+    assert left == [seq for seq in before if not session.entry(seq).erased]
+    assert done.tokens_after == session.stats().active_tokens == of_log(session.context())
+    assert session.verify().problems == ()

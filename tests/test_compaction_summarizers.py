@@ -417,3 +417,42 @@ def test_chain_of_density_says_how_it_went(memory: Memory) -> None:
     assert made.passes >= 1
     assert made.prompt
     assert made.spent.calls >= 1
+
+
+LONG = "They spoke of order 4711. " * 400_000
+LONG_ANSWERS: dict[str, Any] = {
+    "a text": LONG,
+    "items": {"items": [{"kind": "fact", "text": "They spoke of order 4711."}] * 400_000},
+    "a list of nothing": [None] * 400_000,
+    "what has no end": {"items": []},
+}
+LONG_ANSWERS["what has no end"]["items"].append(LONG_ANSWERS["what has no end"])
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("answer", LONG_ANSWERS)
+@pytest.mark.parametrize("loops", [0, 3])
+def test_an_answer_far_longer_than_any_summary_is_not_read(
+    memory: Memory, loops: int, answer: str, checked: bool
+) -> None:
+    """It is no answer: the summarizer is asked once, nothing of that length is counted, and the heuristic tells why."""
+    counted, calls = list[int](), list[str]()
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return len(text.split())
+
+    def tell(prompt: str) -> Any:
+        calls.append(prompt)
+        return LONG_ANSWERS[answer]
+
+    chat = memory.session("one", counter=count, summarizer=CallableSummarizer(tell, checked=checked))
+    talk(chat, *[60] * 4)
+
+    done = chat.compact({"strategy": "summarizer", "interaction_keep": 1, "cod_max_loops": loops})
+
+    assert done.summary is not None
+    assert done.summary.method == "heuristic"
+    assert "its answer has more than 250,000 characters" in (done.summary.fallback or "")
+    assert len(calls) == done.spent.calls == 1
+    assert max(counted) < 250_000

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,3 +180,29 @@ def _change(chat: Session, verb: str, number: int, place: int) -> None:
             chat.rewind(to=before)
         case "restore" if chat.summaries():
             chat.restore(chat.summaries()[-1])
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+def test_a_result_whose_call_was_erased_is_not_active(parallel: int, pinned: bool) -> None:
+    """No context shows it: neither listings nor counts say that one does, and erasing it changes nothing of them."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", model="gpt-4o", max_tokens=8_000)
+        session.add_user_message("go")
+        calls = [session.add_tool_call("find", {"page": i}) for i in range(parallel)]
+        results = [session.add_tool_result("find", "found", call_id=call.call_id) for call in calls]
+        session.add_assistant_message("done")
+        if pinned:
+            session.pin(results[0])
+        session.erase([calls[0].id])
+
+        context, stats = session.context(), session.stats()
+
+        shown = [entry.seq for entry in context.entries]
+        assert results[0].seq not in shown
+        assert [entry.seq for entry in session.active_entries()] == shown
+        assert context.report.entries == stats.active_entries == session.verify().active == len(shown)
+        assert stats.active_tokens == context.parts.head + context.parts.log
+        session.erase([results[0].id])
+        assert session.stats().active_tokens == stats.active_tokens
+        assert session.context().messages == context.messages

@@ -127,7 +127,7 @@ def report_of(
     if unsized:
         known["warnings"] = (*known.get("warnings", ()), _not_counted(spans.of(unsized)))
     return Report(
-        entries=sum(len(group.entries) for group in everything),
+        entries=sum(item.form != "placeholder" for item in items),
         interactions=len({group.turn for group in everything if group.turn}),
         first_seq=window.groups[0].seq if window.groups else 0,
         last_seq=window.groups[-1].entries[-1].seq if window.groups else 0,

@@ -195,15 +195,16 @@ LOW_WATER = 0.36
 """Share of the limit that a cut goes down to, system text and tools included: the lowest bill that still holds
 enough of real tool-calling conversations at 8,000 and at 16,000 tokens (`bench/cache_bill.py`)."""
 
-LEAST_LOW_WATER = 0.2
-"""Share of the room that a cut keeps at least, where system text and tools take most of the limit."""
+LEAST_LOW_WATER, MOST_LOW_WATER = 0.2, 0.8
+"""Shares of the room that a cut keeps at least, where system text and tools take most of the limit, and at most, where
+reserve and tail do, unless low water is a larger one: else it would lie above the room."""
 
 
 def _level(limit: int, share: int | None, factor: float, fixed: int, room: int, part: float) -> int:
     target = int(limit / factor * part) - fixed
     if share is not None:
         target = min(target, int(share / factor * part))
-    return max(target, int(room * LEAST_LOW_WATER), 0)
+    return max(min(target, int(room * max(MOST_LOW_WATER, part))), int(room * LEAST_LOW_WATER), 0)
 
 
 class Allowance(msgspec.Struct, frozen=True):

@@ -54,8 +54,9 @@ class Sight(msgspec.Struct, frozen=True):
 
     groups: Sequence[Group]
     head: Sequence[Group]
-    begins: int
-    """Where the first group begins that was read from its beginning: where nothing is shown, the window does, too."""
+    ends: int
+    """Behind the last group, whole, but before what of it waits for more; where nothing is shown, where the first group
+    begins that was read from its beginning: the window does, too."""
     partial: bool
     more: bool
     """Whether older entries were not read, because the room was full before."""
@@ -137,8 +138,7 @@ class _Ladder:
         self.messages = self.count(self.pins)
         self.kept: dict[int, Group] = {}
         self.anchors: list[int] = []
-        self.end = sight.groups[-1].entries[-1].seq + 1 if sight.groups else sight.begins
-        self.start = self.end
+        self.start = sight.ends
         self.rungs: list[str] = ["mask"] if any(_form(group, "masked") for group in shown) else []
 
     # --- taking groups
@@ -272,7 +272,7 @@ class _Ladder:
         if not over and not given.room.holds(self.tokens, self.messages):
             self.impossible(0, 0)
         gone = cut.still_gone(self.start, given.pinned)
-        gone.extend((group.seq, group.entries[-1].seq) for group in evicted if group.seq >= self.start)
+        gone.extend((group.seq, min(group.last, given.ends - 1)) for group in evicted if group.seq >= self.start)
         shown = {entry.seq for group in (*self.pins, *self.kept.values()) for entry in group.entries}
         clamps = tuple(self.clamps[seq] for seq in sorted(self.clamps) if seq in shown)
         for happened, rung in ((evicted, "evict"), (clamps, "clamp")):

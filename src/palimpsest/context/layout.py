@@ -161,7 +161,7 @@ class LayoutReader:
         self._fixed: dict[bool, Fixed] = {}
         self._goes_on = stored is not None
         self.meter = Meter(terms.counter, terms.format, terms.model, stored)
-        self.reader = reader(self.meter, masks=terms.masks)
+        self.reader = reader(self.meter, masks=terms.masks, whole=terms.keeps_newest)
 
     def again(self, head: Head, cut: Cut, view: View) -> Steps[Layout | None]:
         """Lay out what `view` of this cut would, from what was laid out before and what has come since; None where that

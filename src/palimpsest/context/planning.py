@@ -27,6 +27,21 @@ def planned_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxT
     return plan(sight)
 
 
+def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, cold: float | None) -> bool:
+    """Whether a cut that only size asks for, down to this share, is worth the prefix that it breaks (`cold`: no cache
+    has that any more).
+
+    What fits has to become less. What exceeds its room on purpose, and would with more notes as well, has to become
+    less by as much as lies between high and low water: else each further group would make a cut of its own.
+    """
+    saved, budget = layout.tokens - after.tokens, layout.budget
+    if layout.fits:
+        return saved > 0
+    if plan is None or not plan.over or plan.evicted or layout.more or budget is None:
+        return True
+    return saved > (0 if cold is not None else budget.room - budget.down_to(share)[0])
+
+
 def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
     oversize = terms.strategies[0][0].oversize if terms.strategies and strategy is None else "clamp"
     room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
@@ -36,7 +51,7 @@ def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxToken
     return Sight(
         groups=layout.window.groups,
         head=layout.before,
-        begins=layout.beginning if layout.more else layout.cut.start,
+        ends=_end(layout),
         partial=layout.more and first is not None and first.turn != first.seq,
         more=layout.more,
         pinned=frozenset(layout.head.pinned),
@@ -48,6 +63,14 @@ def _sight(terms: Terms, layout: Layout, target: Room | None, strategy: MaxToken
         gap=strategy is not None and strategy.gap == "skip",
         oversize=oversize,
     )
+
+
+def _end(layout: Layout) -> int:
+    """Behind all that is shown, with what is hidden of its group; where nothing is, where the window begins."""
+    groups, waiting = layout.window.groups, layout.window.pending
+    if not groups:
+        return layout.beginning if layout.more else layout.cut.start
+    return min(groups[-1].last + 1, waiting[0].seq) if waiting else groups[-1].last + 1
 
 
 def _own_room(layout: Layout, room: Room, strategy: MaxTokens) -> Room:

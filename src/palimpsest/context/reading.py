@@ -31,10 +31,14 @@ _SENTENCE = r"[.!?](?=\s)|\n"
 
 
 class WindowReader:
-    """Asks for one session's entries for a context. `masks` says that old results may yet become notes."""
+    """Asks for one session's entries for a context.
 
-    def __init__(self, meter: Meter, *, masks: bool) -> None:
-        self._meter, self._masks = meter, masks
+    `masks` says that old results may yet become notes, `whole` that the newest interaction is shown even where it has
+    no room.
+    """
+
+    def __init__(self, meter: Meter, *, masks: bool, whole: bool = False) -> None:
+        self._meter, self._masks, self._whole = meter, masks, whole
 
     def is_one_page(self, head: Head, cut: Cut) -> bool:
         """Whether `window` reads all that it may read of a cut at once, whatever room there is."""
@@ -77,7 +81,7 @@ class WindowReader:
                     continue
                 meant = [entry for entry in chunk if not entry.erased and entry.seq < waiting]
                 total += sum(self._least(entry, cut) for entry in meant)
-                if total > max(room, 0):  # by a reckoning that costs little
+                if total > max(room, 0) and not (self._whole and _begins_before(entries)):  # by what costs little
                     total = self._shown(entries, cut, rules)
                     if total > max(room, 0):
                         return entries, True
@@ -227,6 +231,12 @@ class WindowReader:
         shown = [entry for group in seen.groups for entry in group.entries if entry.kind == "context"]
         old = [(entry.seq, NEWER_VERSION) for entry in shown if head.has_newer(entry.name, entry.seq)]
         return replace(seen, stale=[*seen.stale, *old]) if old else seen
+
+
+def _begins_before(entries: Sequence[Entry]) -> bool:
+    """Whether the newest interaction of these entries began before the first of them."""
+    newest = next((entry for entry in reversed(entries) if not entry.erased), entries[-1])
+    return newest.turn < entries[0].seq
 
 
 def waiting_in(head: Head) -> int:

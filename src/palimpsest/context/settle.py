@@ -16,7 +16,7 @@ from palimpsest.context.cold import cold_share, holds, is_crowded
 from palimpsest.context.cut import CutPlan, Room
 from palimpsest.context.groups import Meter
 from palimpsest.context.layout import Layout, LayoutReader, Recollection, View, is_unshown
-from palimpsest.context.planning import planned_of
+from palimpsest.context.planning import is_worth, planned_of
 from palimpsest.context.reading import WindowReader
 from palimpsest.context.result import Context, CutOutcome
 from palimpsest.context.terms import SUMMARY_SHARE, Terms
@@ -113,14 +113,14 @@ class Settler:
         cold = self._cold(layout)
         if reason is None and is_crowded(layout, self._terms.tag_shares):
             reason = CROWDED
-        optional, settled = reason is None and layout.fits, None  # only the cache is cold
+        share, settled = cold or self._terms.low_water, None
         try:
-            settled = yield from self._recut(layout, reason, cold or self._terms.low_water)
+            settled = yield from self._recut(layout, reason, share)
         except BudgetImpossible:
-            if not optional:
-                raise  # else what was pinned since, shortened, has no room whole
-        if settled is None or (optional and settled.layout.tokens >= layout.tokens):
-            return self._remembered(layout)  # what is above that level may not be left out
+            if reason is not None or not layout.fits:
+                raise  # else only the cache is cold, and what was pinned since, shortened, has no room whole
+        if settled is None or (reason is None and not is_worth(layout, settled.layout, settled.plan, share, cold)):
+            return self._remembered(layout)
         return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
     def _as_before(self, head: Head) -> Steps[Settled | Layout | None]:

@@ -81,6 +81,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.tail) or (self.lead is not None and any(part.facts for part in self.lead))
 
     @property
+    def keeps_newest(self) -> bool:
+        """Whether the newest interaction is shown whole, whatever room there is."""
+        return any(strategy.oversize == "keep_newest" for strategy, _ in self.strategies)
+
+    @property
     def walks_all(self) -> bool:
         """Whether all has to be read: what depends on age, or goes on after a gap, is only known then."""
         return any(

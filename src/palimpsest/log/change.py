@@ -50,8 +50,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by `palimpsest.log.resuming`; `turn` is the newest human message that it leaves active, of those that it knows.
     `compaction` is the state after a compaction, a replacement, or an erasure that took summaries along. With `spare`
     an erasure leaves the current summaries alone, though it takes what they are from: a flush, which also lets go of
-    what is `released`, and, `unshared`, takes nothing that another session has not let go of. `also` are places that
-    were erased before, of which no summary is to tell any more. `silence` are revisions whose records lose their words
+    what is `released`, and, `unshared`, takes nothing that another session has not let go of. `evicted` is what
+    contexts have left out, which stays in the archive where an erasure takes summaries along. `also` are places erased
+    before, of which no summary is to tell any more. `silence` are revisions whose records lose their words
     with an erasure, whatever they are of: their summary, details, reason and conditions. `attempts` is what is
     remembered of compactions from then on, `pseudonyms` are all that are given out by then, of `about` what is named
     in `said` is said of the session from then on; an erasure takes that away, a cut says another definition, a
@@ -77,6 +78,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spare: bool = False
     unshared: bool = False
     released: tuple[Span, ...] = ()
+    evicted: tuple[Span, ...] = ()
     also: tuple[Span, ...] = ()
     silence: tuple[int, ...] = ()
     attempts: Attempts | None = None

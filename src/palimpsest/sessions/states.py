@@ -3,7 +3,7 @@
 An entry that a current summary names is covered, also where a context shows it beside the summary: as the question of
 an interaction whose later half is in the window, or because it is pinned. Everything else that is pinned is active,
 with its group. What a full context, a strategy or `hide` has left out is evicted, and so is an older version of a named
-context, of which contexts show the newest.
+context, of which contexts show the newest, and a result whose call was erased, which no context shows.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Walk:
     def __init__(self, states: States, now: int) -> None:
         self._states, self._now = states, now
         self._newest: dict[str, tuple[int, str]] = {}
+        self._erased_calls: set[int] = set()
         self.counts = dict.fromkeys(STATES, 0)
         self.superseded: set[int] = set()
         """Those that were active until a newer version of the same name came: they are evicted."""
@@ -73,6 +74,10 @@ class Walk:
         state = self._states.of(entry, self._now)
         if state == "active" and entry.kind == "context" and self._states.head.has_newer(entry.name, entry.seq):
             state = "evicted"  # wherever the newer version is now
+        if entry.erased and entry.kind == "tool_call":
+            self._erased_calls.add(entry.seq)
+        if state == "active" and not entry.late and entry.answers in self._erased_calls:
+            state = "evicted"
         self.counts[state] += 1
         if state in ("active", "expired") and entry.kind == "context" and entry.name:
             before, was = self._newest.get(entry.name, (0, ""))

@@ -47,6 +47,19 @@ def flaw_of(reply: object) -> str | None:
     return flaw and f"of what its Reply has `spent`, {flaw}"
 
 
+def is_longer(reply: Reply, most: int) -> bool:
+    """Whether an answer has more than so many characters, where each value of its `data` counts as one at least."""
+    left, waiting = most - len(reply.text), [reply.data]
+    while waiting and left >= 0:
+        value = waiting.pop()
+        left -= max(len(value), 1) if isinstance(value, str) else 1
+        if isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            waiting += value
+    return left < 0
+
+
 def parse(reply: Reply) -> Pass | None:
     """Return the pass that a reply is, or None where it cannot be read as one.
 

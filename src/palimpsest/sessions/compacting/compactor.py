@@ -211,7 +211,10 @@ class Compactor:
             cursors = {**before.cursors, job.strategy.name: job.loaded.head.next_seq}
             attempts = Attempts(cursors=cursors, spent=before.spent + result.spent)
             if job.plan.erase:
-                change = Change(kind="erase", reason=job.strategy.name, seqs=job.doomed, also=job.plan.erase)
+                out = await self._snapshots.evicted(head, job.loaded.state)
+                change = Change(
+                    kind="erase", reason=job.strategy.name, seqs=job.doomed, also=job.plan.erase, evicted=out
+                )
             else:
                 change = Change(kind="compact", reason="compaction", compaction=await self._after(job, head, summary))
             change = msgspec.structs.replace(

@@ -90,7 +90,8 @@ def result_of(job: PlannedCompaction, *, summary: Summary | None = None, dry_run
     """What the plan comes to. Without a summary that is there, one of its greatest length is reckoned with."""
     snapshot, plan, loaded = job.loaded.snapshot, job.plan, job.loaded
     gone = spans.union(plan.cover, plan.evict, plan.erase)
-    left = gone if plan.does_nothing or plan.erase else spans.union(gone, loaded.questions)
+    stays = plan.does_nothing or (plan.erase and not job.folded)  # then the present cut goes on
+    left = gone if stays else spans.union(gone, loaded.questions)
     groups = [group for group in snapshot.groups if spans.within(left, group.entries[0].seq)]
     made = plan.summary_tokens + snapshot.fence if plan.cover or plan.fold else 0
     if summary is not None:

@@ -24,7 +24,7 @@ from palimpsest.summaries.heuristic import heuristic
 from palimpsest.summaries.mentions import identifiers
 from palimpsest.summaries.models import Asked, Summarizer
 from palimpsest.summaries.models.callables import BoundSource
-from palimpsest.summaries.replies import flaw_of
+from palimpsest.summaries.replies import flaw_of, is_longer
 from palimpsest.tokens.counter import failures_of
 
 IMPORTANT = 0.8
@@ -32,6 +32,10 @@ IMPORTANT = 0.8
 
 MOST_TOLD = 600
 """Characters of why a summary is a stand-in: an error may quote all that was sent, and stays in the log."""
+
+MOST_READ, READ_SHARE = 250_000, 16
+"""Characters of an answer that are read, or so many times the tokens that were asked for: what is longer is no summary,
+and to look through it takes seconds for each megabyte."""
 
 REBUILD_TOKENS = 64_000
 """How much is read again at most when a summary is made anew from the entries, against drift."""
@@ -168,7 +172,7 @@ class SummaryMaker:
         await renew()
         reply = await author.write(source)
         self.spent += reply.spent
-        text = self._clean_reply(reply).text.strip()
+        text = (await self._snapshots.apart(self._clean_reply, reply)).text.strip()
         if not text:
             raise Rejected("empty", "the summarizer answered nothing")
         return Draft(text=text, method="plain")
@@ -181,11 +185,12 @@ class SummaryMaker:
             await renew()
             try:
                 reply = await _answer(summarizer, self._clean_prompt(step))
+                self.spent += reply.spent
+                _check_length(summarizer, step, reply)
             except SummarizerFailed as fault:
                 step = await apart(_stepped, partial(passes.throw, fault))
                 continue
-            self.spent += reply.spent
-            step = await apart(_stepped, partial(passes.send, self._clean_reply(reply)))
+            step = await apart(_stepped, partial(passes.send, await apart(self._clean_reply, reply)))
         return step
 
     def _clean_prompt(self, prompt: Prompt) -> Prompt:
@@ -280,6 +285,13 @@ async def _answer(summarizer: Summarizer, prompt: Prompt) -> Reply:
     if flaw := flaw_of(reply):
         raise SummarizerFailed(summarizer.name, "answer", flaw)
     return reply
+
+
+def _check_length(summarizer: Summarizer, prompt: Prompt, reply: Reply) -> None:
+    """Raise SummarizerFailed for an answer that is too long to be read."""
+    most = max(MOST_READ, READ_SHARE * prompt.max_tokens)
+    if is_longer(reply, most):
+        raise SummarizerFailed(summarizer.name, "answer", f"its answer has more than {most:,} characters")
 
 
 def _stepped(step: Callable[[], Prompt]) -> Prompt | Draft:

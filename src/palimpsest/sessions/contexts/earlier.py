@@ -56,7 +56,8 @@ class EarlierContext:
         made_for_it = settled.layout.cut.revision == self._at
         if settled.layout.more and _may_be_due(settled.layout, head):
             settled = await self._answered(Settler(self.terms, 0).stored(then, whole=True))
-        if not made_for_it and _was_due(settled.layout):
+        exceeds = self.terms.keeps_newest and not settled.layout.fits  # on purpose, with no cut of its own, or one more
+        if not made_for_it and (exceeds or _was_due(settled.layout)):
             return await self._anew(head, then)
         if made_for_it or settled.layout.fits:
             return await self._store.apart(settled.given, then, None)
@@ -144,8 +145,8 @@ def _may_be_due(layout: Layout, head: Head) -> bool:
 class _Noting(WindowReader):
     """Notes what is read: places, groups, and when entries expire."""
 
-    def __init__(self, meter: Meter, *, masks: bool) -> None:
-        super().__init__(meter, masks=masks)
+    def __init__(self, meter: Meter, *, masks: bool, whole: bool = False) -> None:
+        super().__init__(meter, masks=masks, whole=whole)
         self.seqs: set[int] = set()
         self.groups: set[int] = set()
         self.expiring: list[int] = []

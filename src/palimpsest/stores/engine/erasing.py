@@ -38,8 +38,13 @@ class _Part(NamedTuple):
     def of(cls, known: Known, change: Change, records: list[Record]) -> _Part:
         """What an erasure does to what was made from entries in a session."""
         gone, silence = [*change.seqs, *ranges.members(change.also)], change.silence
-        left = forgotten(records, known.head, gone, spare=change.spare, released=change.released, silence=silence)
-        return cls(known, change, records, *left)
+        anew, state = forgotten(
+            records, known.head, gone, spare=change.spare, released=change.released, silence=silence
+        )
+        if state is not None and change.evicted:
+            out = ranges.minus(change.evicted, ranges.of(gone))
+            state = msgspec.structs.replace(state, evicted=ranges.union(state.evicted, out))
+        return cls(known, change, records, anew, state)
 
     @property
     def before(self) -> Compaction:
@@ -180,6 +185,7 @@ def _of_branch(change: Change, key: SessionKey, seqs: Sequence[int]) -> Change:
         said=(),
         compaction=None,
         released=(),
+        evicted=(),
         attempts=None,
         detail=detail,
     )

@@ -1,0 +1,149 @@
+"""A context that exceeds its budget on purpose (`oversize="keep_newest"`): whole, and as stable as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from palimpsest import Memory, Session
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    with Memory.open("memory://") as opened:
+        yield opened
+
+
+def words(text: str) -> int:
+    """One token a word."""
+    return len(text.split())
+
+
+def opened(memory: Memory, **options: object) -> Session:
+    return memory.session("s", counter=words, max_tokens=500, oversize="keep_newest", **options)  # type: ignore[arg-type]
+
+
+def step(session: Session, number: int, result: int) -> None:
+    """One call of the newest interaction, with a result of so many words."""
+    call = session.add_tool_call("read", {"page": number})
+    session.add_tool_result("read", f"page {number} " + "w " * result, call_id=call.call_id)
+
+
+def revision(session: Session) -> int:
+    return session.stats().revision
+
+
+@pytest.mark.parametrize("view_bytes", [0, 64 * 1024 * 1024])
+@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 5, 200])
+def test_with_nothing_new_no_cut_is_made_and_the_same_is_sent(mask: bool, steps: int, view_bytes: int) -> None:
+    """A context over its budget is given again as it was: nothing is committed for it."""
+    with Memory.open("memory://", view_bytes=view_bytes) as memory:
+        session = opened(memory, mask=mask)
+        session.add_user_message("before")
+        session.add_assistant_message("answered")
+        session.add_user_message("h " * 600)
+        for number in range(steps):
+            step(session, number, 20)
+        first = session.context()
+        before = revision(session)
+
+        again = session.context()
+
+        assert first.problems == again.problems == ("over_budget",)
+        assert again.messages == first.messages
+        assert revision(session) == before
+
+
+def test_no_cut_is_made_either_where_low_water_is_above_the_room(memory: Memory) -> None:
+    """What is kept for a tail may take more than lies between high and low water."""
+    session = opened(memory, low_water=0.9, tail_share=0.2)
+    session.add_user_message("h " * 600)
+    session.context()
+    before = revision(session)
+
+    session.context()
+
+    assert revision(session) == before
+
+
+def test_a_growing_interaction_is_cut_as_seldom_as_any_other(memory: Memory) -> None:
+    """Over the budget, too, a cut saves as much as lies between high and low water; between cuts all only grows."""
+    session = opened(memory)
+    session.add_user_message("h " * 600)
+    cuts, before = 0, session.context()
+
+    for number in range(60):
+        step(session, number, 200)
+        context = session.context()
+        cuts += context.report.new_cut
+        if not context.report.new_cut:
+            assert context.messages[: len(before.messages)] == before.messages
+        before = context
+
+    budget = before.budget
+    assert budget is not None
+    assert 0 < cuts <= 60 * 205 // (budget.room - budget.low_water) + 1
+    assert before.tokens < 600 + 60 * 205 // 4
+
+
+def test_the_newest_interaction_is_whole_however_long_it_is(memory: Memory) -> None:
+    """Nothing of it is left out, and what came before it is."""
+    session = opened(memory, mask=False)
+    session.add_user_message("before")
+    session.add_assistant_message("answered")
+    asked = session.add_user_message("question")
+    for number in range(300):
+        step(session, number, 20)
+
+    shown = [entry.seq for entry in session.context().entries]
+
+    assert shown == list(range(asked.seq, asked.seq + 601))
+
+
+def test_the_next_interaction_leaves_the_one_over_the_budget_behind(memory: Memory) -> None:
+    """What was kept over the budget leaves as soon as it is not the newest any more."""
+    session = opened(memory)
+    session.add_user_message("h " * 600)
+    session.context()
+    session.add_assistant_message("answered")
+    session.context()
+    session.add_user_message("next")
+
+    context = session.context()
+
+    assert [message["content"] for message in context.messages] == ["next"]
+    assert context.problems == ()
+
+
+def test_what_has_got_within_the_budget_by_masking_is_cut(memory: Memory) -> None:
+    """A cut that brings the context within its budget is made, however little it saves."""
+    session = opened(memory)
+    session.add_user_message("h " * 300)
+    step(session, 1, 250)
+    assert session.context().problems == ("over_budget",)
+    step(session, 2, 20)
+
+    context = session.context()
+
+    assert context.problems == ()
+    assert context.tokens <= 500
+
+
+def test_what_exceeded_the_budget_is_given_again_as_it_was(memory: Memory) -> None:
+    """Each context of then, with a cut of its own or without, is told by its revision."""
+    session = opened(memory)
+    session.add_user_message("h " * 600)
+    given = [session.context()]
+    for number in range(9):
+        step(session, number, 100)
+        given.append(session.context())
+    session.add_assistant_message("answered")
+    session.add_user_message("next")
+    session.context()
+
+    again = [session.context(at=context.revision) for context in given]
+
+    assert [context.messages for context in again] == [context.messages for context in given]
+    assert all(context.problems == ("over_budget",) for context in again)
