@@ -17,6 +17,7 @@ from palimpsest import AsyncMemory, ConfigError, Keys, Memory
 from palimpsest.recall import embedding, opening
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.runtime.runner import drive
+from palimpsest.sessions.recalling.asked import LIMIT
 from recalls import companion, place_of
 
 np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
@@ -138,6 +139,21 @@ def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) 
         said = [{"role": "assistant", "content": f"keep: the car {number}"} for number in range(2 * NEAREST)]
         memory.session("s").add(said)
         assert found(memory, "vehicle", roles="user") == ["keep: soup in the car"]
+
+
+@EVERY
+def test_a_filter_is_met_by_the_nearest_of_those_that_it_takes(place: Place) -> None:
+    """However many it leaves out that are nearer, and where words alone would fill the answer."""
+    with place.open(Meanings()) as memory:
+        memory.session("t").add_user_message("keep: soup in the car")
+        memory.session("t").add_user_message("keep: soup")
+        said = [{"role": "assistant", "content": f"keep: the car {number}"} for number in range(11 * NEAREST)]
+        memory.session("s").add(said)
+        things = [{"role": "user", "content": f"a thing or {number}"} for number in range(3 * LIMIT)]
+        memory.session("u").add(things)
+        memory.rebuild_index()
+        assert found(memory, "vehicle", roles="user")[0] == "keep: soup in the car"
+        assert "keep: soup in the car" in found(memory, "vehicle thing", roles="user")
 
 
 def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:

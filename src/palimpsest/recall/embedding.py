@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, islice
 
 from palimpsest.errors import EmbedderFailed, PalimpsestError
@@ -40,20 +40,26 @@ class Embedding:
         self._failed = ""
 
     async def nearest(
-        self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None = None, most: int = NEAREST
+        self,
+        query: str,
+        numbers: Sequence[int] | None,
+        sessions: Sequence[str] | None = None,
+        among: Collection[int] | None = None,
     ) -> Mapping[int, float]:
-        """Return the cosines of the parts nearest to a query, by key: nothing where the embedder gives no vectors.
+        """Return the cosines of the `NEAREST` parts nearest to a query, by key, and of as many that are nearest of some
+        entries: nothing where the embedder gives no vectors.
 
         Args:
             query: what is asked.
             numbers: of the sessions that are looked in; None: all.
             sessions: their names; None: all.
-            most: parts.
+            among: the places of these entries.
         """
         try:
             if await self.catch_up(AT_ONCE, sessions):
                 self._go_on()
-            found: Mapping[int, float] = await self._vectors.search(self._clean(query), numbers, limit=most)
+            text = self._clean(query)
+            found: Mapping[int, float] = await self._vectors.search(text, numbers, limit=NEAREST, among=among)
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.recall.index import COMMON, Cursor, Document, Size, Update
+from palimpsest.recall.index import COMMON, Cursor, Document, Filter, Size, Update
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import prepare
 from palimpsest.recall.words import Words
@@ -320,6 +320,9 @@ class FtsIndex:
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         return await self._read(lambda words: words.answers.facts(places))
+
+    async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
+        return await self._read(lambda words: words.answers.places(only, numbers))
 
     async def size(self) -> Size:
         return await self._read(Words.size)

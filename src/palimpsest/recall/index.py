@@ -74,6 +74,31 @@ class Document(msgspec.Struct, frozen=True, gc=False):
         return cls(entry.seq, facts, parts)
 
 
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries may answer: of these `kinds` and `roles`, from these `names` (who said it, or which tool), written
+    `since` a time and before `until` another (microseconds). None is any, and no kind at all is none."""
+
+    kinds: frozenset[str] | None = None
+    roles: frozenset[str] | None = None
+    names: frozenset[str] | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def takes(self, facts: Facts) -> bool:
+        """Whether an entry may answer.
+
+        Args:
+            facts: what the index knows of it.
+        """
+        return (
+            (self.kinds is None or facts.kind in self.kinds)
+            and (self.roles is None or facts.role in self.roles)
+            and (self.names is None or facts.name in self.names)
+            and (self.since is None or facts.at >= self.since)
+            and (self.until is None or facts.at < self.until)
+        )
+
+
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """How far the index has read a session: the one that began at `created`, as of `revision`, whose entries before
     `next_seq` are in it, but for those that were rewound (`hidden`). `last` is the id of the last of these, and
@@ -203,6 +228,10 @@ class Index(Protocol):
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         """Return the facts of these entries, ascending (`place_of` each), of those that are in the index: perhaps of
         others beside them, too."""
+        ...
+
+    async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
+        """Return the places of all entries that this takes, of these sessions, or of all; in no order."""
         ...
 
     async def size(self) -> Size:

@@ -99,8 +99,10 @@ class VectorRows(Protocol):
 class Searching(Protocol):
     """Rows that are searched where they are, as pgvector does: nothing of them is kept in memory."""
 
-    async def nearest(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
-        """Return the cosines of the nearest parts of these sessions, by key, nearest first."""
+    async def nearest(
+        self, vector: Floats, numbers: Collection[int] | None, limit: int, among: Collection[int] | None = None
+    ) -> dict[int, float]:
+        """Return the cosines of the nearest parts of these sessions, by key, as `Vectors.search` does."""
         ...
 
 
@@ -144,23 +146,31 @@ class Vectors:
                 return False
         return True
 
-    async def search(self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100) -> dict[int, float]:
+    async def search(
+        self,
+        text: str,
+        numbers: Collection[int] | None = None,
+        *,
+        limit: int = 100,
+        among: Collection[int] | None = None,
+    ) -> dict[int, float]:
         """Return the cosines of the parts nearest to a question, by key, nearest first.
 
         Args:
             text: the question.
             numbers: the sessions that are meant; None for all.
             limit: how many parts at most.
+            among: the places of entries of whose parts as many are returned beside these, the nearest; None for none.
         """
         vector = await self._embedder.embed_query(text)
         if isinstance(self._rows, Searching):
             state = await self._rows.state()
             fits = (state.model, state.dimension) == (self._embedder.name, len(vector))
-            return await self._rows.nearest(vector, numbers, limit) if fits else {}
+            return await self._rows.nearest(vector, numbers, limit, among) if fits else {}
         matrix = await self._mirror.matrix(self._embedder.name, len(vector))
         if matrix is None:
             return {}
-        return await self._embedder.runner.read(matrix.search, vector, numbers, limit)
+        return await self._embedder.runner.read(matrix.search, vector, numbers, limit, among)
 
     async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
         """The rows of parts: with vectors that there are of the same texts, and new ones of the others."""
