@@ -11,7 +11,7 @@ from palimpsest.recall.embedders import Embedder
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index
-from palimpsest.recall.parts import parts_of
+from palimpsest.recall.parts import parts_of, said
 from palimpsest.recall.postings import key_of, place_of
 from palimpsest.recall.vectors import State, VectorRows, Vectors
 from palimpsest.runtime.logs import log_failure, warn
@@ -134,10 +134,11 @@ class Embedding:
             entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in some])
             texts = dict[int, str]()
             for entry in entries:
+                text = said(entry)
                 for i, part in enumerate(parts_of(entry)):
                     key = key_of(number, entry.seq, i)
                     if i <= LAST_PART and key in wanted:
-                        texts[key] = self._clean(entry.text[part.start : part.end])
+                        texts[key] = self._clean(text[part.start : part.end])
             if texts and not await self._vectors.put(texts, generation):
                 return None  # something was removed meanwhile, perhaps this: it is looked at again
             left -= len(texts)

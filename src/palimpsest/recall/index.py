@@ -16,7 +16,7 @@ from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry
 from palimpsest.log.spans import Span
 from palimpsest.recall.analysis import terms
-from palimpsest.recall.parts import parts_of
+from palimpsest.recall.parts import parts_of, said
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS
 from palimpsest.recall.ranking import Facts
 
@@ -55,7 +55,7 @@ def fit(term: str) -> str:
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
-FORMAT = 4
+FORMAT = 5
 """What parts are made of, and how they are kept: an index of another format is made anew."""
 
 
@@ -70,7 +70,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
     def of(cls, entry: Entry) -> Document:
         """Make the document of an entry: the same of the same entry at any time."""
         parts = [[term for term in part.terms if term not in SILENT] for part in parts_of(entry)]
-        facts = Facts(entry.at, entry.kind, entry.role, len(entry.text), entry.name)
+        facts = Facts(entry.at, entry.kind, entry.role, len(said(entry)), entry.name)
         return cls(entry.seq, facts, parts)
 
 

@@ -13,6 +13,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.recall.follower import is_found
 from palimpsest.recall.opening import Recall
+from palimpsest.recall.parts import said
 from palimpsest.recall.questions import question
 from palimpsest.recall.search import Hit, Nearest, search, unnamed
 from palimpsest.sessions.recalling.asked import Asked
@@ -112,7 +113,7 @@ class Finder:
 
 def _marks(entry: Entry) -> set[object]:
     """What no other entry may share that is found: branches have the same entries, and people say the same again."""
-    return {entry.id, (entry.kind, entry.role, entry.name, entry.text)}
+    return {entry.id, (entry.kind, entry.role, entry.name, said(entry))}
 
 
 async def living(
