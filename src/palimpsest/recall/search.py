@@ -209,9 +209,11 @@ def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, i
     return spans or [word.span()]
 
 
-# Letters with their marks, which in some scripts are no letters to `re`; an emoji is a word, and 1,299 one number.
+# Letters with their marks, which in some scripts are no letters to `re`, and what shows nothing between them (soft
+# hyphens, joiners); an emoji is a word, and 1,299 one number.
+_UNSEEN = "\xad\u200b-\u200d\u2060"
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17ff"
-_LETTERS = rf"[\w{_MARKS}]+"
+_LETTERS = rf"[\w{_MARKS}{_UNSEEN}]+"
 _WORD = re.compile(rf"{_LETTERS}(?:(?<=\d),(?=\d{{3}}(?!\d)){_LETTERS})*(?:['\u2019]\w+)?|[{EMOJI}]")
 
 
