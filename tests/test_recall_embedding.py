@@ -122,6 +122,38 @@ def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> No
     assert given.given[-1] == "Which vehicle has , and Ford?"
 
 
+@EACH
+@pytest.mark.parametrize("said", [(), ("keep: the car broke down", "keep: a vehicle of ours")])
+def test_an_embedder_that_gives_another_dimension_since_is_asked_anew(place: Place, said: tuple[str, ...]) -> None:
+    """Under the same name, as a function has it: also where nothing is new, or the same text is said again."""
+    with place.open(Meanings(width=4)) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+    later = Meanings(width=7)
+    with place.open(later) as memory:
+        for number, text in enumerate(said):
+            memory.session(f"new {number}").add_user_message(text)
+        assert found(memory, "vehicle", limit=3)[0] in ("keep: the car broke down", *said)
+        assert found(memory, "meal")[0] == "keep: soup for lunch"
+        assert len(later.given) < 12
+        given = len(later.given)
+        assert found(memory, "weather")
+        assert len(later.given) == given + 1, "what has a vector is not embedded again"
+
+
+@pytest.mark.parametrize("damage", ["value = x'00'", "value = 'text'"])
+def test_vectors_that_are_damaged_are_made_anew(tmp_path: Path, damage: str) -> None:
+    place = Place("sqlite", tmp_path)
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")
+    with closing(sqlite3.connect(companion("sqlite", tmp_path))) as db, db:
+        db.execute(f"UPDATE vector_1 SET {damage}")
+    with place.open(Meanings()) as memory:
+        found(memory, "vehicle")  # in which it is noticed
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+
+
 @EVERY
 def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
     """It is found, and nothing fails, though what is least near counts for nothing."""

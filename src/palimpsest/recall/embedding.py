@@ -56,15 +56,26 @@ class Embedding:
             among: the places of these entries.
         """
         try:
-            if await self.catch_up(AT_ONCE, sessions):
-                self._go_on()
-            text = self._clean(query)
-            found: Mapping[int, float] = await self._vectors.search(text, numbers, limit=NEAREST, among=among)
+            found = await self._found(query, numbers, sessions, among)
+            if self._vectors.renewed:
+                self._vectors.renewed = False
+                found = await self._found(query, numbers, sessions, among)
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}
         self._failed = ""
         return found
+
+    async def _found(
+        self,
+        query: str,
+        numbers: Sequence[int] | None,
+        sessions: Sequence[str] | None,
+        among: Collection[int] | None,
+    ) -> Mapping[int, float]:
+        if await self.catch_up(AT_ONCE, sessions):
+            self._go_on()
+        return await self._vectors.search(self._clean(query), numbers, limit=NEAREST, among=among)
 
     async def complete(self, progress: Progress | None = None) -> None:
         """Embed all that has no vector yet. Where the embedder gives none, a warning says so: words are found.
@@ -115,7 +126,7 @@ class Embedding:
             if progress is not None:
                 progress(number, len(cursors))
         now = await self._vectors.state()
-        if now.generation == state.generation:
+        if now.generation == state.generation and not self._vectors.renewed:
             self._state = now
             if sessions is None:
                 self._seen = now, *seen[1:]
