@@ -17,6 +17,7 @@ from palimpsest import AsyncMemory, ConfigError, Keys, Memory
 from palimpsest.recall import embedding, opening
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.runtime.runner import drive
+from palimpsest.sessions.recalling.asked import LIMIT
 from recalls import companion, place_of
 
 np = pytest.importorskip("numpy", reason="the extra vectors is not installed")
@@ -121,6 +122,38 @@ def test_an_embedder_is_asked_without_the_names_of_who_spoke(place: Place) -> No
     assert given.given[-1] == "Which vehicle has , and Ford?"
 
 
+@EACH
+@pytest.mark.parametrize("said", [(), ("keep: the car broke down", "keep: a vehicle of ours")])
+def test_an_embedder_that_gives_another_dimension_since_is_asked_anew(place: Place, said: tuple[str, ...]) -> None:
+    """Under the same name, as a function has it: also where nothing is new, or the same text is said again."""
+    with place.open(Meanings(width=4)) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+    later = Meanings(width=7)
+    with place.open(later) as memory:
+        for number, text in enumerate(said):
+            memory.session(f"new {number}").add_user_message(text)
+        assert found(memory, "vehicle", limit=3)[0] in ("keep: the car broke down", *said)
+        assert found(memory, "meal")[0] == "keep: soup for lunch"
+        assert len(later.given) < 12
+        given = len(later.given)
+        assert found(memory, "weather")
+        assert len(later.given) == given + 1, "what has a vector is not embedded again"
+
+
+@pytest.mark.parametrize("damage", ["value = x'00'", "value = 'text'"])
+def test_vectors_that_are_damaged_are_made_anew(tmp_path: Path, damage: str) -> None:
+    place = Place("sqlite", tmp_path)
+    with place.open(Meanings()) as memory:
+        talked(memory)
+        assert found(memory, "vehicle")
+    with closing(sqlite3.connect(companion("sqlite", tmp_path))) as db, db:
+        db.execute(f"UPDATE vector_1 SET {damage}")
+    with place.open(Meanings()) as memory:
+        found(memory, "vehicle")  # in which it is noticed
+        assert found(memory, "vehicle")[0] == "keep: the car broke down"
+
+
 @EVERY
 def test_a_filter_may_leave_only_what_is_least_near(place: Place) -> None:
     """It is found, and nothing fails, though what is least near counts for nothing."""
@@ -138,6 +171,21 @@ def test_what_a_filter_leaves_is_found_behind_much_that_is_nearer(place: Place) 
         said = [{"role": "assistant", "content": f"keep: the car {number}"} for number in range(2 * NEAREST)]
         memory.session("s").add(said)
         assert found(memory, "vehicle", roles="user") == ["keep: soup in the car"]
+
+
+@EVERY
+def test_a_filter_is_met_by_the_nearest_of_those_that_it_takes(place: Place) -> None:
+    """However many it leaves out that are nearer, and where words alone would fill the answer."""
+    with place.open(Meanings()) as memory:
+        memory.session("t").add_user_message("keep: soup in the car")
+        memory.session("t").add_user_message("keep: soup")
+        said = [{"role": "assistant", "content": f"keep: the car {number}"} for number in range(11 * NEAREST)]
+        memory.session("s").add(said)
+        things = [{"role": "user", "content": f"a thing or {number}"} for number in range(3 * LIMIT)]
+        memory.session("u").add(things)
+        memory.rebuild_index()
+        assert found(memory, "vehicle", roles="user")[0] == "keep: soup in the car"
+        assert "keep: soup in the car" in found(memory, "vehicle thing", roles="user")
 
 
 def test_where_an_embedder_fails_the_order_is_that_of_words_alone() -> None:

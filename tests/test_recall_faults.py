@@ -349,3 +349,16 @@ def test_a_fork_has_an_index_of_its_own(tmp_path: Path, kind: str) -> None:
         assert traces(words, index_bytes(kind, tmp_path)) == words[1:]
         with closing(sqlite3.connect(companion(kind, tmp_path))) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_an_index_whose_schema_is_no_text_any_more_is_made_anew(tmp_path: Path) -> None:
+    """Whatever byte of its names is another one, the next search finds what is there."""
+    place, path = place_of("sqlite", tmp_path), companion("sqlite", tmp_path)
+    filled(place, ["pelican"])
+    with Memory.open(place) as memory:
+        assert finds(memory, "pelican")
+    before = path.read_bytes()
+    for name in (b"CREATE TABLE session_1", b"CREATE TABLE 'words_1_data'", b"tablewords_1"):
+        path.write_bytes(before.replace(name, name[:-2] + b"\xff" + name[-1:]))
+        with Memory.open(place) as memory:
+            assert finds(memory, "pelican"), name

@@ -17,7 +17,7 @@ import postgresstore
 from palimpsest.log.entry import Kind
 from palimpsest.log.spans import Span
 from palimpsest.recall.fts import File, FtsIndex
-from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, Cursor, Document, Index, Update
+from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, RANGES, Cursor, Document, Filter, Index, Update
 from palimpsest.recall.plain import PlainIndex
 from palimpsest.recall.postgres.index import PostgresIndex
 from palimpsest.recall.postings import SEQ_BITS, key_of, place_of
@@ -265,6 +265,36 @@ def test_names_and_facts_come_back_as_they_went(kept: Kept) -> None:
     places = [place_of(key_of(*place)) for place in [(number, 3), (number, 4), (number + 1, 3)]]
     assert drive(index.facts(places)) == {places[0]: one.facts}
     assert drive(index.sessions([number, number + 1])) == {number: "séssion 1"}
+
+
+@pytest.mark.parametrize("sessions", [None, ["s"], ["t", "nobody"], ["s", *(f"other {n}" for n in range(RANGES))], []])
+def test_the_places_that_a_filter_takes_are_those_whose_facts_it_takes(kept: Kept, sessions: list[str] | None) -> None:
+    index = kept.of("tenant")
+    kinds: list[Kind] = ["message", "tool_call", "tool_result", "context", "summary"]
+    names = ["bob", "\x00\x01\x02 n\u00e4me", None]
+    one = [document(seq, "cat", kind=kinds[seq % 5], name=names[seq % 3]) for seq in range(1, 31)]
+    for session in ("s", "t", *(f"other {n}" for n in range(RANGES))):
+        added(index, session, *one)
+    gone = [document(3, "no such words"), document(7, "cat", kind=kinds[2], name=names[1])]
+    drive(index.block("s", gone, [3, 7], 5))
+    cursors = drive(index.cursors(None))
+    numbers = None if sessions is None else [cursors[name].number for name in sessions if name in cursors]
+    every = drive(index.facts(sorted(place_of(key_of(c.number, seq)) for c in cursors.values() for seq in range(40))))
+    meant = {at: one for at, one in every.items() if numbers is None or at >> SEQ_BITS in numbers}
+    many = frozenset(f"name {n}" for n in range(1200))
+    for only in [
+        Filter(),
+        Filter(kinds=frozenset(["tool_call", "summary"])),
+        Filter(kinds=frozenset()),
+        Filter(roles=frozenset(["user"]), since=5_000, until=20_000),
+        Filter(roles=frozenset(["tool", "assistant"])),
+        Filter(names=frozenset(["bob", "b\ud800"])),
+        Filter(names=many | {names[1] or ""}, kinds=frozenset(["message", "tool_result"])),
+        Filter(names=frozenset()),
+        Filter(until=0),
+    ]:
+        found = drive(index.places(only, numbers))
+        assert sorted(found) == sorted(at for at, one in meant.items() if only.takes(one)), only
 
 
 # --- all alike

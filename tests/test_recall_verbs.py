@@ -516,8 +516,18 @@ def test_a_very_long_entry_gives_what_stands_around_the_word() -> None:
         ("แมวนั่งอยู่บนหน้าต่าง", "แมว", "แมว"),
         ("手机iPhone坏了", "iphone", "手机iPhone坏了"),
         ("猫" * 5000 + "犬鳥", "犬鳥", "犬鳥"),
+        ("\u0623\u062d\u0645\u062f hier", "\u0627\u062d\u0645\u062f", "\u0623\u062d\u0645\u062f"),
+        (
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+            "\u0645\u06cc\u062e\u0648\u0627\u0647\u0645",
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        ),
+        ("a steam\xadboat left", "steamboat", "steam\xadboat"),
     ],
-    ids=["stroke", "marks", "points", "emoji", "older emoji", "pairs", "Thai", "two scripts", "far behind"],
+    ids=[
+        *("stroke", "marks", "points", "emoji", "older emoji", "pairs", "Thai", "two scripts", "far behind"),
+        *("hamza", "joiner", "soft hyphen"),
+    ],
 )
 def test_what_was_asked_for_is_found_and_named_in_every_script(said: str, asked: str, matched: str) -> None:
     """However it is typed: the letters with their marks are what was asked for."""

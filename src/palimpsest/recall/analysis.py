@@ -15,7 +15,7 @@ gives the same terms back.
 | Han, kana, Thai and others written without blanks | overlapping pairs of letters; Han each letter, too |
 | Hangul | overlapping pairs of the syllables of each word |
 | letters with accents or strokes, ligatures | those letters without, in Latin, Greek and Cyrillic |
-| Hebrew and Arabic with vowel points | the letters without |
+| Hebrew and Arabic with vowel points, alef with hamza or madda | the letters without |
 | emoji | each of them, whatever its colour of skin |
 """
 
@@ -154,8 +154,9 @@ def _folded_letter(letter: str) -> str:
         is_emoji = category == "So" and _IS_EMOJI(letter)
         return f" {letter} " if is_emoji else " "  # an emoji is a word
     lower = letter.casefold()
-    if code < 0x530 or 0x1E00 <= code < 0x2000:
-        bare = "".join(each for each in unicodedata.normalize("NFD", lower) if not 0x300 <= ord(each) < 0x370)
+    if code < 0x530 or 0x600 <= code < 0x700 or 0x1E00 <= code < 0x2000:
+        taken_apart = unicodedata.normalize("NFD", lower)
+        bare = "".join(each for each in taken_apart if not _adds_nothing(ord(each), unicodedata.category(each)))
         bare = bare.translate(_STROKED)
         return bare if all(each.isalnum() for each in bare) else " "
     return lower

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 
+from palimpsest.log.checks import unfit
 from palimpsest.log.entry import KINDS, ROLES
-from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, fit
+from palimpsest.recall.index import COMMON, LAST_SEQ, RANGES, Filter, fit
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 
 KNOWN = 10_000
 """Common terms of which is remembered how many parts hold them."""
+
+NAMES = 500
+"""Names that one statement looks for."""
 
 _keys = msgspec.json.Decoder(list[int]).decode
 _Kind = Annotated[int, msgspec.Meta(ge=0, lt=len(KINDS))]
@@ -108,11 +112,45 @@ class Answers:
         found = _facts(self._run(facts + there, (asked,)).fetchone()[0])
         return {place: Facts(at, KINDS[kind], ROLES[role], chars, name) for place, at, kind, role, chars, name in found}
 
+    def places(self, only: Filter, numbers: Collection[int] | None) -> list[int]:
+        """As `Index.places` says."""
+        found = list[int]()
+        few = sorted(numbers) if numbers is not None and len(numbers) <= RANGES else [None]
+        for number in few:
+            for taken, values in _conditions(only, number):
+                places = f"SELECT json_group_array(place) FROM entry_N WHERE checksum != -1 {taken}"  # noqa: S608 (ours)
+                found += _keys(self._run(places, values).fetchone()[0])
+        if numbers is None or few != [None]:
+            return found
+        wanted = set(numbers)
+        return [place for place in found if place >> SEQ_BITS in wanted]
+
     def parts(self, number: int) -> list[int]:
         """The keys of the parts of a session's entries."""
         ends = place_of(key_of(number, 0)), place_of(key_of(number, LAST_SEQ))
         living = "SELECT place, parts FROM entry_N WHERE place BETWEEN ? AND ? AND checksum != -1"
         return [place << PART_BITS | i for place, parts in self._run(living, ends).fetchall() for i in range(parts)]
+
+
+def _conditions(only: Filter, number: int | None) -> Iterator[tuple[str, list[object]]]:
+    """What keeps statements to the entries that a filter takes, of a session or of all, and the values of that: a
+    statement for each `NAMES` names."""
+    text, values = "", list[object]()
+    if number is not None:
+        text, values = " AND place BETWEEN ? AND ?", [place_of(key_of(number, seq)) for seq in (0, LAST_SEQ)]
+    for column, given, every in (("kind", only.kinds, KINDS), ("role", only.roles, ROLES)):
+        if given is not None:
+            text += f" AND {column} IN ({', '.join(str(i) for i, one in enumerate(every) if one in given)})"
+    for sign, time in ((">=", only.since), ("<", only.until)):
+        if time is not None:
+            text, values = f"{text} AND at {sign} ?", [*values, time]
+    if only.names is None:
+        yield text, values
+        return
+    names = [name for name in only.names if unfit(name) is None]
+    for i in range(0, len(names), NAMES):
+        some = names[i : i + NAMES]
+        yield f"{text} AND name IN ({', '.join('?' * len(some))})", [*values, *some]
 
 
 def _range(number: int | None) -> tuple[str, tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, islice
 
 from palimpsest.errors import EmbedderFailed, PalimpsestError
@@ -11,7 +11,7 @@ from palimpsest.recall.embedders import Embedder
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.fusion import NEAREST
 from palimpsest.recall.index import LAST_PART, LAST_SEQ, Cursor, Index
-from palimpsest.recall.parts import parts_of
+from palimpsest.recall.parts import parts_of, said
 from palimpsest.recall.postings import key_of, place_of
 from palimpsest.recall.vectors import State, VectorRows, Vectors
 from palimpsest.runtime.logs import log_failure, warn
@@ -40,25 +40,42 @@ class Embedding:
         self._failed = ""
 
     async def nearest(
-        self, query: str, numbers: Sequence[int] | None, sessions: Sequence[str] | None = None, most: int = NEAREST
+        self,
+        query: str,
+        numbers: Sequence[int] | None,
+        sessions: Sequence[str] | None = None,
+        among: Collection[int] | None = None,
     ) -> Mapping[int, float]:
-        """Return the cosines of the parts nearest to a query, by key: nothing where the embedder gives no vectors.
+        """Return the cosines of the `NEAREST` parts nearest to a query, by key, and of as many that are nearest of some
+        entries: nothing where the embedder gives no vectors.
 
         Args:
             query: what is asked.
             numbers: of the sessions that are looked in; None: all.
             sessions: their names; None: all.
-            most: parts.
+            among: the places of these entries.
         """
         try:
-            if await self.catch_up(AT_ONCE, sessions):
-                self._go_on()
-            found: Mapping[int, float] = await self._vectors.search(self._clean(query), numbers, limit=most)
+            found = await self._found(query, numbers, sessions, among)
+            if self._vectors.renewed:
+                self._vectors.renewed = False
+                found = await self._found(query, numbers, sessions, among)
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}
         self._failed = ""
         return found
+
+    async def _found(
+        self,
+        query: str,
+        numbers: Sequence[int] | None,
+        sessions: Sequence[str] | None,
+        among: Collection[int] | None,
+    ) -> Mapping[int, float]:
+        if await self.catch_up(AT_ONCE, sessions):
+            self._go_on()
+        return await self._vectors.search(self._clean(query), numbers, limit=NEAREST, among=among)
 
     async def complete(self, progress: Progress | None = None) -> None:
         """Embed all that has no vector yet. Where the embedder gives none, a warning says so: words are found.
@@ -109,7 +126,7 @@ class Embedding:
             if progress is not None:
                 progress(number, len(cursors))
         now = await self._vectors.state()
-        if now.generation == state.generation:
+        if now.generation == state.generation and not self._vectors.renewed:
             self._state = now
             if sessions is None:
                 self._seen = now, *seen[1:]
@@ -128,10 +145,11 @@ class Embedding:
             entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in some])
             texts = dict[int, str]()
             for entry in entries:
+                text = said(entry)
                 for i, part in enumerate(parts_of(entry)):
                     key = key_of(number, entry.seq, i)
                     if i <= LAST_PART and key in wanted:
-                        texts[key] = self._clean(entry.text[part.start : part.end])
+                        texts[key] = self._clean(text[part.start : part.end])
             if texts and not await self._vectors.put(texts, generation):
                 return None  # something was removed meanwhile, perhaps this: it is looked at again
             left -= len(texts)

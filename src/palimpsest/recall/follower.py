@@ -17,6 +17,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.log.spans import Span
 from palimpsest.recall.index import LAST_SEQ, Cursor, Document, Index, Update
+from palimpsest.recall.parts import said
 from palimpsest.runtime.logs import warn
 from palimpsest.stores import SessionInfo, Store
 
@@ -262,7 +263,7 @@ class _Pace:
 
     def read(self, entries: Sequence[Entry]) -> None:
         """Know how large these were."""
-        chars = sum(len(entry.text) for entry in entries)
+        chars = sum(len(said(entry)) for entry in entries)
         self.limit = min(2 * self.limit, PAGE) if chars < CHARS else max(1, len(entries) * CHARS // (2 * chars))
 
 

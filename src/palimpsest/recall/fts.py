@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from palimpsest.errors import StoreCorrupt
-from palimpsest.recall.index import COMMON, Cursor, Document, Size, Update
+from palimpsest.recall.index import COMMON, Cursor, Document, Filter, Size, Update
 from palimpsest.recall.ranking import Facts
 from palimpsest.recall.tables import prepare
 from palimpsest.recall.words import Words
@@ -82,7 +82,7 @@ class File:
         with self._lock, Translated(self.where):
             try:
                 return step()
-            except (sqlite3.DatabaseError, StoreCorrupt, msgspec.DecodeError) as fault:
+            except (sqlite3.DatabaseError, StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError) as fault:
                 if not _is_damaged(fault):
                     raise
             warn("the search index %s is damaged; it is made anew", self.where)
@@ -244,7 +244,9 @@ _LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")
 
 def _is_damaged(fault: Exception) -> bool:
     name = getattr(fault, "sqlite_errorname", "")
-    odd = isinstance(fault, (StoreCorrupt, msgspec.DecodeError)) or any(text in str(fault) for text in _LACKING)
+    odd = isinstance(fault, (StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError)) or any(
+        text in str(fault) for text in _LACKING
+    )
     return odd or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
@@ -320,6 +322,9 @@ class FtsIndex:
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         return await self._read(lambda words: words.answers.facts(places))
+
+    async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
+        return await self._read(lambda words: words.answers.places(only, numbers))
 
     async def size(self) -> Size:
         return await self._read(Words.size)

@@ -16,7 +16,7 @@ from palimpsest.log.codec import ready
 from palimpsest.log.entry import Entry
 from palimpsest.log.spans import Span
 from palimpsest.recall.analysis import terms
-from palimpsest.recall.parts import parts_of
+from palimpsest.recall.parts import parts_of, said
 from palimpsest.recall.postings import PART_BITS, SEQ_BITS
 from palimpsest.recall.ranking import Facts
 
@@ -55,7 +55,7 @@ def fit(term: str) -> str:
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
-FORMAT = 4
+FORMAT = 5
 """What parts are made of, and how they are kept: an index of another format is made anew."""
 
 
@@ -70,8 +70,33 @@ class Document(msgspec.Struct, frozen=True, gc=False):
     def of(cls, entry: Entry) -> Document:
         """Make the document of an entry: the same of the same entry at any time."""
         parts = [[term for term in part.terms if term not in SILENT] for part in parts_of(entry)]
-        facts = Facts(entry.at, entry.kind, entry.role, len(entry.text), entry.name)
+        facts = Facts(entry.at, entry.kind, entry.role, len(said(entry)), entry.name)
         return cls(entry.seq, facts, parts)
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries may answer: of these `kinds` and `roles`, from these `names` (who said it, or which tool), written
+    `since` a time and before `until` another (microseconds). None is any, and no kind at all is none."""
+
+    kinds: frozenset[str] | None = None
+    roles: frozenset[str] | None = None
+    names: frozenset[str] | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def takes(self, facts: Facts) -> bool:
+        """Whether an entry may answer.
+
+        Args:
+            facts: what the index knows of it.
+        """
+        return (
+            (self.kinds is None or facts.kind in self.kinds)
+            and (self.roles is None or facts.role in self.roles)
+            and (self.names is None or facts.name in self.names)
+            and (self.since is None or facts.at >= self.since)
+            and (self.until is None or facts.at < self.until)
+        )
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +228,10 @@ class Index(Protocol):
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         """Return the facts of these entries, ascending (`place_of` each), of those that are in the index: perhaps of
         others beside them, too."""
+        ...
+
+    async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
+        """Return the places of all entries that this takes, of these sessions, or of all; in no order."""
         ...
 
     async def size(self) -> Size:

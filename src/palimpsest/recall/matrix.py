@@ -71,13 +71,16 @@ class Matrix:
             for key in own[~np.isin(own, keys)].tolist():
                 self._drop(key)
 
-    def search(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
+    def search(
+        self, vector: Floats, numbers: Collection[int] | None, limit: int, among: Collection[int] | None = None
+    ) -> dict[int, float]:
         """Return the cosines of the nearest parts, by key, nearest first.
 
         Args:
             vector: of length 1.
             numbers: the sessions that are meant; None for all.
             limit: how many parts at most.
+            among: the places of entries of whose parts as many are returned beside these, the nearest; None for none.
         """
         with self._lock:
             keys = self._keys[: len(self._rows)]
@@ -86,9 +89,11 @@ class Matrix:
                 keys, scores = keys[rows], self._scores(vector, rows)
             else:
                 keys, scores = keys.copy(), self._scores(vector, None)
-        if len(keys) > limit:
-            best = np.argpartition(scores, len(scores) - limit)[-limit:] if limit > 0 else np.empty(0, np.int64)
-            keys, scores = keys[best], scores[best]
+        best = _best(scores, limit)
+        if among is not None:
+            mine = np.flatnonzero(np.isin(keys >> PART_BITS, np.fromiter(among, np.int64)))
+            best = np.union1d(best, mine[_best(scores[mine], limit)])
+        keys, scores = keys[best], scores[best]
         order = np.lexsort((-keys, -scores))
         return dict(zip(keys[order].tolist(), scores[order].tolist(), strict=True))
 
@@ -148,3 +153,10 @@ class Matrix:
         over = len(own) - self._most + self._most // 16
         for key in np.partition(own, over)[:over].tolist():
             self._drop(key)
+
+
+def _best(scores: Floats, limit: int) -> Keys:
+    """Where the greatest of these are, at most so many, in no order."""
+    if len(scores) <= limit:
+        return np.arange(len(scores))
+    return np.argpartition(scores, len(scores) - limit)[-limit:] if limit > 0 else np.empty(0, np.int64)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
+from typing import Any
 
 import msgspec
 
-from palimpsest.log.entry import Entry, moment
+from palimpsest.formats.fences import UNREADABLE
+from palimpsest.log.entry import Entry, Opaque, moment
 from palimpsest.recall.analysis import terms
 
 LENGTH = 600
@@ -19,6 +21,17 @@ LENGTH = 600
 
 MOST = 255
 """Parts of one entry; those of longer texts get longer."""
+
+_WORDLESS = frozenset(
+    (
+        *("type", "id", "status", "role", "object", "detail", "place", "places", "cache_control", "caller", "logprobs"),
+        *("media_type", "mime_type", "mimeType", "data", "file_data", "b64_json", "toolset_name", "created_by"),
+    )
+)
+"""Keys of items that say nothing to a reader; nor do ids."""
+
+_BLOB = re.compile(r"data:[^\s,]*,.*|[0-9A-Za-z+/=_-]{64,}", re.DOTALL)
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "compaction")
 
 _LINE_END = re.compile(r"\n\s*")
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]?\s+|[\u3002\uff01\uff1f]|\n\s*|[;,]\s+")
@@ -28,11 +41,46 @@ _ESCAPE = re.compile(r"(\\+)(?:u([0-9a-fA-F]{4})|([nrtbf])([0-9A-Za-z\x80-\U0010
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """A piece of an entry: its `terms` in order, and which characters of the entry's text it is of."""
+    """A piece of an entry: its `terms` in order, and which characters of what it has `said` it is of."""
 
     terms: list[str]
     start: int
     end: int
+
+
+def said(entry: Entry) -> str:
+    """Return what an entry says to a reader: its text, and behind it, a line each, the texts of items that are kept as
+    their provider gave them, such as what a tool has found that the provider runs itself.
+
+    Ids, types, thoughts, and what is encrypted or in base64 say nothing to a reader.
+
+    Args:
+        entry: Any entry.
+    """
+    text, content = entry.text, entry.content
+    if isinstance(content, str):
+        return text
+    items = [part.item for part in content if isinstance(part, Opaque)]
+    lines = [line for item in items if not _is_thought(item) for line in _readable("", item)]
+    return "\n".join([text, *lines] if text else lines) if lines else text
+
+
+def _is_thought(item: dict[str, Any]) -> bool:
+    return item.get("type") in _THOUGHTS or item.get("thought") is True
+
+
+def _readable(key: str, value: Any) -> Iterator[str]:
+    """The texts of what stands under a key of an item, at any depth."""
+    if key in _WORDLESS or key.endswith(("_id", "Id")) or key.startswith(UNREADABLE):
+        return
+    if isinstance(value, dict):
+        for inner, one in value.items():
+            yield from _readable(inner, one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _readable("", one)
+    elif isinstance(value, str) and value.strip() and _BLOB.fullmatch(value) is None:
+        yield value
 
 
 def parts_of(entry: Entry) -> list[Part]:
@@ -46,7 +94,7 @@ def parts_of(entry: Entry) -> list[Part]:
     """
     if entry.erased or entry.is_reasoning:
         return []
-    text = entry.text
+    text = said(entry)
     escaped = text.lstrip()[:1] in {"{", "["}
     found: list[Part] = []
     for start, end in _counted(entry):
@@ -83,20 +131,20 @@ def pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def span_of(entry: Entry, part: int) -> tuple[int, int]:
-    """Return where the part of this number begins and ends in its entry's text.
+    """Return where the part of this number begins and ends in what its entry has `said`.
 
     Args:
         entry: The entry.
         part: Which of its parts, from 0. One that is not there is the last.
     """
-    places = list(_counted(entry)) or [(0, len(entry.text))]
+    places = list(_counted(entry)) or [(0, len(said(entry)))]
     return places[min(part, len(places) - 1)]
 
 
 def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
     """The pieces of an entry's text that are parts of it: those that may say something, and of one with a name the
     first. What numbers parts and what finds one by its number go by this alone."""
-    text, named = entry.text, bool(entry.name)
+    text, named = said(entry), bool(entry.name)
     for start, end in pieces(text):
         if named or _SAYS.search(text, start, end):
             yield start, end

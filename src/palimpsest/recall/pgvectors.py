@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from palimpsest.recall.matrix import NUMBER_SHIFT
+from palimpsest.recall.postings import PART_BITS
 from palimpsest.recall.vectors import Changes, Row, State, packed
 
 if TYPE_CHECKING:
@@ -192,17 +193,23 @@ class PgvectorRows(BytesRows):
         super().__init__(do, schema, tenant)
         self._where = where
 
-    async def nearest(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
+    async def nearest(
+        self, vector: Floats, numbers: Collection[int] | None, limit: int, among: Collection[int] | None = None
+    ) -> dict[int, float]:
         """As `Searching.nearest` says: exact, by comparing all."""
         pg = self._where
-        some = "" if numbers is None else f"AND key >> {NUMBER_SHIFT} = ANY($4::bigint[])"
-        given = () if numbers is None else (list(numbers),)
         sql = f"""SELECT key, -(value OPERATOR({pg}.<#>) $2::text::{pg}.halfvec) AS cosine FROM {self._s}.vector
-            WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)} {some}
+            WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)}
+            AND ($4::bigint[] IS NULL OR key >> {NUMBER_SHIFT} = ANY($4::bigint[]))
+            AND ($5::bigint[] IS NULL OR key >> {PART_BITS} = ANY($5::bigint[]))
             ORDER BY cosine DESC, key DESC LIMIT $3"""
+        given = self._tenant, self._value(packed(vector)), limit, None if numbers is None else list(numbers)
 
         async def body(db: Connection) -> dict[int, float]:
-            return dict(await db.fetch(sql, self._tenant, self._value(packed(vector)), limit, *given))
+            found = dict[int, float](await db.fetch(sql, *given, None))
+            if among is not None:
+                found |= dict(await db.fetch(sql, *given, list(among)))
+            return dict(sorted(found.items(), key=lambda one: (-one[1], -one[0])))
 
         return await self._do(body, writes=False)
 

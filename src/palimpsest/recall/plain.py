@@ -11,7 +11,7 @@ import msgspec
 
 from palimpsest.log import spans
 from palimpsest.log.spans import Span
-from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, RANGES, Cursor, Document, Size, Update, is_same
+from palimpsest.recall.index import COMMON, LAST_PART, LAST_SEQ, RANGES, Cursor, Document, Filter, Size, Update, is_same
 from palimpsest.recall.postings import SEQ_BITS, Postings, inverse_frequency, key_of, place_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.runner import Runner
@@ -211,6 +211,14 @@ class PlainIndex:
         def body() -> dict[int, Facts]:
             asked = ((place, place >> SEQ_BITS, place & LAST_SEQ) for place in places)
             return {place: self._there[n][seq].facts for place, n, seq in asked if seq in self._there.get(n, ())}
+
+        return await self._do(body)
+
+    async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
+        def body() -> list[int]:
+            of = self._there if numbers is None else {*numbers} & self._there.keys()
+            every = ((key_of(n, seq), one.facts) for n in of for seq, one in self._there[n].items())
+            return [place_of(key) for key, facts in every if only.takes(facts)]
 
         return await self._do(body)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from heapq import nlargest
 from typing import Any
 
 import msgspec
@@ -13,26 +13,26 @@ import msgspec
 from palimpsest.recall.analysis import EMOJI, UNSPACED
 from palimpsest.recall.analysis import terms as terms_of
 from palimpsest.recall.english import QUESTION_WORDS
-from palimpsest.recall.fusion import BY_WORDS, NEAREST, Meaning
-from palimpsest.recall.index import COMMON, Index, spoken
-from palimpsest.recall.postings import PART_BITS
+from palimpsest.recall.fusion import BY_WORDS, Meaning
+from palimpsest.recall.index import COMMON, RANGES, Filter, Index, spoken
+from palimpsest.recall.postings import PART_BITS, SEQ_BITS
 from palimpsest.recall.questions import PAIR, Question
 from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking, named_by
 
 NARROW = 10
 """Times as many candidates are looked at where a filter leaves some out."""
 
-EVERY, AT_ONCE = 1_000_000, 4000
+EVERY = 1_000_000
 """Parts that hold a common word which are gone through, at most, where a filter leaves out nearly all of what is looked
-at, the newest first; and of how many the facts are asked for together."""
+at, the newest first."""
 
 
 Apart = Callable[..., Awaitable[Any]]
 """Returns what a function returns of these arguments, without holding up an event loop: `Store.apart`."""
 
-Nearest = Callable[[frozenset[str], int], Awaitable[Mapping[int, float]]]
-"""Returns the cosines of so many parts nearest to a question without these names in it, by key, nearest first:
-`Embedding.nearest`."""
+Nearest = Callable[[frozenset[str], Collection[int] | None], Awaitable[Mapping[int, float]]]
+"""Returns the cosines of the parts nearest to a question without these names in it, and of the nearest of these
+entries, by key: `Embedding.nearest`."""
 
 Takes = Callable[[Facts], bool]
 """Whether an entry may answer."""
@@ -51,7 +51,7 @@ async def search(
     index: Index,
     question: Question,
     numbers: Sequence[int] | None,
-    takes: Takes | None,
+    only: Filter | None,
     limit: int,
     apart: Apart,
     nearest: Nearest | None = None,
@@ -62,71 +62,55 @@ async def search(
         index: the tenant's.
         question: what is asked.
         numbers: of the sessions that are looked in; None: all.
-        takes: which entries may answer; None: all.
+        only: which entries may answer; None: all.
         limit: the most entries.
         apart: where what takes long is computed.
         nearest: what is near to it in meaning, but for the terms of speakers' names; None: only words count.
     """
-    narrow = NARROW if takes is not None else 1
-    candidates = max(CANDIDATES if nearest is None else BY_WORDS, limit) * narrow
+    candidates = max(CANDIDATES if nearest is None else BY_WORDS, limit) * (NARROW if only is not None else 1)
     matches = await _matches(index, question, numbers)
     ranking, wanted = await apart(_begun, question, matches, candidates)
-    facts = await index.facts(wanted)
-    near = await nearest(question.words & named_by(facts.values()), NEAREST * narrow) if nearest is not None else {}
-    first = dict(islice(near.items(), NEAREST))
-    hits = await _ranked(index, ranking, facts, first, takes, limit, apart)
-    if takes is None or len(hits) >= limit or (sum(map(len, matches)) <= candidates and len(near) == len(first)):
+    facts, takes = await index.facts(wanted), only.takes if only is not None else None
+    near, places = dict[int, float](), list[int]()
+    if nearest is not None:
+        places = await index.places(only, numbers) if only is not None else places
+        near |= await nearest(question.words & named_by(facts.values()), None if only is None else places)
+    hits = await _ranked(index, ranking, facts, near, takes, limit, apart)
+    if only is None or len(hits) >= limit or sum(map(len, matches)) <= candidates:
         return hits
-    filtered = _Filtered(index, takes, apart)
-    matches = [
-        await filtered.matching(term, found, numbers, candidates)
+    taken = set(places if nearest is not None else await index.places(only, numbers))
+    if not taken:
+        return hits
+    left = [
+        await _left(index, term, found, numbers, taken, candidates, apart)
         for term, found in zip(question.terms, matches, strict=True)
     ]
-    first |= {key: near[key] for key in await filtered.first(list(near), NEAREST)}
-    ranking, wanted = await apart(_begun, question, matches, candidates, filtered.entries)
-    return await _ranked(index, ranking, await index.facts(wanted), first, takes, limit, apart)
+    entries = set[int]().union(*(first for _, first in left))
+    ranking, wanted = await apart(_begun, question, [found for found, _ in left], candidates, entries)
+    return await _ranked(index, ranking, await index.facts(wanted), near, takes, limit, apart)
 
 
-class _Filtered:
-    """What a filter leaves, looked for where it leaves too little of what answers best, or is newest."""
-
-    def __init__(self, index: Index, takes: Takes, apart: Apart) -> None:
-        self._index, self._takes, self._apart = index, takes, apart
-        self.entries, self._looked, self._taken = set[int](), set[int](), set[int]()
-
-    async def matching(
-        self, term: str, found: Mapping[int, float], numbers: Sequence[int] | None, most: int
-    ) -> Mapping[int, float]:
-        """The parts that hold a term, of a common one with the newest that may answer beside those that were found."""
-        if len(found) < COMMON:
-            await self.first(list(found), len(found))
-            return found
-        (every,) = await self._index.matches([spoken(term)], numbers, EVERY)
-        newest = await self._apart(_descending, every)
-        return {**found, **{key: every[key] for key in await self.first(newest, most)}}
-
-    async def first(self, keys: Sequence[int], most: int) -> list[int]:
-        """The first of these parts whose entries may answer, at most so many."""
-        left = list[int]()
-        for at in range(0, len(keys), AT_ONCE):
-            if len(left) >= most:
-                break
-            some = keys[at : at + AT_ONCE]
-            new = {key >> PART_BITS for key in some} - self._looked
-            facts = await self._index.facts(sorted(new)) if new else {}
-            left += await self._apart(self._left, some, new, facts)
-        self.entries.update(key >> PART_BITS for key in left[:most])
-        return left[:most]
-
-    def _left(self, keys: Sequence[int], new: Iterable[int], facts: Mapping[int, Facts]) -> list[int]:
-        taken, takes = self._taken, self._takes
-        self._looked.update(new)
-        taken.update([place for place, one in facts.items() if takes(one)])
-        return [key for key in keys if key >> PART_BITS in taken]
+async def _left(
+    index: Index,
+    term: str,
+    found: Mapping[int, float],
+    numbers: Sequence[int] | None,
+    taken: set[int],
+    most: int,
+    apart: Apart,
+) -> tuple[Mapping[int, float], set[int]]:
+    """The parts that hold a term, of a common one with the newest `most` that a filter has `taken` beside those that
+    were found; and the entries of these that it has."""
+    if len(found) < COMMON:
+        return found, {key >> PART_BITS for key in found} & taken
+    some = {place >> SEQ_BITS for place in taken}
+    (every,) = await index.matches([spoken(term)], sorted(some) if len(some) <= RANGES else numbers, EVERY)
+    newest: list[int] = await apart(_newest, every, taken, most)
+    return {**found, **{key: every[key] for key in newest}}, {key >> PART_BITS for key in newest}
 
 
-def _descending(keys: Iterable[int]) -> list[int]:
-    return sorted(keys, reverse=True)
+def _newest(keys: Iterable[int], taken: set[int], most: int) -> list[int]:
+    return nlargest(most, [key for key in keys if key >> PART_BITS in taken])
 
 
 def _begun(
@@ -225,9 +209,11 @@ def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, i
     return spans or [word.span()]
 
 
-# Letters with their marks, which in some scripts are no letters to `re`; an emoji is a word, and 1,299 one number.
+# Letters with their marks, which in some scripts are no letters to `re`, and what shows nothing between them (soft
+# hyphens, joiners); an emoji is a word, and 1,299 one number.
+_UNSEEN = "\xad\u200b-\u200d\u2060"
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17ff"
-_LETTERS = rf"[\w{_MARKS}]+"
+_LETTERS = rf"[\w{_MARKS}{_UNSEEN}]+"
 _WORD = re.compile(rf"{_LETTERS}(?:(?<=\d),(?=\d{{3}}(?!\d)){_LETTERS})*(?:['\u2019]\w+)?|[{EMOJI}]")
 
 

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from palimpsest.recall.vectors import Changes, Row, State
+from palimpsest.stores.sqlite.connections import Damaged
 
 T = TypeVar("T")
 
@@ -66,6 +67,8 @@ class SqliteVectors:
             keys = np.array([key for (key,) in self._run("SELECT key FROM vector_N")], np.int64)
         sql = "SELECT position, key, value FROM vector_N WHERE position > ? ORDER BY position LIMIT ?"
         found = self._run(sql, (last if same else 0, limit)).fetchall()
+        if any(not isinstance(value, bytes) or len(value) != 2 * now.dimension for _, _, value in found):
+            raise Damaged("a vector has another length than all have")
         end = found[-1][0] if found else last if same else 0
         return Changes(now, end, keys, [(key, value) for _, key, value in found])
 

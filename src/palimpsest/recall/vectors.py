@@ -99,8 +99,10 @@ class VectorRows(Protocol):
 class Searching(Protocol):
     """Rows that are searched where they are, as pgvector does: nothing of them is kept in memory."""
 
-    async def nearest(self, vector: Floats, numbers: Collection[int] | None, limit: int) -> dict[int, float]:
-        """Return the cosines of the nearest parts of these sessions, by key, nearest first."""
+    async def nearest(
+        self, vector: Floats, numbers: Collection[int] | None, limit: int, among: Collection[int] | None = None
+    ) -> dict[int, float]:
+        """Return the cosines of the nearest parts of these sessions, by key, as `Vectors.search` does."""
         ...
 
 
@@ -112,6 +114,8 @@ class Vectors:
         self._mirror = Mirror(rows, embedder.runner, most)
         self._made: dict[bytes, bytes] = {}
         self._claimed = False
+        self.renewed = False
+        """Whether vectors of the same name and another dimension were met, and dropped: then all are missing."""
 
     async def state(self) -> State:
         """Return what is kept now: asked before texts are read that are to be `put`."""
@@ -144,23 +148,41 @@ class Vectors:
                 return False
         return True
 
-    async def search(self, text: str, numbers: Collection[int] | None = None, *, limit: int = 100) -> dict[int, float]:
+    async def search(
+        self,
+        text: str,
+        numbers: Collection[int] | None = None,
+        *,
+        limit: int = 100,
+        among: Collection[int] | None = None,
+    ) -> dict[int, float]:
         """Return the cosines of the parts nearest to a question, by key, nearest first.
 
         Args:
             text: the question.
             numbers: the sessions that are meant; None for all.
             limit: how many parts at most.
+            among: the places of entries of whose parts as many are returned beside these, the nearest; None for none.
         """
         vector = await self._embedder.embed_query(text)
         if isinstance(self._rows, Searching):
             state = await self._rows.state()
-            fits = (state.model, state.dimension) == (self._embedder.name, len(vector))
-            return await self._rows.nearest(vector, numbers, limit) if fits else {}
-        matrix = await self._mirror.matrix(self._embedder.name, len(vector))
-        if matrix is None:
-            return {}
-        return await self._embedder.runner.read(matrix.search, vector, numbers, limit)
+            if (state.model, state.dimension) == (self._embedder.name, len(vector)):
+                return await self._rows.nearest(vector, numbers, limit, among)
+        elif (matrix := await self._mirror.matrix(self._embedder.name, len(vector))) is not None:
+            found: dict[int, float] = await self._embedder.runner.read(matrix.search, vector, numbers, limit, among)
+            return found
+        await self._renew(len(vector))
+        return {}
+
+    async def _renew(self, dimension: int) -> None:
+        """Drop what an embedder of the same name has made with another dimension before this process had it: what is
+        asked now can be compared with none of it. Once, for one may give questions another dimension than texts."""
+        state = await self._rows.state() if not self._claimed else None
+        if state is not None and state.model == self._embedder.name and state.dimension != dimension:
+            self._claimed = True
+            await self._rows.claim(state.model, dimension)
+            self.renewed = True
 
     async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
         """The rows of parts: with vectors that there are of the same texts, and new ones of the others."""
@@ -172,6 +194,9 @@ class Vectors:
             there.update(await self._rows.known(set(digests.values()).difference(there)))
         new = {digest: texts[key] for key, digest in digests.items() if digest not in there}
         made = await self._embedder.embed(list(new.values()))
+        if len(made) and any(len(vector) != 2 * len(made[0]) for vector in there.values()):  # of before it changed
+            there, new = {}, {digest: texts[key] for key, digest in digests.items()}
+            made = await self._embedder.embed(list(new.values()))
         there.update((digest, packed(vector)) for digest, vector in zip(new, made, strict=True))
         rows = [Row(key, digest, there[digest]) for key, digest in digests.items()]
         self._made = {row.digest: row.vector for row in rows}  # until they are kept, if they cannot be at first
@@ -185,6 +210,7 @@ class Vectors:
                 why = f"the index keeps vectors of {state.model} since: another process was opened with that embedder"
                 raise EmbedderFailed(name, "replaced", why)
             await self._rows.claim(name, dimension)
+            self.renewed |= state.model == name and state.dimension > 0
         self._claimed = True
         kept = await self._rows.put(rows, State(name, dimension, generation))
         if kept:

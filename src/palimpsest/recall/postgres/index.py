@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from palimpsest.errors import StoreCorrupt, StoreUnavailable
 from palimpsest.log import spans
-from palimpsest.recall.index import COMMON, LAST_SEQ, Cursor, Document, Size, Update, is_same
+from palimpsest.log.checks import unfit
+from palimpsest.recall.index import COMMON, LAST_SEQ, Cursor, Document, Filter, Size, Update, is_same
 from palimpsest.recall.postgres.layout import NAMES, VECTORS, prepare
 from palimpsest.recall.postgres.matching import Matching
 from palimpsest.recall.postgres.writing import Locked, with_number
-from palimpsest.recall.postings import key_of
+from palimpsest.recall.postings import SEQ_BITS, key_of
 from palimpsest.recall.ranking import Facts
 from palimpsest.runtime.logs import warn
 from palimpsest.stores.postgres.names import name_of, text_of
@@ -36,6 +37,11 @@ CURSORS = (
 SESSIONS = f"SELECT number, name FROM {{s}}.recall_sessions WHERE tenant = {_OF} AND number = ANY($2::bigint[])"
 FACTS = f"""SELECT place, at, kind, role, chars, name FROM {{s}}.recall_entries
 WHERE tenant = {_OF} AND place = ANY($2::bigint[])"""
+PLACES = f"""SELECT place FROM {{s}}.recall_entries WHERE tenant = {_OF}
+AND ($2::text[] IS NULL OR kind = ANY($2::text[])) AND ($3::text[] IS NULL OR role = ANY($3::text[]))
+AND ($4::bigint[] IS NULL OR place >> {SEQ_BITS} = ANY($4::bigint[]))
+AND ($5::text[] IS NULL OR name = ANY($5::text[]))
+AND ($6::bigint IS NULL OR at >= $6::bigint) AND ($7::bigint IS NULL OR at < $7::bigint)"""
 PARTS = f"SELECT key FROM {{s}}.recall_parts WHERE tenant = {_OF} AND key >= $2 AND key < $3 ORDER BY key"
 BLOCK = """INSERT INTO {s}.recall_blocked(tenant, session, seq, since) SELECT $1, $2, seq, $4
 FROM unnest($3::bigint[]) AS seq ON CONFLICT (tenant, session, seq) DO UPDATE SET since = excluded.since"""
@@ -217,6 +223,12 @@ class PostgresIndex:
             place: Facts(at, kind, role, chars, None if name is None else name_of(name))
             for place, at, kind, role, chars, name in await self._fetch(FACTS, list(places))
         }
+
+    async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
+        names = None if only.names is None else [text_of(name) for name in only.names if unfit(name) is None]
+        some = [None if given is None else list(given) for given in (only.kinds, only.roles, numbers)]
+        rows = await self._fetch(PLACES, *some, names, only.since, only.until)
+        return [place for (place,) in rows]
 
     # --- the whole
 

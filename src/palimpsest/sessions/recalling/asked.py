@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, cast
 
-import msgspec
-
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import KINDS, ROLES
-from palimpsest.recall.ranking import Facts
+from palimpsest.recall.index import Filter
 
 LIMIT = 20
 """Hits of one search, unless asked otherwise."""
@@ -26,16 +24,10 @@ BESIDE = 10
 """Entries on each side of a hit, at most."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A query with the entries that may answer it: of these `kinds` and `roles`, from these `names` (who said it, or
-    which tool), written `since` a time and `until` another (microseconds). None is any, and no kind at all is none."""
+class Asked(Filter, frozen=True, kw_only=True):
+    """A query with the entries that may answer it."""
 
     query: str
-    kinds: frozenset[str] | None = None
-    roles: frozenset[str] | None = None
-    names: frozenset[str] | None = None
-    since: int | None = None
-    until: int | None = None
     limit: int = LIMIT
     max_tokens: int | None = None
     neighbours: int = 1
@@ -80,20 +72,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     def is_narrow(self) -> bool:
         """Whether not every entry may answer."""
         return any(one is not None for one in (self.kinds, self.roles, self.names, self.since, self.until))
-
-    def takes(self, facts: Facts) -> bool:
-        """Whether an entry may answer.
-
-        Args:
-            facts: what the index knows of it.
-        """
-        return (
-            (self.kinds is None or facts.kind in self.kinds)
-            and (self.roles is None or facts.role in self.roles)
-            and (self.names is None or facts.name in self.names)
-            and (self.since is None or facts.at >= self.since)
-            and (self.until is None or facts.at < self.until)
-        )
 
 
 def ends(text: str) -> str:

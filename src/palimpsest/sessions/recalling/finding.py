@@ -13,6 +13,7 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head, SessionKey
 from palimpsest.recall.follower import is_found
 from palimpsest.recall.opening import Recall
+from palimpsest.recall.parts import said
 from palimpsest.recall.questions import question
 from palimpsest.recall.search import Hit, Nearest, search, unnamed
 from palimpsest.sessions.recalling.asked import Asked
@@ -73,14 +74,14 @@ class Finder:
     async def _hits(self, asked: Asked, sessions: Sequence[str] | None, most: int) -> list[Hit]:
         """What the index answers, when it is up to date; another time, where it was emptied in between."""
         index, hits = self._recall.index, list[Hit]()
-        wanted, takes = question(asked.query, self._scope.clock()), asked.takes if asked.is_narrow else None
+        wanted, only = question(asked.query, self._scope.clock()), asked if asked.is_narrow else None
         for _ in range(TRIES):
             generation, numbers = await index.generation(), None
             await self._recall.follower.catch_up(sessions)
             if sessions is not None:
                 numbers = sorted(one.number for one in (await index.cursors(sessions)).values())
             nearest = self._nearest(asked.query, numbers, sessions)
-            hits = await search(index, wanted, numbers, takes, most, self.apart, nearest)
+            hits = await search(index, wanted, numbers, only, most, self.apart, nearest)
             if len(hits) >= most or await index.generation() == generation:
                 break
         return hits
@@ -90,7 +91,7 @@ class Finder:
         embedding = self._recall.embedding
         if embedding is None:
             return None
-        return lambda names, most: embedding.nearest(unnamed(query, names), numbers, sessions, most)
+        return lambda names, among: embedding.nearest(unnamed(query, names), numbers, sessions, among)
 
     async def _read(self, hits: Sequence[Hit], names: dict[int, str]) -> list[Found]:
         """The entries of hits that are still to be found, in the order of the hits."""
@@ -112,7 +113,7 @@ class Finder:
 
 def _marks(entry: Entry) -> set[object]:
     """What no other entry may share that is found: branches have the same entries, and people say the same again."""
-    return {entry.id, (entry.kind, entry.role, entry.name, entry.text)}
+    return {entry.id, (entry.kind, entry.role, entry.name, said(entry))}
 
 
 async def living(

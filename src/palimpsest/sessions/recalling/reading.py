@@ -12,6 +12,7 @@ from palimpsest.errors import ConfigError
 from palimpsest.log import values
 from palimpsest.log.checks import unfit
 from palimpsest.log.entry import Entry
+from palimpsest.recall.parts import said
 from palimpsest.sessions.recalling.recalled import LETTERS, Passage, Recalled, rendered
 
 MOST = 1000
@@ -41,7 +42,7 @@ def check_bounds(max_tokens: object, start: object) -> None:
 def read(session: str, entries: Sequence[Entry], start: int, most: int | None, count: Callable[[str], int]) -> Recalled:
     """Make passages of entries, from the characters `start` on, in the order of the log, as many as have room in so
     many tokens; the last one may end before its entry does."""
-    shown = [_passage(session, entry, start, len(entry.text)) for entry in sorted(entries, key=lambda one: one.seq)]
+    shown = [_passage(session, entry, start) for entry in sorted(entries, key=lambda one: one.seq)]
     found = len(shown)
     if most is not None:
         shown = _fitting(shown, most, count)
@@ -86,7 +87,9 @@ def _cut(whole: Passage, chars: int) -> Passage:
     return msgspec.structs.replace(whole, text=whole.text[:chars], end=whole.start + min(chars, len(whole.text)))
 
 
-def _passage(session: str, entry: Entry, start: int, end: int) -> Passage:
+def _passage(session: str, entry: Entry, start: int) -> Passage:
+    text = said(entry)
+    end = len(text)
     start = min(start, end)
     return Passage(
         session=session,
@@ -96,7 +99,7 @@ def _passage(session: str, entry: Entry, start: int, end: int) -> Passage:
         role=entry.role,
         name=entry.name,
         at=entry.at,
-        text=entry.text[start:end],
+        text=text[start:],
         start=start,
         end=end,
         chars=end,

@@ -18,7 +18,7 @@ from palimpsest.log.ids import check_id
 from palimpsest.log.spans import Span
 from palimpsest.recall.follower import Progress
 from palimpsest.recall.opening import Indexes
-from palimpsest.recall.parts import span_of
+from palimpsest.recall.parts import said, span_of
 from palimpsest.recall.questions import question
 from palimpsest.recall.search import highlighted
 from palimpsest.sessions.accesses import accessed
@@ -218,7 +218,7 @@ def _passages(found: Iterable[Found], terms: Sequence[str]) -> list[Passage]:
 
 def _passage(session: str, entry: Entry, score: float, part: int | None, terms: Sequence[str]) -> Passage:
     """The passage of an entry: all of its text, or of a long one the part that answers (None: its beginning)."""
-    whole, start = entry.text, 0
+    whole, start = said(entry), 0
     end = len(whole)
     if end > WHOLE:
         start, end = span_of(entry, part or 0)
@@ -273,11 +273,12 @@ async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[
 def _stand(
     found: Sequence[Found], wanted: Mapping[tuple[str, int], set[int]], entries: Mapping[tuple[str, int], Entry]
 ) -> list[Passage]:
-    said = {(one.entry.role, one.entry.text) for one in found}
+    known = {(one.entry.role, said(one.entry)) for one in found}
     beside = list[Passage]()
     for place, turns in wanted.items():
         entry = entries.get(place)
-        if entry is not None and entry.turn in turns and entry.text and (entry.role, entry.text) not in said:
-            said.add((entry.role, entry.text))
+        text = said(entry) if entry is not None and entry.turn in turns else ""
+        if entry is not None and text and (entry.role, text) not in known:
+            known.add((entry.role, text))
             beside.append(_passage(place[0], entry, 0.0, None, ()))
     return beside
