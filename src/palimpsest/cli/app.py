@@ -121,8 +121,11 @@ class LazyGroup(click.Group):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         as_json = "--json" in args  # before anything is parsed: what is wrong with that is told as JSON, too
-        with _failures(as_json=as_json):
-            ctx = super().make_context(info_name, args, parent, **extra)
+        try:
+            with _failures(as_json=as_json):
+                ctx = super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:  # what was read there was the help
+            _leave_the_pipe()
         ctx.meta[JSON] = as_json
         return ctx
 
