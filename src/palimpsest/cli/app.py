@@ -14,7 +14,7 @@ import click
 
 from palimpsest import PalimpsestError, PalimpsestWarning
 from palimpsest.cli.failing import Misused, OperationFailed, failure, told
-from palimpsest.cli.output import JSON, on_terminal, take_any_text, warn
+from palimpsest.cli.output import JSON, log_as_warnings, on_terminal, take_any_text, warn
 from palimpsest.errors import nearest, shorten
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
@@ -131,7 +131,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _failures(as_json=ctx.meta[JSON]), _plain_warnings():
+            as_json = ctx.meta[JSON]
+            with _failures(as_json=as_json), _plain_warnings(), log_as_warnings(as_json=as_json):
                 outcome = super().invoke(ctx)
                 sys.stdout.flush()
                 return outcome
