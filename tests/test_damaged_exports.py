@@ -250,3 +250,11 @@ def test_what_the_library_logs_is_json_where_that_is_asked_for(tmp_path: Path) -
     (line,) = done.stderr.splitlines()
     assert "entry 3 of session 's' cannot be read" in json.loads(line)["warning"]
     assert plain.stderr.startswith("Warning: ")
+
+
+def test_an_output_without_a_name_is_refused(tmp_path: Path) -> None:
+    """A shell gives it for a variable that is not set: it was said to be a folder."""
+    done = run("export", "s", "--store", World("sqlite", None, tmp_path).vault.address, "-o", "")
+
+    assert done.exit_code == 2
+    assert "--output is empty" in done.stderr

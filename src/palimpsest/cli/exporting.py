@@ -58,6 +58,8 @@ def export_command(
     A session of which something cannot be read is not exported, unless with --leave-out-damaged: what is left out then
     is named, and the exit status is 1.
     """
+    if output == "":  # as a shell gives for a variable that is not set
+        raise click.UsageError("--output is empty: give a file, or - for standard output")
     lost = list[str]()
     with open_memory(store, tenant) as memory:
         chat = memory.session(require(memory, session).session, readonly=True)
