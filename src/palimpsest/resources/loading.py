@@ -11,7 +11,6 @@ from typing import Any
 from palimpsest.errors import ConfigError, InvalidResource, shorten
 from palimpsest.errors.mistakes import Mistake
 from palimpsest.errors.secret import hidden
-from palimpsest.errors.wording import bounded
 from palimpsest.log.checks import check_depth
 from palimpsest.resources.declared import resource_of
 from palimpsest.resources.definition import Resource
@@ -121,16 +120,14 @@ def _told(problems: Problems, document: Document, file: str | None) -> list[Mist
     """The problems of one file as mistakes, in the order of their lines."""
     value = document.value
     id = value.get("id") if isinstance(value, Mapping) else None
-    memory = bounded(hidden(id)) if isinstance(id, str) else None
+    memory = hidden(id) if isinstance(id, str) else None
     told = []
     for problem in problems.found:
         path = _written(problem.path, problems)
         place = problem.place or _place(path, document.places)
         line, column = place if place is not None else (None, None)
         found, allowed = shorten(problem.found), problem.allowed
-        told.append(
-            Mistake(file, line, column, memory, bounded(hidden(spelled(path))), found, allowed, problem.nearest)
-        )
+        told.append(Mistake(file, line, column, memory, hidden(spelled(path)), found, allowed, problem.nearest))
     return sorted(told, key=lambda one: (one.line or 0, one.column or 0))
 
 
