@@ -410,6 +410,19 @@ def test_a_broken_pipe_is_harmless(here: Path) -> None:
     assert (shown.wait(60), told) == (0, b"")
 
 
+@pytest.mark.parametrize("arguments", ["--help", "--version", "show --help", "sessions", "export chat"])
+def test_a_reader_that_is_gone_before_anything_is_written_is_harmless(chat: str, arguments: str) -> None:
+    """So it is where the help is what nobody reads."""
+    there, here = os.pipe()
+    os.close(there)
+    try:
+        ran = subprocess.run([*START, *arguments.split()], stdout=here, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(here)
+
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
 @pytest.mark.sampled
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no device that is full")
 @pytest.mark.parametrize("arguments", [("show", "chat"), ("export", "chat"), ("sessions", "--json"), ("--help",)])
@@ -490,10 +503,22 @@ def test_input_that_is_no_text_is_refused_where_it_is_looked_for(chat: str) -> N
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
 @pytest.mark.parametrize(
     ("command", "status"),
-    [("show chat >&-", 0), ("show nobody 2>&-", 3), ("import - <&-", 1), ("sessions <&- >&- 2>&-", 0)],
+    [
+        ("show chat >&-", 1),
+        ("export chat >&-", 1),
+        ("sessions --json >&-", 1),
+        ("--help >&-", 1),
+        ("vacuum >&-", 0),
+        ("export chat -o chat.json >&-", 0),
+        ("show nobody 2>&-", 3),
+        ("import - <&-", 1),
+        ("sessions <&- >&- 2>&-", 1),
+        ("export chat -o chat.json <&- >&- 2>&-", 0),
+    ],
 )
-def test_streams_that_are_closed_are_no_failure(chat: str, command: str, status: int) -> None:
-    """Where nobody writes nothing is read, and what is said where nobody reads is dropped: no traceback."""
+def test_of_streams_that_are_closed_only_data_are_missed(chat: str, command: str, status: int) -> None:
+    """Where nobody writes nothing is read, and what is said where nobody reads is dropped; data that have nowhere to
+    go are a failure: no traceback."""
     ran = subprocess.run(
         ["/bin/sh", "-c", f"{shlex.join(START)} {command}"], capture_output=True, text=True, check=False
     )

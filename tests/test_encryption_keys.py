@@ -240,15 +240,17 @@ def test_the_current_key_is_what_is_written_with(where: str) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 def test_without_its_mark_a_store_shows_nothing(kind: str, tmp_path: Path) -> None:
-    """Where what the store says of its encryption was taken away, keys are refused, and without them it is noise."""
+    """Where what the store says of its encryption was taken away, it is told so, and nobody is advised to go without
+    keys: without them it is noise."""
     vault = Vault.of(kind, tmp_path)
     with vault.memory(FIRST) as memory:
         session_of(memory).add_user_message("hello")
     tenant, namespace, name = MARK
     vault.put({Slot(Place(tenant, namespace, f"item/{namespace}", name)): None})
 
-    with pytest.raises(ConfigError, match="holds what is not encrypted"):
+    with pytest.raises(StoreCorrupt, match="what it says of its encryption is missing") as told:
         vault.memory(FIRST)
+    assert "unset" not in str(told.value)
     with vault.memory(None) as memory, pytest.raises(StoreCorrupt, match="the head of session 'one'"):
         session_of(memory).entries()
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palimpsest import AsyncMemory, ConfigError, Memory
-from palimpsest.errors import InvalidResource
+from palimpsest.errors import Closed, InvalidResource
 from palimpsest.resources import AsyncResources, Resource, Resources
 from palimpsest.strategies import CallableSummarizer
 from writer import quarters
@@ -436,6 +437,41 @@ async def test_programs_with_an_event_loop_have_the_same() -> None:
         await chat.add_user_message("hello")
         assert len(await chat.entries()) == 1
         assert resources.memory("user_conversation") is resources.memory("user_conversation")
+
+
+USES: tuple[Callable[[Any], object], ...] = (
+    lambda resources: resources.session({"id": "user_conversation", "key": "k"}),
+    lambda resources: resources.memory("user_conversation"),
+    lambda resources: resources.agent([{"id": "user_conversation", "key": "k"}]),
+    lambda resources: resources.keyed("user_conversation"),
+)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("used", [True, False])
+def test_what_is_closed_opens_no_store_again(tmp_path: Path, use: Callable[[Any], object], *, used: bool) -> None:
+    """Nobody would close that one: whoever asks for something of it is told so, as by a closed memory."""
+    path = tmp_path / "a.db"
+    with Resources.load({**loaded(MINIMAL), "persistence": {"type": "sqlite", "path": str(path)}}) as resources:
+        if used:
+            resources.memory("user_conversation")
+    resources.close()
+
+    with pytest.raises(Closed, match=r"Resources\.load"):
+        use(resources)
+
+    assert path.exists() is used
+
+
+@pytest.mark.anyio
+async def test_programs_with_an_event_loop_open_no_store_again() -> None:
+    """Nor by what waits for its first verb."""
+    async with AsyncResources.load(loaded(MINIMAL)) as resources:
+        pass
+
+    for use in (*USES, AsyncResources.worker):
+        with pytest.raises(Closed):
+            use(resources)
 
 
 def test_a_folder_is_searched_for_declared_memories(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Open the standard streams that the process was started without: nobody writes or reads there.
+    """Open the standard streams that the process was started without.
 
-    Otherwise the next file that is opened, such as a store, would get the number of one of them.
+    Otherwise the next file that is opened, such as a store, would get the number of one of them. Nothing is there to be
+    read, and nobody sees an error; but data that has nowhere to go is an error: standard output cannot be written.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest number that is free
+    streams = ("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY)
+    for name, mode, access in streams:  # each gets the lowest number that is free
         if getattr(sys, name) is None:
-            fd = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
-            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode, encoding="utf-8"))

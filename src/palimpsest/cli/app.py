@@ -14,7 +14,7 @@ import click
 
 from palimpsest import PalimpsestError, PalimpsestWarning
 from palimpsest.cli.failing import Misused, OperationFailed, failure, told
-from palimpsest.cli.output import JSON, on_terminal, take_any_text, warn
+from palimpsest.cli.output import JSON, log_as_warnings, on_terminal, take_any_text, warn
 from palimpsest.errors import nearest, shorten
 
 DEFAULT_STORE = "sqlite:///palimpsest.db"
@@ -121,14 +121,18 @@ class LazyGroup(click.Group):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         as_json = "--json" in args  # before anything is parsed: what is wrong with that is told as JSON, too
-        with _failures(as_json=as_json):
-            ctx = super().make_context(info_name, args, parent, **extra)
+        try:
+            with _failures(as_json=as_json):
+                ctx = super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:  # what was read there was the help
+            _leave_the_pipe()
         ctx.meta[JSON] = as_json
         return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _failures(as_json=ctx.meta[JSON]), _plain_warnings():
+            as_json = ctx.meta[JSON]
+            with _failures(as_json=as_json), _plain_warnings(), log_as_warnings(as_json=as_json):
                 outcome = super().invoke(ctx)
                 sys.stdout.flush()
                 return outcome

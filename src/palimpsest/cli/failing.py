@@ -17,6 +17,7 @@ from palimpsest import ConfigError, Conflict, EntryNotFound, PalimpsestError, St
 from palimpsest.cli.output import clean, line, told_json
 from palimpsest.errors import InvalidResource
 from palimpsest.errors.secret import without_login
+from palimpsest.errors.wording import bounded
 
 
 class OperationFailed(click.ClickException):
@@ -112,5 +113,8 @@ def _mistaken(error: InvalidResource) -> InputRefused:
     """Every mistake of declared memories, a line each, whatever line breaks a key may have."""
     heading = str(error).partition("\n")[0]
     lines = "\n".join([heading, *(f"  {line(str(one))}" for one in error.mistakes)])
-    mistakes = [one._asdict() for one in error.mistakes]
+    mistakes = [
+        one._replace(key=bounded(one.key), memory=one.memory and bounded(one.memory))._asdict()
+        for one in error.mistakes
+    ]
     return InputRefused(lines, kind=type(error).__name__, more={"mistakes": mistakes})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,8 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+
+from palimpsest.errors.wording import words_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,8 +148,32 @@ def warn(text: str) -> None:
 
 def _tell(kind: str, text: str, before: str) -> None:
     context = click.get_current_context(silent=True)
-    as_json = context is not None and context.meta.get(JSON, False)
+    _put(kind, text, before, as_json=context is not None and context.meta.get(JSON, False))
+
+
+def _put(kind: str, text: str, before: str, *, as_json: bool) -> None:
     click.echo(told_json({kind: text}) if as_json else clean(before + text), err=True)
+
+
+@contextmanager
+def log_as_warnings(*, as_json: bool) -> Iterator[None]:
+    """Print what the library logs meanwhile as warnings: what went wrong where nobody waits for it, in any thread.
+
+    An error is its message without its traceback, whose texts nobody has looked at.
+    """
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            fault = record.exc_info[1] if record.exc_info else None
+            text = record.getMessage() + (f" ({words_of(fault)})" if fault is not None else "")
+            _put("warning", text, "Warning: ", as_json=as_json)
+
+    logger, shown = logging.getLogger("palimpsest"), Shown(logging.WARNING)
+    logger.addHandler(shown)
+    try:
+        yield
+    finally:
+        logger.removeHandler(shown)
 
 
 def on_terminal(stream: IO[str] | None = None) -> bool:

@@ -36,7 +36,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from palimpsest.errors.secret import hidden, shown, without_login
-from palimpsest.errors.wording import missing, taken_apart
+from palimpsest.errors.wording import LONGEST_REASON, bounded, missing, taken_apart
 from palimpsest.errors.wording import nearest as nearest
 from palimpsest.errors.wording import quoting as quoting
 from palimpsest.errors.wording import shorten as shorten
@@ -95,7 +95,7 @@ class ConfigError(PalimpsestError, ValueError):
     def __init__(self, where: str, found: object, allowed: str, *, nearest: str | None = None) -> None:
         self.where, self.found, self.allowed, self.nearest = hidden(where), shown(found), allowed, nearest
         hint = f"; did you mean {nearest!r}?" if nearest else ""
-        super().__init__(f"{self.where}: {shorten(self.found)} is not accepted; allowed: {allowed}{hint}")
+        super().__init__(f"{bounded(self.where)}: {shorten(self.found)} is not accepted; allowed: {allowed}{hint}")
 
 
 class InvalidResource(ConfigError):
@@ -117,8 +117,8 @@ class InvalidEntry(PalimpsestError, ValueError):
     """
 
     def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = where, reason
-        super().__init__(f"{where}: {reason}")
+        self.where, self.reason = bounded(where), bounded(reason, LONGEST_REASON)
+        super().__init__(f"{self.where}: {self.reason}")
 
 
 class InvalidContext(PalimpsestError, ValueError):
@@ -133,8 +133,8 @@ class ImportFailed(PalimpsestError, ValueError):
     """An export does not hold together. Nothing was imported. `where` is the place in it, `reason` what is wrong."""
 
     def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = where, reason
-        super().__init__(f"import refused at {where}: {reason}")
+        self.where, self.reason = bounded(where), bounded(reason, LONGEST_REASON)
+        super().__init__(f"import refused at {self.where}: {self.reason}")
 
 
 class EntryNotFound(PalimpsestError, LookupError):

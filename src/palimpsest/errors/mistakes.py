@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from palimpsest.errors.wording import bounded
+
 
 class Mistake(NamedTuple):
     """One thing that is wrong in a declared memory: the `file` (None: a mapping), the `line` and `column` of the key
@@ -22,10 +24,10 @@ class Mistake(NamedTuple):
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        whose = f"memory {self.memory!r}" if self.memory is not None else ""
+        whose = f"memory {bounded(self.memory)!r}" if self.memory is not None else ""
         hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
         found = "nothing" if self.found == "None" else self.found
-        said = f"{self.key or 'the whole'}: {found} is not accepted; allowed: {self.allowed}{hint}"
+        said = f"{bounded(self.key) or 'the whole'}: {found} is not accepted; allowed: {self.allowed}{hint}"
         return ": ".join(part for part in (place, whose, said) if part)
 
 

@@ -14,6 +14,9 @@ LONGEST_NAME = 256
 FAR = 2_048
 """Characters behind what is shown that are looked at, too: there a login may end that begins in what is shown."""
 
+LONGEST_PLACE, LONGEST_REASON = 400, 2_000
+"""Characters of the place of a mistake, which has the names of what was given, and of what an error says of it."""
+
 MOST_WORDS = 300
 """Characters of somebody else's words in an error of ours."""
 
@@ -58,6 +61,11 @@ def shorten(value: object, limit: int = 80) -> str:
     text = clean(text) if clean is not None else text
     text = without_login(text[: limit + FAR])
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def bounded(text: str, limit: int = LONGEST_PLACE) -> str:
+    """The text, of a longer one both ends: names of keys stand in messages, and these are as long as anybody likes."""
+    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[1 - limit // 3 :]}"
 
 
 def words_of(fault: BaseException) -> str:

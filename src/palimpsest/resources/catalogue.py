@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from palimpsest.errors import ConfigError, nearest
+from palimpsest.errors import Closed, ConfigError, nearest
 from palimpsest.privacy.gate import Gate, gate_of
 from palimpsest.resources.definition import Resource, StorePlace
 from palimpsest.resources.keys import Template
@@ -32,6 +32,7 @@ class Catalogue(Generic[M]):
         self._resources = {resource.id: resource for resource in resources}
         self._tenant, self._given = tenant, options
         self._memories: dict[str, tuple[StorePlace, M]] = {}
+        self._closed = False
         self._gates: dict[str, Gate] = {}
 
     @classmethod
@@ -82,7 +83,11 @@ class Catalogue(Generic[M]):
         return tuple(f"memory {one.id!r}: {text}" for one in self._resources.values() for text in one.warnings)
 
     def _opened(self, resource: Resource, kind: type[M]) -> M:
-        """The memory of a resource: one for all that are in one place."""
+        """The memory of a resource: one for all that are in one place. Raises Closed."""
+        if self._closed:
+            raise Closed(
+                f"this {type(self).__name__}", f"load the declared memories again: {type(self).__name__}.load(...)"
+            )
         if (where := self._given.get("where")) is not None:
             place = msgspec.structs.replace(resource.place, backend="", address=str(where), variable=None)
             resource = msgspec.structs.replace(resource, place=place)

@@ -117,7 +117,8 @@ class AsyncResources(Catalogue[AsyncMemory]):
         )
 
     async def close(self) -> None:
-        """Close every store that was opened. Again it does nothing."""
+        """Close every store that was opened. Again it does nothing; whoever asks for a session after it gets Closed."""
+        self._closed = True
         while self._memories:
             _, (_, memory) = self._memories.popitem()
             await memory.close()

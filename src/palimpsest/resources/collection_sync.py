@@ -74,7 +74,8 @@ class Resources(Catalogue[Memory]):
         return DeclaredMemory(self.memory(id), resource, session_options(resource), most)
 
     def close(self) -> None:
-        """Close every store that was opened. Again it does nothing."""
+        """Close every store that was opened. Again it does nothing; whoever asks for a session after it gets Closed."""
+        self._closed = True
         while self._memories:
             _, (_, memory) = self._memories.popitem()
             memory.close()

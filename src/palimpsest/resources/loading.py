@@ -37,9 +37,14 @@ def loaded(source: object, project: str = "default") -> list[Resource]:
     if isinstance(source, str) and not source.strip():  # as a shell gives for a variable that is not set
         raise ConfigError("source", source, "a file or a folder that is named ('.' for the current one), or a mapping")
     path = Path(source)
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as fault:  # such as a name that is too long to be one
+        told = f"a file or a folder that can be looked at ({fault.strerror or fault}), or a mapping"
+        raise ConfigError("source", str(source), told) from fault
+    if is_folder:
         return _all(list(_declaring(path)), project, in_folder=True)
-    if not path.is_file():
+    if not is_file:
         raise ConfigError("source", str(source), "a file or a folder that is there, or a mapping")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError("source", str(source), f"a file whose name ends in {', '.join(SUFFIXES)}")
@@ -114,7 +119,8 @@ def _read(path: Path, problems: Problems) -> Document | None:
 def _told(problems: Problems, document: Document, file: str | None) -> list[Mistake]:
     """The problems of one file as mistakes, in the order of their lines."""
     value = document.value
-    memory = hidden(value["id"]) if isinstance(value, Mapping) and isinstance(value.get("id"), str) else None
+    id = value.get("id") if isinstance(value, Mapping) else None
+    memory = hidden(id) if isinstance(id, str) else None
     told = []
     for problem in problems.found:
         path = _written(problem.path, problems)

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from palimpsest.errors import ConfigError, nearest, shorten
 from palimpsest.errors.secret import hidden, shown
+from palimpsest.errors.wording import bounded
 
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and indexes from the root of a resource to a value in it."""
@@ -32,7 +33,7 @@ class Problem(Exception):
     @property
     def key(self) -> str:
         """The path as it is told: `flushing.summarize_threshold`, `redact_patterns[0]`."""
-        return hidden(spelled(self.path))
+        return bounded(hidden(spelled(self.path)))
 
     def told(self) -> str:
         """The problem in a line, without its file."""

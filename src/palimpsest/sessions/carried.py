@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.errors import ConfigError, ImportFailed
+from palimpsest.errors import ConfigError, ImportFailed, StoreCorrupt
 from palimpsest.log.checks import is_share
 from palimpsest.log.codec import ready
 from palimpsest.log.entry import microseconds_of, moment
@@ -62,11 +62,23 @@ async def copy_facts(store: Store, tenant: str, session: str, into: str) -> None
         await _put(store, tenant, f"session/{into}{scope.removeprefix(own)}", puts)
 
 
-async def exported_facts(store: Store, tenant: str, session: str, gate: Gate) -> list[dict[str, Any]]:
-    """The session's facts as JSON values, as they may leave this process."""
+async def exported_facts(
+    store: Store, tenant: str, session: str, gate: Gate, lost: list[str] | None = None
+) -> list[dict[str, Any]]:
+    """The session's facts as JSON values, as they may leave this process.
+
+    Scopes of which something cannot be read are left out and noted in `lost`. Without it that raises StoreCorrupt.
+    """
     found, own = list[dict[str, Any]](), f"session/{session}"
     for scope in await scopes_of(store, tenant, "session", session):
-        for item in await store.list_items(tenant, WORKING + scope):
+        try:
+            items = await store.list_items(tenant, WORKING + scope)
+        except StoreCorrupt as fault:
+            if lost is None:
+                raise
+            lost.append(f"the facts of the scope {gate.text(scope)}: {fault.reason}")
+            continue
+        for item in items:
             stored = cleaned_fact(item.key, Stored.of(item.value), gate.value)
             fact = Carried(
                 scope=scope.removeprefix(own).removeprefix("/"),

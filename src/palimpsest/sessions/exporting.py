@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial as bound
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ from palimpsest.sessions.history import History
 from palimpsest.sessions.options import Options
 from palimpsest.sessions.reading import LogReader
 from palimpsest.sessions.scope import SessionScope
+from palimpsest.sessions.sound import SoundReader
 from palimpsest.stores import Dump
 from palimpsest.stores.overlay import Overlay
 from palimpsest.transfer.relinking import head_of
@@ -46,6 +48,10 @@ TOGETHER = 64
 """Entries that are looked at in one go for what is private in them."""
 
 
+LeftOut = Callable[[str], object]
+"""What is told of each thing that cannot be read, in a sentence."""
+
+
 class Exporting:
     """Exports one session."""
 
@@ -60,61 +66,92 @@ class Exporting:
     def _reader(self) -> LogReader:
         return LogReader(self._scope.store, self._scope.options)
 
-    async def export(self) -> dict[str, Any]:
-        """The whole session as plain JSON values."""
-        head, entries, records = await self._reader.settled(self._all)
+    def _sound(self, left_out: LeftOut | None) -> SoundReader | None:
+        """What reads all that can be read; None: nothing may be left out."""
+        return SoundReader(self._scope.store, self._scope.key) if left_out is not None else None
+
+    async def export(self, left_out: LeftOut | None = None) -> dict[str, Any]:
+        """The whole session as plain JSON values, or all that can be read of it."""
+        sound = self._sound(left_out)
+        head, entries, records = await self._reader.settled(bound(self._all, sound))
         shown, accesses = self._gate.head(head), await access_order(self._scope.store, self._scope.key)
-        key, now, facts = self._scope.key, self._scope.clock(), await self._facts()
-        return await self._scope.store.apart(exported, key, shown, entries, records, now, accesses, facts)
+        key, now, facts = self._scope.key, self._scope.clock(), await self._facts(sound)
+        made = await self._scope.store.apart(exported, key, shown, entries, records, now, accesses, facts)
+        _tell(sound, left_out)
+        return made
 
-    async def _facts(self) -> list[dict[str, Any]]:
-        return await exported_facts(self._scope.store, *self._scope.key, self._gate)
+    async def _facts(self, sound: SoundReader | None) -> list[dict[str, Any]]:
+        lost = sound.lost if sound is not None else None
+        return await exported_facts(self._scope.store, *self._scope.key, self._gate, lost)
 
-    async def _all(self, head: Head) -> tuple[Head, list[Entry], list[Record]]:
+    async def _all(self, sound: SoundReader | None, head: Head) -> tuple[Head, list[Entry], list[Record]]:
         """The session as it may leave this process: the head, all entries, all records."""
-        entries = [entry async for entry in self._shown(self._past.entries(head))]
-        return head, entries, [self._gate.record(record) async for record in self._past.records(head)]
+        head, entries, records = await self._read(sound, head)
+        shown = [entry async for entry in self._shown(entries)]
+        return head, shown, [self._gate.record(record) async for record in records]
 
-    async def export_to(self, file: str | os.PathLike[str] | Sink, format: FormatName | Literal["palimpsest"]) -> int:
-        """Write the session as JSON, and return the bytes written."""
+    async def _read(
+        self, sound: SoundReader | None, head: Head
+    ) -> tuple[Head, AsyncIterator[Entry], AsyncIterator[Record]]:
+        """The head, what reads all entries, and then all records."""
+        if sound is None:
+            return head, self._past.entries(head), self._past.records(head)
+        head, records = await sound.session(head)
+        return head, sound.entries(head), _each_of(records)
+
+    async def export_to(
+        self,
+        file: str | os.PathLike[str] | Sink,
+        format: FormatName | Literal["palimpsest"],
+        left_out: LeftOut | None = None,
+    ) -> int:
+        """Write the session as JSON, or all that can be read of it, and return the bytes written."""
         check_file(file, "file", "write")
         if not isinstance(format, str) or format != "palimpsest":
             try:
                 find_format(format)
             except ConfigError as fault:
                 raise ConfigError("format", format, f"palimpsest, {fault.allowed}", nearest=fault.nearest) from fault
-        run, size = self._scope.runner.run, 0
+        run, size, sound = self._scope.runner.run, 0, self._sound(left_out)
         with SpooledTemporaryFile(SPOOLED) as spool:  # what is begun anew has gone nowhere yet
-            await (self._listed(spool, format) if format != "palimpsest" else self._written(spool))
+            await (self._listed(spool, format, sound) if format != "palimpsest" else self._written(spool, sound))
             await run(spool.seek, 0)
             with partial(file) as out:
                 while piece := await run(spool.read, PIECE):
                     await run(out.write, piece)
                     size += len(piece)
+        _tell(sound, left_out)
         return size
 
-    async def _written(self, spool: IO[bytes]) -> None:
+    async def _written(self, spool: IO[bytes], sound: SoundReader | None) -> None:
         """Write what `export` returns."""
 
         async def write(head: Head) -> None:
             spool.seek(0)
             spool.truncate()
-            entries = self._shown(self._past.entries(head))
-            records = (self._gate.record(record) async for record in self._past.records(head))
+            head, found, changes = await self._read(sound, head)
+            entries, records = self._shown(found), (self._gate.record(record) async for record in changes)
             shown, now = self._gate.head(head), self._scope.clock()
             accesses = await access_order(self._scope.store, self._scope.key)
             async for piece in written(
-                self._scope.key, shown, entries, records, now, accesses, await self._facts(), self._scope.store.apart
+                self._scope.key,
+                shown,
+                entries,
+                records,
+                now,
+                accesses,
+                await self._facts(sound),
+                self._scope.store.apart,
             ):
                 await self._scope.runner.run(spool.write, piece)
 
         await self._reader.settled(write)
 
-    async def _listed(self, spool: IO[bytes], format: FormatName) -> None:
+    async def _listed(self, spool: IO[bytes], format: FormatName, sound: SoundReader | None) -> None:
         """Write what a model would be sent."""
         plain = Options(self._scope.key, format=format, counter=self._scope.options.counter)
         builder = ContextBuilder(
-            await self._shown_store(), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
+            await self._shown_store(sound), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
         )
         spool.write(listed(await self._scope.store.together(builder.context, reads=True)))
 
@@ -126,7 +163,7 @@ class Exporting:
         plain = Options(
             scope.key, format=scope.options.format if format is None else format, counter=scope.options.counter
         )
-        head, entries, _ = await self._reader.settled(self._all)
+        head, entries, _ = await self._reader.settled(bound(self._all, None))
         groups = [entry.group for entry in entries if entry.seq > after and (before is None or entry.seq < before)]
         if not groups:
             return []
@@ -166,11 +203,24 @@ class Exporting:
     def _each(self, entries: list[Entry]) -> list[Entry]:
         return [self._gate.shown([entry])[0] for entry in entries]
 
-    async def _shown_store(self) -> Store:
-        """Where the session is as it may leave this process: the store itself, where there is no policy."""
-        if self._gate.redactor is None:
+    async def _shown_store(self, sound: SoundReader | None) -> Store:
+        """Where the session is as it may leave this process: the store itself, where there is no policy, and nothing
+        is left out."""
+        if self._gate.redactor is None and sound is None:
             return self._scope.store
-        head, entries, records = await self._reader.settled(self._all)
+        head, entries, records = await self._reader.settled(bound(self._all, sound))
         copy = Overlay(self._scope.store, self._scope.clock)
         await copy.load(self._scope.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True)
         return copy
+
+
+def _tell(sound: SoundReader | None, left_out: LeftOut | None) -> None:
+    """Tell what could not be read, each thing once."""
+    if sound is not None and left_out is not None:
+        for lost in dict.fromkeys(sound.lost):
+            left_out(lost)
+
+
+async def _each_of(records: Sequence[Record]) -> AsyncIterator[Record]:
+    for record in records:
+        yield record

@@ -909,16 +909,25 @@ class Session:
         """
         return drive(self._core.rewind(to))
 
-    def export(self) -> dict[str, Any]:
+    def export(self, *, left_out: Callable[[str], object] | None = None) -> dict[str, Any]:
         """Return the whole session as plain JSON values: entries with state and links, records, usage.
 
-        `memory.import_session` takes it back; tombstones stand for what was erased. Raises Conflict where others change
-        the session faster than it can be read.
+        `memory.import_session` takes it back; tombstones stand for what was erased, and for entries that are damaged.
+        Raises StoreCorrupt where something else cannot be read, Conflict where others change the session faster than it
+        can be read.
+
+        Args:
+            left_out: called with a sentence for each thing that cannot be read; all else is exported then, so that it
+                holds together. None: nothing is left out.
         """
-        return drive(self._core.export())
+        return drive(self._core.export(left_out=left_out))
 
     def export_to(
-        self, file: str | os.PathLike[str] | Sink, *, format: FormatName | Literal["palimpsest"] = "palimpsest"
+        self,
+        file: str | os.PathLike[str] | Sink,
+        *,
+        format: FormatName | Literal["palimpsest"] = "palimpsest",
+        left_out: Callable[[str], object] | None = None,
     ) -> int:
         """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
 
@@ -927,13 +936,15 @@ class Session:
         its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
         calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
         OSError where the path cannot be written, ConfigError where it is that of a database, such as the store's own,
-        Conflict where others change the session faster than it can be read.
+        StoreCorrupt where something cannot be read, Conflict where others change the session faster than it can be
+        read.
 
         Args:
             file: a path, which is written whole or not at all, or a binary file that is open for writing.
             format: "palimpsest" (default), which an import takes back, or a format of messages.
+            left_out: called with a sentence for each thing that cannot be read, as for `export`.
         """
-        return drive(self._core.export_to(file, format=format))
+        return drive(self._core.export_to(file, format=format, left_out=left_out))
 
 
 class Memory:

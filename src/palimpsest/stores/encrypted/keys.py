@@ -100,8 +100,13 @@ class Keys:
         raise TypeError("keys are not pickled: open the memory where it is used")
 
 
+def is_id(given: object) -> bool:
+    """Whether something may be the id of a key."""
+    return isinstance(given, str) and _ID.fullmatch(given) is not None and not is_key(given)
+
+
 def _id(given: object) -> str:
-    if not isinstance(given, str) or not _ID.fullmatch(given) or is_key(given):
+    if not isinstance(given, str) or not is_id(given):
         raise ConfigError("encryption", _quoted(given), IDS)
     return given
 
