@@ -1,7 +1,8 @@
 """Items and leases: places that have nothing but a head.
 
 Each namespace of items is a home. An item's hot value is what is compared, its cold value what it holds. Each namespace
-counts the items that came, which tells their order whatever clocks say, and which namespaces there are.
+numbers the items that come, which tells their order whatever clocks say, and which namespaces there are. It begins at
+the time of the first, so that no number comes again when it was cleared, which takes its last number, too.
 
 A lease that was given back stays, so that its fence goes on, until the clock has passed that; one that has ended by
 itself stays for a day. No lease waits for the disk: what a loss of power could take of it, it takes with whoever held
@@ -110,8 +111,8 @@ class Items:
 
     def _number(self, counter: Place, head: PlaceHead | None) -> int:
         if head is None:
-            return 0
-        what = f"how many items came to the namespace {counter.home}"
+            return self._clock()
+        what = f"the number of the last item that came to the namespace {counter.home}"
         return read_as(self._backend.url, what, lambda: int(checked(head.hot)))
 
     async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
@@ -179,6 +180,7 @@ class Items:
         """Remove a namespace's items, or all; what had expired counts, too."""
         found: dict[str, int] = {}
         gone: dict[str, list[Listed]] = {}
+        counters = [] if dry_run else await self._counters(tenant, namespace)
         space, beneath = (ITEMS, True) if namespace is None else (ITEMS + namespace, False)
         async for one in all_places(self._backend, tenant, space, beneath=beneath):
             name = one.place.space.removeprefix(ITEMS)
@@ -188,10 +190,17 @@ class Items:
             for some in gone.values():
                 for i in range(0, len(some), TOGETHER):
                     await self._removed(some[i : i + TOGETHER])
-            if namespace is None:
-                async for one in all_places(self._backend, tenant, ORDER):
-                    await self._removed([one])
+            for counter, head in counters:  # where an item has come since, it stays as it is then
+                await self._crowds.write([Step(counter, head.hot, destroys=True)], self._clock())
         return dict(sorted(found.items()))
+
+    async def _counters(self, tenant: str, namespace: str | None) -> list[tuple[Place, PlaceHead]]:
+        """The counter of a namespace, or of all, where there is one."""
+        if namespace is None:
+            return [(one.place, one.head) async for one in all_places(self._backend, tenant, ORDER)]
+        counter = Place(tenant, namespace, ORDER, "")
+        (head,) = await heads_at(self._backend, [counter])
+        return [] if head is None else [(counter, head)]
 
     async def _removed(self, some: Sequence[Listed]) -> None:
         """Remove items of one namespace, whatever they hold by then."""
