@@ -146,7 +146,7 @@ def test_no_byte_of_what_was_forgotten_is_left(opened: tuple[str, dict[str, Any]
         assert path.is_dir() or MARKER.encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize("how", ["forget", "clear", "tenant"])
+@pytest.mark.parametrize("how", ["forget", "clear", "tenant", "one by one"])
 def test_not_even_the_id_of_a_user_is_left(how: str, opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     """Where nothing of a user is left, no row and no file is called by the user either; what comes again is kept."""
     where, options = opened
@@ -155,7 +155,10 @@ def test_not_even_the_id_of_a_user_is_left(how: str, opened: tuple[str, dict[str
             memory.working(scope).set("seat", "window")
             memory.working(scope).set("meal", "none")
         memory.session("trip", user="u-4711").add_user_message("hello")
-        if how == "forget":
+        if how == "one by one":
+            memory.working("user/u-4711").delete("seat")
+            memory.working("user/u-4711").delete("meal")
+        if how in ("forget", "one by one"):
             memory.forget(user="u-4711")
         elif how == "clear":
             memory.working("user/u-4711").clear()

@@ -13,20 +13,20 @@ WORKING = "working/"
 Owner: TypeAlias = Literal["session", "user"]
 
 
-async def scopes(store: Store, tenant: str, prefix: str = "") -> list[str]:
-    """The scopes of a tenant that have facts and begin so, by code points."""
-    found = await store.namespaces(tenant, prefix=WORKING + prefix)
+async def scopes(store: Store, tenant: str, prefix: str = "", *, empty: bool = False) -> list[str]:
+    """The scopes of a tenant that have facts, or with `empty` have had some, and begin so, by code points."""
+    found = await store.namespaces(tenant, prefix=WORKING + prefix, empty=empty)
     return [name.removeprefix(WORKING) for name in found]
 
 
-async def scopes_of(store: Store, tenant: str, owner: Owner, id: str) -> list[str]:
+async def scopes_of(store: Store, tenant: str, owner: Owner, id: str, *, empty: bool = False) -> list[str]:
     """The scopes of a session or a user: `session/ID` with those beneath it, but for what is another's.
 
     An id may have "/" in it. So beneath the scope of "a" there may be that of "a/b", who is another.
     """
     own = f"{owner}/{id}"
     found = list[str]()
-    for name in await scopes(store, tenant, own):
+    for name in await scopes(store, tenant, own, empty=empty):
         rest = name.removeprefix(own)
         if rest and not rest.startswith("/"):
             continue
@@ -56,8 +56,9 @@ async def is_over(store: Store, tenant: str, scope: str) -> bool:
 
 
 async def drop_scopes(store: Store, tenant: str, owner: Owner, id: str, *, dry_run: bool = False) -> dict[str, int]:
-    """Destroy the facts of a session or a user; return how many items went by namespace."""
+    """Destroy the facts of a session or a user, and what is left of facts that went before; return how many items went
+    by namespace."""
     gone: dict[str, int] = {}
-    for name in await scopes_of(store, tenant, owner, id):
+    for name in await scopes_of(store, tenant, owner, id, empty=not dry_run):
         gone |= await store.clear_items(tenant, WORKING + name, dry_run=dry_run)
     return gone

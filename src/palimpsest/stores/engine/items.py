@@ -1,8 +1,8 @@
 """Items and leases: places that have nothing but a head.
 
 Each namespace of items is a home. An item's hot value is what is compared, its cold value what it holds. Each namespace
-numbers the items that come, which tells their order whatever clocks say, and which namespaces there are. It begins at
-the time of the first, so that no number comes again when it was cleared, which takes its last number, too.
+numbers the items that come, which tells their order whatever clocks say, and which namespaces there are. It begins at a
+time, so that no number comes again when it was cleared, which takes the last number, too.
 
 A lease that was given back stays, so that its fence goes on, until the clock has passed that; one that has ended by
 itself stays for a day. No lease waits for the disk: what a loss of power could take of it, it takes with whoever held
@@ -152,14 +152,14 @@ class Items:
                 found.append(item)
         return found, None
 
-    async def namespaces(self, tenant: str, prefix: str) -> list[str]:
-        """Those that have an item; each is counted since its first."""
+    async def namespaces(self, tenant: str, prefix: str, empty: bool = False) -> list[str]:
+        """Those that have an item, or have had one since they were cleared; each is counted since its first."""
         found = list[str]()
         before = Place(tenant, _before(prefix), ORDER, "") if prefix else None
         async for one in all_places(self._backend, tenant, ORDER, after=before):
             namespace = one.place.home
             if namespace.startswith(prefix):
-                if await self._has_any(tenant, namespace):
+                if empty or await self._has_any(tenant, namespace):
                     found.append(namespace)
             elif namespace > prefix:  # and so are all that come now
                 break
@@ -198,8 +198,7 @@ class Items:
         """The counter of a namespace, or of all, where there is one."""
         if namespace is None:
             return [(one.place, one.head) async for one in all_places(self._backend, tenant, ORDER)]
-        counter = Place(tenant, namespace, ORDER, "")
-        (head,) = await heads_at(self._backend, [counter])
+        (head,) = await heads_at(self._backend, [counter := Place(tenant, namespace, ORDER, "")])
         return [] if head is None else [(counter, head)]
 
     async def _removed(self, some: Sequence[Listed]) -> None:

@@ -133,9 +133,10 @@ class Opened:
         (None: there is none). An item that comes meanwhile may be on no page; no other is missed."""
         return await self._look(lambda: self._items.page(tenant, namespace, prefix, after, limit))
 
-    async def namespaces(self, tenant: str, *, prefix: str = "") -> list[str]:
-        """Return the names of the tenant's namespaces that have an item and begin so, by code points."""
-        return await self._look(lambda: self._items.namespaces(tenant, prefix))
+    async def namespaces(self, tenant: str, *, prefix: str = "", empty: bool = False) -> list[str]:
+        """Return the names of the tenant's namespaces that have an item and begin so, by code points; with `empty` also
+        of those whose items went one by one."""
+        return await self._look(lambda: self._items.namespaces(tenant, prefix, empty))
 
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
