@@ -31,7 +31,7 @@ def reported(given: Mapping[str, Any], where: str = "usage") -> Reported | None:
         return None
     input_tokens, output_tokens, cached_tokens = figures
     id = next((given[key] for key in ("id", "response_id", "responseId") if isinstance(given.get(key), str)), "")
-    known = digest(f"{id} {figures}") if id else ""  # some servers give all that they answer one id
+    known = digest(f"{id} {input_tokens}") if id else ""  # some servers give all that they answer one id
     return Reported(input_tokens, output_tokens, cached_tokens, known)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 class Reported(msgspec.Struct, frozen=True):
     """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id and
-    these figures, or empty where it has no id."""
+    input, or empty where it has no id: of an answer that was broken off it is that of the whole one."""
 
     input_tokens: int
     output_tokens: int = 0
