@@ -1041,15 +1041,17 @@ def test_an_atomic_turn_is_no_place_to_ask(session: Session) -> None:
 
 
 def test_an_answer_that_cannot_be_kept_is_returned(session: Session) -> None:
-    """Where a provider answers with nothing, the caller has its response, and a warning says why the log has not."""
+    """Where a provider answers with nothing, the caller has its response, and is warned at its line that the log has
+    not, and why."""
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
     with StreamServer(answers(blocked)) as server, _google(server) as client:
         models = google.remember(client, session).models
 
-        with pytest.warns(UserWarning, match=r"not in the log: .*holds no answer \(SAFETY\)"):
+        with pytest.warns(UserWarning, match=r"not in the log: .*holds no answer \(SAFETY\)") as told:
             response = models.generate_content(model="gemini-2.5-flash", contents="Hi")
 
         assert response.prompt_feedback is not None
+        assert [one.filename for one in told] == [__file__]
     assert log(session) == [("message", "user")]
     usage = session.stats().usage
     assert usage.input_tokens == 4

@@ -267,6 +267,15 @@ def test_a_block_with_a_title_is_a_file(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def test_a_page_names_the_files_that_it_shows() -> None:
+    """In the line before the block: what shows Markdown alone, as a repository's page does, leaves the title out."""
+    for page in listed():
+        lines = page.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            if line.startswith("```") and (title := TITLE.search(line)):
+                assert lines[number - 2 : number] == [f"The file `{title[1]}`:", ""], f"{page.name}:{number + 1}"
+
+
 def test_output_is_compared_with_dots_for_any_text() -> None:
     """`...` stands for any text, over lines too; all else has to be the same."""
     assert looks_like("wrote 12 entries  \nin 3 ms\n", "wrote ... entries\nin ... ms")

@@ -290,6 +290,14 @@ def test_sessions_that_were_not_named_are_not_seen(memory: Memory) -> None:
         assert "there is no conversation 'bobs'" in refused(tools, name, {**arguments, "session": "bobs"})
 
 
+def test_facts_are_named_by_their_scope() -> None:
+    """A working memory itself, or what is no scope, is refused by the name of the option."""
+    with Memory.open("memory://") as memory:
+        for wrong in (memory.working("user/ann"), 7, "a//b", ""):
+            with pytest.raises(ConfigError, match=r"^facts: .*'user/ann'"):
+                MemoryTools(memory, user="ann", facts=wrong)
+
+
 @pytest.mark.parametrize("argument", ["tenant", "user", "scope", "sessions", "facts", "store"])
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_no_argument_names_whose_memory_it_is(memory: Memory, tool: Any, argument: str) -> None:

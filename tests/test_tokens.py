@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from documented import JARGON, WEATHER_MESSAGES, weather
 from laws import examples
+from palimpsest import Memory
 from palimpsest.errors import ConfigError
 from palimpsest.tokens.counter import (
     ENCODINGS,
@@ -374,6 +375,31 @@ def test_function_counter() -> None:
     assert counter.name.endswith("by_words")
     assert FunctionCounter(by_words, name="words").name == "words"
     assert not counter.overhead
+
+
+def test_an_object_that_counts_is_a_counter() -> None:
+    """What has `count` and `name`, as a session's option says, needs nothing more: no overhead is added, and what it
+    answers is checked as a function's answer is. What has a name and no method that counts is refused at once."""
+
+    class Words:
+        name = "words"
+
+        def count(self, text: str) -> Any:
+            return "many" if "!" in text else len(text.split())
+
+    with Memory.open("memory://") as memory:
+        chat = memory.session("s", counter=Words(), max_tokens=50)
+        chat.add_user_message("one two three")
+        assert chat.context(system="Be brief.").tokens == 5
+        assert chat.options.counter.name == "words"
+
+        chat.add_user_message("Oh!")
+        with pytest.raises(ConfigError, match="token counter 'words'"):
+            chat.context()
+
+        Words.count = 3  # type: ignore[method-assign, assignment]
+        with pytest.raises(ConfigError, match="counter"):
+            memory.session("s", counter=Words())
 
 
 @pytest.mark.parametrize("answer", [-1, 1.5, True, None, "3"])

@@ -67,6 +67,22 @@ def test_an_answer_that_is_added_brings_its_usage_once() -> None:
         assert session.stats().usage.calls == 2
 
 
+def test_a_server_that_gives_all_its_answers_one_id_is_counted_all_the_same() -> None:
+    """Some servers that speak OpenAI's protocol number no answers: other figures are those of another call."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", max_tokens=1000)
+        for number in range(3):
+            session.add_user_message(f"Is it {number}?")
+            message = {"role": "assistant", "content": "It is."}
+            usage = {"prompt_tokens": 10 + 9 * number, "completion_tokens": 3, "total_tokens": 13 + 9 * number}
+            told = {"id": "chatcmpl-0", "object": "chat.completion", "choices": [{"message": message}], "usage": usage}
+            session.add(told)
+            session.record_usage(told)
+
+        used = session.stats().usage
+        assert (used.calls, used.total_input, used.total_output) == (3, 57, 9)
+
+
 def test_figures_that_cannot_be_are_refused() -> None:
     """More from a cache than all of the input, no input for a context of thousands, no numbers: nothing is recorded."""
     with Memory.open("memory://") as memory:

@@ -74,6 +74,17 @@ def test_a_model_that_nobody_knows_is_named_where_it_was_given(told: list[warnin
     assert linecache.getline(one.filename, one.lineno).strip().startswith('memory.session("s", model="gpt-4oo"')
 
 
+def test_what_a_strategy_warns_of_is_told_where_it_was_given(told: list[warnings.WarningMessage]) -> None:
+    """Also through a memory of a policy, and through a declared one."""
+    nothing = {"memory_strategy_id": "max_tokens", "memory_max_tokens": 0}
+    with Memory.open("memory://") as memory, Memory.open("memory://", privacy="default") as careful:
+        memory.session("s", short_term=[nothing])
+        careful.session("s", short_term=[nothing])
+
+    lines = [linecache.getline(one.filename, one.lineno) for one in told if "no interaction" in str(one.message)]
+    assert [line.split(".")[0].strip() for line in lines] == ["memory", "careful"]
+
+
 def test_the_command_line_does_not_warn(tmp_path: Path) -> None:
     """What it prints of a context says that there is no budget."""
     with Memory.open(tmp_path / "log.db") as memory:

@@ -13,6 +13,8 @@ import pytest
 
 from palimpsest import ConfigError, Memory, Query, Redactor
 from palimpsest.runtime.runner import drive
+from palimpsest.stores.engine.items import Items
+from palimpsest.stores.values import Put
 from palimpsest.testing.clock import FakeClock
 
 MARKER = "ann@example.org"
@@ -142,6 +144,56 @@ def test_no_byte_of_what_was_forgotten_is_left(opened: tuple[str, dict[str, Any]
         memory.vacuum()
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or MARKER.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["forget", "clear", "tenant", "one by one"])
+def test_not_even_the_id_of_a_user_is_left(how: str, opened: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    """Where nothing of a user is left, no row and no file is called by the user either; what comes again is kept."""
+    where, options = opened
+    with Memory.open(where, **options) as memory:
+        for scope in ("user/u-4711", "user/bob"):
+            memory.working(scope).set("seat", "window")
+            memory.working(scope).set("meal", "none")
+        memory.session("trip", user="u-4711").add_user_message("hello")
+        if how == "one by one":
+            memory.working("user/u-4711").delete("seat")
+            memory.working("user/u-4711").delete("meal")
+        if how in ("forget", "one by one"):
+            memory.forget(user="u-4711")
+        elif how == "clear":
+            memory.working("user/u-4711").clear()
+            memory.delete_session("trip")
+        else:
+            memory.forget(tenant="default")
+
+    for place in (tmp_path / "a", *tmp_path.rglob("*")):
+        assert b"u-4711" not in str(place.relative_to(tmp_path)).encode()
+        assert not place.is_file() or b"u-4711" not in place.read_bytes()
+    with Memory.open(where, **options) as memory:
+        memory.working("user/u-4711").set_many({"z": 1, "a": 2})
+        assert memory.working("user/u-4711").keys() == ["z", "a"]
+        assert memory.scopes() == (["user/u-4711"] if how == "tenant" else ["user/bob", "user/u-4711"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_fact_that_comes_while_a_scope_is_cleared_is_listed(
+    whole: bool, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the scope was cleared, and begun anew, in between: what is stored is always found."""
+    scope, remove = memory.working("user/ann"), Items._removed
+    scope.set("seat", "window")
+
+    async def removed(self: Items, some: Any) -> None:
+        await remove(self, some)
+        monkeypatch.undo()
+        await self.clear("default", "working/user/ann", dry_run=False)
+        await self.put("default", "working/user/ann", [Put(key="meal", value=b"{}")])
+
+    monkeypatch.setattr(Items, "_removed", removed)
+    memory.forget(tenant="default") if whole else scope.clear()
+
+    assert memory.scopes() == ["user/ann"]
+    assert memory.working("user/ann").has("meal")
 
 
 def test_a_query_means_facts_by_text_time_and_owner(memory: Memory) -> None:

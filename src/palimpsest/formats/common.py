@@ -262,3 +262,21 @@ def split_address(source: str) -> tuple[str, str] | None:
 def data_address(media_type: str, data: str) -> str:
     """The `data:` address of base64 text."""
     return f"data:{media_type};base64,{data}"
+
+
+def is_blank(content: object) -> bool:
+    """Whether content is nothing, white space, or parts of nothing but that."""
+    if isinstance(content, str):
+        return not content or content.isspace()
+    return isinstance(content, tuple) and all(map(_says_nothing, content))
+
+
+def _says_nothing(part: Part) -> bool:
+    if isinstance(part, Opaque):  # a part of text without one, which no context would show
+        text = part.item.get("text")
+        return not part.item or (part.item.get("type") in _TEXTS and not (isinstance(text, str) and text))
+    return type(part) is Text and is_blank(part.text)
+
+
+_TEXTS = ("text", "input_text")
+"""Types of parts that are nothing but a text."""

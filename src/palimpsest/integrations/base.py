@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from copy import copy
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from palimpsest import AsyncSession, Session
-from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestError, PalimpsestWarning, shorten
+from palimpsest.errors import ConfigError, InvalidEntry, PalimpsestError, shorten
 from palimpsest.formats.received.broken import is_broken_off
 from palimpsest.formats.received.plain import plain
 from palimpsest.integrations.asking import Asked, Dialect, Kind, streams_of, with_tools_listed
@@ -31,6 +30,7 @@ from palimpsest.integrations.streams import (
     surely_of,
 )
 from palimpsest.runtime.hushing import quietly
+from palimpsest.runtime.logs import warn_caller
 from palimpsest.runtime.runner import drive
 from palimpsest.runtime.task_lock import TaskLock
 from palimpsest.tokens.models import find_model
@@ -308,7 +308,7 @@ class _Call:
             await ready(self._session.record_usage(response))
         except ConfigError as untold:
             fault.add_note(str(untold))
-        warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
+        warn_caller(f"the answer is not in the log: {fault}")
 
 
 def _without_forms(request: dict[str, Any], asked: Asked) -> dict[str, Any]:

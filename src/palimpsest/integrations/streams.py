@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -12,10 +11,10 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from palimpsest import Answer, AsyncSession
-from palimpsest.errors import Closed, InvalidEntry, PalimpsestError, PalimpsestWarning
+from palimpsest.errors import Closed, InvalidEntry, PalimpsestError
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.lasting import Start, surely
-from palimpsest.runtime.logs import Redact
+from palimpsest.runtime.logs import Redact, warn_caller
 from palimpsest.runtime.runner import drive
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class OpenAnswer:
             why = "the next call has ended it" if isinstance(fault, Closed) else fault
             if not self._told:
                 self._told = True
-                warnings.warn(f"not all of the answer is in the log: {why}", PalimpsestWarning, stacklevel=3)
+                warn_caller(f"not all of the answer is in the log: {why}")
         return not self._hides(event)
 
     def over(self) -> None:
@@ -84,7 +83,7 @@ class OpenAnswer:
         if not (self._answer.entries or self._told):
             self._told = True
             told = "the answer is not in the log: the stream ended without one"
-            warnings.warn(told, PalimpsestWarning, stacklevel=3)
+            warn_caller(told)
 
     async def end(self) -> None:
         """Keep what has come, and end the turn."""
@@ -97,7 +96,7 @@ class OpenAnswer:
             await stack.aclose()
         except InvalidEntry as fault:
             self._told = True
-            warnings.warn(f"the answer is not in the log: {fault}", PalimpsestWarning, stacklevel=2)
+            warn_caller(f"the answer is not in the log: {fault}")
         except PalimpsestError as fault:
             self._told = True
             fault.answer = self._answer.whole

@@ -25,7 +25,7 @@ from palimpsest.integrations.tool_schemas import (
     definition,
 )
 from palimpsest.log import values
-from palimpsest.log.ids import is_id
+from palimpsest.log.ids import check_scope, is_id
 from palimpsest.runtime.hushing import quietly
 from palimpsest.runtime.runner import drive
 from palimpsest.types import Recalled
@@ -87,6 +87,8 @@ class _Tools:
         self._sessions = _seen(self._session, sessions, user, whole_tenant)
         for one in self._sessions or ("any",):
             memory.session(one, user=user, **self._counting)  # which refuses what is not accepted
+        if facts is not None:
+            check_scope(facts, "facts")
         self._facts: Any = None if facts is None else memory.working(facts)
         self._tools = self._offered(offer)
 

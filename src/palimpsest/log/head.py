@@ -142,7 +142,8 @@ class Usage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True, 
     `total_cached` are sums of the session. `margin` is what one counted token was taken for before anything was
     reported (1 where the tokenizer is public; 0: not known). It is `stale` when the session was compacted since: then
     it says nothing of what the next call will be. `revision` is that of the context which it is about; of a later one
-    it says nothing either. `response` is a fingerprint of the id of the response that told it (empty: not known).
+    it says nothing either. `response` is a fingerprint of the response that told it, of its id and input (empty: not
+    known).
     """
 
     input_tokens: int

@@ -23,8 +23,8 @@ def check_id(text: object, where: str) -> None:
         raise ConfigError(where, text, ID_RULE)
 
 
-def check_scope(name: object) -> None:
+def check_scope(name: object, where: str = "scope") -> None:
     """Raise ConfigError for what is no scope: an id, or a path of ids with "/" between them."""
     if not isinstance(name, str) or len(name) > 2 * MAX_ID or not all(map(is_id, name.split("/"))):
         allowed = f"an id, or a path of ids such as 'user/ann', of at most {2 * MAX_ID} characters"
-        raise ConfigError("scope", name, allowed)
+        raise ConfigError(where, name, allowed)

@@ -39,8 +39,12 @@ def counter_of(counter: TokenCounter | Callable[[str], int] | str | None, model:
         return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
     if isinstance(counter, str):
         return encoding(counter)
-    if hasattr(counter, "count") and hasattr(counter, "name"):
-        return cast("TokenCounter", counter)
+    if callable(getattr(counter, "count", None)) and hasattr(counter, "name"):
+        known = cast("TokenCounter", counter)
+        return known if hasattr(known, "overhead") else FunctionCounter(known.count, name=known.name)
     if callable(counter):
         return FunctionCounter(counter)
-    raise ConfigError("counter", counter, "a function from text to a number of tokens, an encoding's name, or None")
+    allowed = (
+        "a function from text to a number of tokens, an object with `count` and `name`, an encoding's name, or None"
+    )
+    raise ConfigError("counter", counter, allowed)

@@ -380,8 +380,8 @@ class AsyncMemory:
             reserve: tokens kept free for the answer: they come off `max_tokens`, or off the model's window where that
                 is smaller, or the only limit. None: beside `max_tokens` nothing, so the request may take all of it;
                 without it the model's longest answer, but at most half of the window.
-            counter: what counts tokens: a function from text to a number, an object with `count` and `name`, or an
-                encoding's name; None: the model's.
+            counter: what counts tokens: a function from text to a number, an encoding's name, or an object with
+                `name`, `count` and `overhead`: whether what a provider adds to messages is counted. None: the model's.
             format: the provider's format of messages, "openai" by default.
             view: the name of the window that cuts are made for, "main" by default.
             short_term: what contexts show: a `MaxTokens`, a mapping with its fields, or a list of these; None: one of
@@ -396,7 +396,8 @@ class AsyncMemory:
                 left out first. An entry has the tags in `metadata["tags"]`. None: they take what there is.
             cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
                 format says; `math.inf`: no cut heeds it.
-            readonly: whether contexts store no cut; False by default.
+            readonly: whether the session only reads: contexts store no cut, and verbs that write raise ConfigError;
+                False by default.
             long_term: strategies of compaction, such as `Summarize(interaction_keep=3)`: one or a list of objects,
                 names and mappings. None: none.
             summarizer: what writes summaries: a function from prompt to text, a model string such as

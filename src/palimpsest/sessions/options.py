@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -10,11 +9,12 @@ import msgspec
 
 from palimpsest.context.budget import LOW_WATER, BudgetLimits, bounds_of, shares_of
 from palimpsest.context.terms import Terms
-from palimpsest.errors import ConfigError, PalimpsestWarning
+from palimpsest.errors import ConfigError
 from palimpsest.formats import Format, FormatName, find_format
 from palimpsest.log import values
 from palimpsest.log.head import About, SessionKey
 from palimpsest.log.ids import check_id, check_scope
+from palimpsest.runtime.logs import warn_caller
 from palimpsest.sessions.counting import counter_of, model_of
 from palimpsest.tokens.counter import TokenCounter
 
@@ -107,7 +107,7 @@ class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
     """Tokens that are kept free for the answer; None: nothing beside `max_tokens`, else the model's longest answer, but
     at most half of its window."""
     counter: TokenCounter | Callable[[str], int] | str | None = None
-    """A function from text to tokens, an object with `count` and `name`, or an encoding's name; None: the model's."""
+    """A function from text to tokens, an encoding's name, or a TokenCounter; None: the model's."""
     format: FormatName = "openai"
     view: str = "main"
     short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None
@@ -194,7 +194,7 @@ class Options:
         self._terms: Terms | None = None
         self.persistence = values.word("persistence", given.persistence, PERSISTENCE)
         for text in self.show(given):
-            warnings.warn(text, PalimpsestWarning, stacklevel=4)
+            warn_caller(text)
         self.summarizer, self.before_turn, self.archive = given.summarizer, given.before_turn, given.archive
         self.auto_compact = values.word("auto_compact", given.auto_compact, AUTO_COMPACT)
         self.runs_all = values.word("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
@@ -326,7 +326,7 @@ def _scopes(given: Sequence[str] | str) -> tuple[str, ...]:
     if not isinstance(found, Sequence):
         raise ConfigError("facts", type(given).__name__, "a scope of a working memory, or a list of these")
     for scope in found:
-        check_scope(scope)
+        check_scope(scope, "facts")
     return tuple(dict.fromkeys(found))
 
 

@@ -25,7 +25,9 @@ async def scopes(store: Store, tenant: str, prefix: str = "", *, emptied: bool =
     return [name.removeprefix(WORKING) for name in found]
 
 
-async def scopes_of(store: Store, tenant: str, owner: Owner, id: str, among: Sequence[str] | None = None) -> list[str]:
+async def scopes_of(
+    store: Store, tenant: str, owner: Owner, id: str, among: Sequence[str] | None = None, *, emptied: bool = False
+) -> list[str]:
     """The scopes of a session or a user: `session/ID` with those beneath it, but for what is another's.
 
     An id may have "/" in it. So beneath the scope of "a" there may be that of "a/b", who is another. `among` are all
@@ -33,7 +35,10 @@ async def scopes_of(store: Store, tenant: str, owner: Owner, id: str, among: Seq
     """
     own = f"{owner}/{id}"
     found = list[str]()
-    begun = await scopes(store, tenant, own) if among is None else among[_at(among, own) : _at(among, behind(own))]
+    if among is None:
+        begun: Sequence[str] = await scopes(store, tenant, own, emptied=emptied)
+    else:
+        begun = among[_at(among, own) : _at(among, behind(own))]
     for name in begun:
         rest = name.removeprefix(own)
         if rest and not rest.startswith("/"):
@@ -76,9 +81,10 @@ async def drop_scopes(
     dry_run: bool = False,
     among: Sequence[str] | None = None,
 ) -> dict[str, int]:
-    """Destroy the facts of a session or a user; return how many items went by namespace."""
+    """Destroy the facts of a session or a user, and what is left of facts that went before; return how many items went
+    by namespace."""
     gone: dict[str, int] = {}
-    for name in await scopes_of(store, tenant, owner, id, among):
+    for name in await scopes_of(store, tenant, owner, id, among, emptied=not dry_run):
         gone |= await store.clear_items(tenant, WORKING + name, dry_run=dry_run)
     return gone
 

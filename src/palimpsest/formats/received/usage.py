@@ -31,7 +31,8 @@ def reported(given: Mapping[str, Any], where: str = "usage") -> Reported | None:
         return None
     input_tokens, output_tokens, cached_tokens = figures
     id = next((given[key] for key in ("id", "response_id", "responseId") if isinstance(given.get(key), str)), "")
-    return Reported(input_tokens, output_tokens, cached_tokens, digest(id) if id else "")
+    known = digest(f"{id} {input_tokens}") if id else ""  # some servers give all that they answer one id
+    return Reported(input_tokens, output_tokens, cached_tokens, known)
 
 
 class _Usage:

@@ -8,7 +8,8 @@ import msgspec
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id, or empty."""
+    """What a provider reported for one call, in tokens. `response` is a fingerprint of the response's id and
+    input, or empty where it has no id: of an answer that was broken off it is that of the whole one."""
 
     input_tokens: int
     output_tokens: int = 0

@@ -13,12 +13,12 @@ import msgspec
 
 from palimpsest.errors import ConfigError, EntryNotFound, InvalidEntry, shorten
 from palimpsest.formats import Format, find_format
-from palimpsest.formats.common import canonical
+from palimpsest.formats.common import canonical, is_blank
 from palimpsest.formats.media_types import lacks
 from palimpsest.formats.received import is_plain, received
 from palimpsest.formats.received.values import Received, Run
 from palimpsest.log.checks import check, check_json, unfit
-from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, Text, new_ids
+from palimpsest.log.entry import STATUSES, Entry, Part, Role, Status, new_ids
 from palimpsest.log.late import dumps
 from palimpsest.log.withdrawal import arriving
 from palimpsest.sessions.adding.appender import Appender
@@ -63,7 +63,7 @@ class Adding:
         """Append what somebody said. Raises InvalidEntry where a person, or the system, says nothing, or nobody can
         read a part."""
         given = content if type(content) is str else _fixed(content)
-        if role != "assistant" and not (type(given) is str and "!" <= given[:1] <= "~") and _is_blank(given):
+        if role != "assistant" and not (type(given) is str and "!" <= given[:1] <= "~") and is_blank(given):
             raise InvalidEntry("message.content", _BLANK)
         about: dict[str, Any] = {"metadata": metadata, "importance": importance, "expires_at": expires_at}
         entry = Entry(role=role, content=given, name=name, pinned=pinned, **about)
@@ -233,7 +233,7 @@ def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
         content, role = entry.content, entry.role
         if type(content) is str and "!" <= content[:1] <= "~":
             continue  # as most do
-        if entry.kind != "message" or not (role == "user" or role == "system") or not _is_blank(content):
+        if entry.kind != "message" or not (role == "user" or role == "system") or not is_blank(content):
             continue
         native = entry.native
         beside = native is not None and "content" in native.absent  # it says something else, and that alone
@@ -275,13 +275,6 @@ _BLANK = (
     "the message says nothing: give text, or parts such as an image; where there is nothing to say, add no message "
     "(add_entries and imports take a log as it is)"
 )
-
-
-def _is_blank(content: object) -> bool:
-    """Whether content is nothing, white space, or parts of nothing but that."""
-    if isinstance(content, str):
-        return not content or content.isspace()
-    return isinstance(content, tuple) and all(type(part) is Text and _is_blank(part.text) for part in content)
 
 
 def _of_run(run: Run, blank: bool) -> list[Entry]:

@@ -1,7 +1,8 @@
 """Items and leases: places that have nothing but a head.
 
 Each namespace of items is a home. An item's hot value is what is compared, its cold value what it holds. Each namespace
-counts the items that came, which tells their order whatever clocks say, and which namespaces there are.
+numbers the items that come, which tells their order whatever clocks say, and which namespaces there are. It begins at a
+time, so that no number comes again when it was cleared, which takes the last number, too.
 
 A lease that was given back stays, so that its fence goes on, until the clock has passed that; one that has ended by
 itself stays for a day. No lease waits for the disk: what a loss of power could take of it, it takes with whoever held
@@ -24,7 +25,7 @@ from palimpsest.runtime.logs import warn
 from palimpsest.stores.backend import Backend, Listed, Place, PlaceHead, Step
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.forms import checked, due, read_as, stamped
-from palimpsest.stores.engine.known import FAR
+from palimpsest.stores.engine.known import before_all
 from palimpsest.stores.rules import all_places, expect_of, heads_at
 from palimpsest.stores.values import Item, Put
 
@@ -110,8 +111,8 @@ class Items:
 
     def _number(self, counter: Place, head: PlaceHead | None) -> int:
         if head is None:
-            return 0
-        what = f"how many items came to the namespace {counter.home}"
+            return self._clock()
+        what = f"the number of the last item that came to the namespace {counter.home}"
         return read_as(self._backend.url, what, lambda: int(checked(head.hot)))
 
     async def delete(self, tenant: str, namespace: str, key: str, expect: int | None, destroys: bool) -> bool:
@@ -154,7 +155,7 @@ class Items:
     async def namespaces(self, tenant: str, prefix: str, *, emptied: bool) -> list[str]:
         """Those that have an item; each is counted since its first."""
         found = list[str]()
-        before = Place(tenant, _before(prefix), ORDER, "") if prefix else None
+        before = Place(tenant, before_all(prefix), ORDER, "") if prefix else None
         async for one in all_places(self._backend, tenant, ORDER, after=before):
             namespace = one.place.home
             if namespace.startswith(prefix):
@@ -176,28 +177,35 @@ class Items:
     # --- taking away
 
     async def clear(self, tenant: str, namespace: str | None, dry_run: bool) -> dict[str, int]:
-        """Remove a namespace's items, or all; what had expired counts, too. Raises StoreCorrupt, when all the rest is
-        gone, for what cannot be read."""
+        """Remove a namespace's items, or all; what had expired counts, too. Then StoreCorrupt is for what is left."""
         found: dict[str, int] = {}
         gone: dict[str, list[Listed]] = {}
+        counters = [] if dry_run else await self._counters(tenant, namespace)
         space, beneath = (ITEMS, True) if namespace is None else (ITEMS + namespace, False)
         async for one in all_places(self._backend, tenant, space, beneath=beneath):
             name = one.place.space.removeprefix(ITEMS)
             found[name] = found.get(name, 0) + 1
             gone.setdefault(name, []).append(one)
-        if not dry_run:
-            several = [some[i : i + TOGETHER] for some in gone.values() for i in range(0, len(some), TOGETHER)]
-            if namespace is None:
-                several += [[one] async for one in all_places(self._backend, tenant, ORDER)]
-            damaged = list[StoreCorrupt]()
-            for some in several:
+        damaged: dict[str, StoreCorrupt] = {}
+        for name, some in gone.items():
+            for i in range(0, 0 if dry_run else len(some), TOGETHER):
                 try:
-                    await self._removed(some)
+                    await self._removed(some[i : i + TOGETHER])
                 except StoreCorrupt as fault:
-                    damaged.append(fault)
-            if damaged:
-                raise damaged[0]
+                    damaged[name] = fault
+        for counter, head in counters:
+            if counter.home not in damaged:  # where an item has come since, it stays as it is then
+                await self._crowds.write([Step(counter, head.hot, destroys=True)], self._clock())
+        if damaged:
+            raise next(iter(damaged.values()))
         return dict(sorted(found.items()))
+
+    async def _counters(self, tenant: str, namespace: str | None) -> list[tuple[Place, PlaceHead]]:
+        """The counter of a namespace, or of all, where there is one."""
+        if namespace is None:
+            return [(one.place, one.head) async for one in all_places(self._backend, tenant, ORDER)]
+        (head,) = await heads_at(self._backend, [counter := Place(tenant, namespace, ORDER, "")])
+        return [] if head is None else [(counter, head)]
 
     async def _removed(self, some: Sequence[Listed]) -> None:
         """Remove items of one namespace, whatever they hold by then."""
@@ -219,12 +227,6 @@ class Items:
             return 0
         refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
         return int(refusal is None)
-
-
-def _before(text: str) -> str:
-    """A text that sorts before this one and all that begin so, with little between."""
-    last = ord(text[-1])
-    return f"{text[:-1]}{chr(0xD7FF if last == 0xE000 else last - 1)}{FAR}" if last else text[:-1]
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:

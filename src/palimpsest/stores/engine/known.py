@@ -46,6 +46,12 @@ ENDS = "ends"
 _replace = msgspec.structs.replace
 
 
+def before_all(text: str) -> str:
+    """A text that sorts before this one and all that begin so, with little between."""
+    last = ord(text[-1])
+    return f"{text[:-1]}{chr(0xD7FF if last == 0xE000 else last - 1)}{FAR}" if last else text[:-1]
+
+
 class Known(msgspec.Struct, frozen=True, gc=False):
     """A session as it was last seen: its place, its log, its head, and what it shares of other logs.
 
