@@ -23,6 +23,9 @@ WORD = "sesame1f"
 LARGE = "x" * 2000
 Meddling = Callable[[Store, int], Awaitable[object]]
 
+LEFT: list[SQLiteBackend] = []
+"""Files that a test has opened, to be closed at its end."""
+
 
 class Overtaken(SQLiteBackend):
     """A file in which somebody else writes before each write, in full, as one does who is quicker."""
@@ -33,6 +36,7 @@ class Overtaken(SQLiteBackend):
         self.large_bytes = 1000
         self.before: Callable[[int], Awaitable[object]] | None = None
         self.writes, self._inside = 0, False
+        LEFT.append(self)
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None

@@ -73,9 +73,9 @@ def test_who_reads_about_a_session_finds_every_option() -> None:
 
 def test_who_reads_about_handlers_finds_every_event() -> None:
     """The documentation of `on` names each event."""
-    told = (AsyncMemory.on.__doc__ or "").replace(".", ",")
+    told = [word.strip(".,") for word in (AsyncMemory.on.__doc__ or "").split()]
 
-    assert [event for event in EVENTS if f" {event}," not in told] == []
+    assert [event for event in EVENTS if event not in told] == []
 
 
 @pytest.mark.filterwarnings("ignore::palimpsest.errors.PalimpsestWarning")

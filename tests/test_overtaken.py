@@ -3,7 +3,7 @@ other; and what it says is so where a transaction is taken back, or begun anew."
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from overtaken import (
     KEY,
     KINDS,
+    LEFT,
     VERBS,
     Meddling,
     Overtaken,
@@ -34,6 +35,14 @@ Verb = Callable[[Store], Awaitable[None]]
 
 TRIES = 3
 """Writes that a verb may need: one that is overtaken, what it says instead, and one beside them."""
+
+
+@pytest.fixture(autouse=True)
+def close_files() -> Iterator[None]:
+    """Close what a test has opened."""
+    yield
+    while LEFT:
+        drive(LEFT.pop().close())
 
 
 @pytest.mark.parametrize("kind", KINDS)
