@@ -220,3 +220,5 @@ def test_a_batch_that_would_be_refused_is_made_again_while_nobody_else_can_write
 
     assert statements.count("BEGIN IMMEDIATE") == statements.count("COMMIT") == 20
     assert [entry.text for entry in drive(one.read(key))] == ["first", "first", *map(str, range(20))]
+    for backend in backends:
+        drive(backend.close())
