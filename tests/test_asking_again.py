@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, ConfigError, Memory, PalimpsestWarning
+from palimpsest import AsyncMemory, ConfigError, Entry, Memory, PalimpsestWarning, Session
 from palimpsest.log.entry import Status
 from palimpsest.testing import FakeClock
 
@@ -32,6 +32,39 @@ def test_what_the_log_ends_with_is_not_added_twice(memory: Memory, batch: list[d
 
     assert [one.id for one in again] == [one.id for one in first]
     assert len(memory.session("s").entries()) == 2 + len(first)
+
+
+def results_of(session: Session) -> list[Entry]:
+    """The results in a log."""
+    return [one for one in session.entries() if one.kind == "tool_result"]
+
+
+@pytest.mark.parametrize("given", [("c1", "c2"), ("c2", "c1"), ("c1", "c2", "c3")])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_results_that_are_there_are_not_added_with_the_others(
+    memory: Memory, atomic: bool, given: tuple[str, ...]
+) -> None:
+    """No call has two results, though one was given by itself before; another text for it is added, as ever."""
+    results = {one: {**RESULT, "tool_call_id": one} for one in given}
+    session = memory.session("s")
+    session.add([QUESTION, {**CALLING, "tool_calls": [{**CALL, "id": one} for one in results]}])
+    with session.turn(atomic=atomic):
+        session.add(results["c1"], unless_last=True)
+        added = session.add([*(results[one] for one in given), QUESTION], unless_last=True)
+
+    kept = results_of(session)
+    assert sorted(one.call_id or "" for one in kept) == sorted(given)
+    assert [one.id for one in added] == [one.id for one in (*kept, session.entries()[-1])]
+    assert "unmatched" not in str(session.context().messages)
+
+
+def test_another_text_for_a_call_is_another_result(memory: Memory) -> None:
+    """Nobody knows which of them is right."""
+    session = memory.session("s")
+    session.add([QUESTION, {**CALLING, "tool_calls": [CALL, {**CALL, "id": "c2"}]}, RESULT])
+    session.add([{**RESULT, "content": "C 3"}, {**RESULT, "tool_call_id": "c2"}], unless_last=True)
+
+    assert [one.text for one in results_of(session)] == ["B 12", "C 3", "B 12"]
 
 
 @pytest.mark.parametrize("answered", [False, True])

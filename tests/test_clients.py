@@ -550,9 +550,11 @@ def twice_called(name: str) -> tuple[dict[str, Any], Any]:
     return whole, {**result, next(one for one in result if one.endswith("_id")): "second"}
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("name", ["chat", "responses", "anthropic"])
-def test_the_result_of_one_of_several_calls_asks_for_the_others_first(name: str, session: Session) -> None:
-    """No request shows some of the calls that were made at once: a model would be asked without what was given."""
+def test_the_result_of_one_of_several_calls_asks_for_the_others_first(name: str, again: bool, session: Session) -> None:
+    """No request shows some of the calls that were made at once: a model would be asked without what was given. Whoever
+    then gives all results does not double the one that is there."""
     way = WAYS[name]
     whole, second = twice_called(name)
     with StreamServer(answers(whole), answers(STREAMED[way.format].whole)) as server, way.opened(server, False) as one:
@@ -563,7 +565,7 @@ def test_the_result_of_one_of_several_calls_asks_for_the_others_first(name: str,
             way.ask(client, way.result)
         assert len(server.asked) == 1
         assert not session.in_turn
-        way.ask(client, [second])
+        way.ask(client, [*way.result, second] if again else [second])
 
         assert json.dumps(server.asked[1].body[way.sent]).count("B 12") == 2
     assert [entry.kind for entry in session.entries()].count("tool_result") == 2

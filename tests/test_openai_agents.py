@@ -391,8 +391,14 @@ async def test_a_result_whose_commit_was_not_heard_of_is_kept_once(kind: str, lo
     assert [entry.kind for entry in entries] == ["message", "message", "tool_call", "tool_result", "message"]
 
 
-def losing_once(chat: Any, monkeypatch: pytest.MonkeyPatch, lost: str, fault: BaseException) -> None:
-    """Have a session hear nothing of one append of a result: it is made before that, or is not."""
+def losing_once(
+    chat: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+    fault: BaseException,
+    kind: tuple[str, str] = ("type", "function_call_output"),
+) -> None:
+    """Have a session hear nothing of one append of a result, or another kind: it is made before that, or is not."""
     add, left = type(chat).add, [lost]
 
     async def later(done: Any) -> Any:
@@ -400,7 +406,7 @@ def losing_once(chat: Any, monkeypatch: pytest.MonkeyPatch, lost: str, fault: Ba
         raise fault
 
     def lossy(self: Any, items: Any, **options: Any) -> Any:
-        if not left or items[0].get("type") != "function_call_output":
+        if not left or items[0].get(kind[0]) != kind[1]:
             return add(self, items, **options)
         done = add(self, items, **options) if left.pop() == "after" else None
         if isinstance(self, AsyncSession):
@@ -455,6 +461,27 @@ async def test_a_policy_keeps_no_run_from_going_on_after_a_commit_that_was_not_h
     assert len(ran) == sum(entry.name == "ask" for entry in calls)
     assert [entry.kind for entry in entries] == ["message", *kinds_of(calls), "message"]
     assert "4111" not in str(entries)
+
+
+@pytest.mark.parametrize("limit", range(2, 6))
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_new_run_has_what_was_stored_though_nobody_heard_of_it(
+    kind: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its limit: only a run that is resumed looks whether its own items are there."""
+    fault = StoreUnavailable("memory://", "no connection", written=None)
+    agent, model = guide(*([say(f"msg_{number}", f"Answer {number}.")] for number in range(3)))
+    async with opened(kind, "memory://", max_tokens=4_000) as (session, chat):
+        session.session_settings = agents.SessionSettings(limit=limit)
+        await run(agent, "Question 0.", session)
+        with monkeypatch.context() as patched:
+            losing_once(chat, patched, "after", fault, ("role", "assistant"))
+            with pytest.raises(StoreUnavailable):
+                await run(agent, "Question 1.", session)
+        assert [entry.text for entry in await listed(chat)][-1] == "Answer 1."
+        await run(agent, "Question 2.", session)
+
+    assert "Answer 1." in str(model.calls[-1].input)
 
 
 async def test_a_new_process_takes_back_what_a_policy_has_changed_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,16 @@ def test_a_block_tells_what_came_in_pieces(complete: bool, session: Session, sto
     assert session.entries()[1].text == (CHAT.text if complete else "I look")
 
 
+def test_what_a_session_would_drop_is_not_given_to_be_added(session: Session) -> None:
+    """Of an answer that broke off nothing is to be stored then, neither at once nor later."""
+    with session.turn(), session.stream(cut_off="drop") as answer:
+        for event in CHAT.events[:3]:
+            answer.feed(event)
+
+    assert answer.whole is None
+    assert answer.text
+
+
 def test_an_answer_that_could_not_be_checked_is_the_caller_s_alone() -> None:
     """Neither the message, nor a pickled error, nor a cause holds any of it."""
 

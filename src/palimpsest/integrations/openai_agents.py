@@ -51,8 +51,9 @@ class PalimpsestSession:
         self._session: Any = session
         self.session_id = session.id
         self.session_settings = session_settings
-        self._shown = 0
+        self._looked = 0, 0  # for how many items, and how many there were
         self._unheard: list[TResponseInputItem] = []
+        self._sought: int | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r}>"
@@ -64,8 +65,9 @@ class PalimpsestSession:
         needs nothing before it. A limit moves the beginning with every run, so that no cache of the provider holds;
         `max_messages` of our session is kinder.
 
-        Where the SDK looks whether items are there of which `add_items` did not hear whether they were stored, they are
-        left out, since a policy may have changed them: it adds them again, and that adds what is not there.
+        Where a run that is resumed looks whether items are there of which `add_items` did not hear whether they were
+        stored, they are left out, since a policy may have changed them: it adds them again, and that adds what is not
+        there.
 
         Raises BudgetImpossible where what may not be left out does not fit.
 
@@ -79,10 +81,10 @@ class PalimpsestSession:
             return items
         waiting = await open_group(self._session) if context.pending and most > 0 else []
         items = [*items, *find_format(_FORMAT).encode(waiting)]
-        if self._unheard and most == self._shown + len(self._unheard):
+        if most == self._sought:
             return _newest(_without(items, self._unheard), most)
         newest = _newest(items, max(most, 0))
-        self._shown = len(newest)
+        self._looked = most, len(newest)
         return newest
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
@@ -105,11 +107,13 @@ class PalimpsestSession:
         except InvalidEntry:
             raise
         except (PalimpsestError, CancelledError) as fault:
-            self._unheard = given
+            asked, shown = self._looked
+            resumed = asked == len(given) + 1  # a run that is resumed looks for one item more before it adds
+            self._unheard, self._sought = given, shown + len(given) if resumed else None
             if isinstance(fault, PalimpsestError) and any(is_assistant_side(item) or answers(item) for item in given):
                 fault.answer = given
             raise
-        self._unheard = []
+        self._unheard, self._sought = [], None
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take back the newest item and return it as it came; None where there is none.

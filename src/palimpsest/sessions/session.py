@@ -342,7 +342,8 @@ class AsyncSession:
             statuses: how tools' calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
             metadata: JSON values of your own, kept with every entry of the batch; never sent to a model.
             unless_last: whether nothing is added where the log ends with these very messages: their entries are
-                returned then, so a request that failed can be made again.
+                returned then, so a request that failed can be made again. Without a key, a result that the log ends
+                with is not added again beside others, either.
         """
         return await self._adding.messages(messages, format, key, statuses, metadata, unless_last)
 

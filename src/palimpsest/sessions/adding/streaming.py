@@ -29,8 +29,8 @@ Add: TypeAlias = Callable[..., Awaitable[tuple[Entry, ...]]]
 class Answer:
     """One answer as it comes: what `session.stream()` gives. Not safe to feed from two threads at once."""
 
-    def __init__(self, stream: AnswerStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: AnswerStream, *, drops: bool = False) -> None:
+        self._stream, self._drops = stream, drops
         self.entries: tuple[Entry, ...] = ()
         """What was stored, once the block has ended."""
 
@@ -47,8 +47,10 @@ class Answer:
     @property
     def whole(self) -> dict[str, Any] | None:
         """What has come, as `add` takes it, where the store could not take it: the response, or of one that is not over
-        the text; None for nothing."""
-        return self._stream.whole() if self._stream.is_complete else self._stream.part()
+        the text; None for nothing, and for one that is not over where such are dropped."""
+        if self._stream.is_complete:
+            return self._stream.whole()
+        return None if self._drops else self._stream.part()
 
     def feed(self, event: object) -> str:
         """Take the next `event` of the client's stream, and return what the model says in it ("" where it says
@@ -77,7 +79,7 @@ class Streaming:
     @asynccontextmanager
     async def _block(self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None) -> AsyncIterator[Answer]:
         stream = answer_stream()
-        answer = Answer(stream)
+        answer = Answer(stream, drops=cut_off == "drop")
         try:
             yield answer
         except BaseException:

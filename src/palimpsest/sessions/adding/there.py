@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 
 from palimpsest.log.entry import Entry, digest
 from palimpsest.log.head import OpenCall
@@ -53,8 +54,13 @@ class There:
         kept = buffer.newest(len(buffer.slots)) if buffer is not None else []
         return link(head, kept, self._scope.clock(), bounded=False)[0].calls if kept else head.calls
 
-    async def last(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """The newest entries, where they say what these would say, and contexts show them, or will after the turn."""
+    async def last(self, entries: Sequence[Entry], key: str | None = None) -> tuple[list[Entry], Sequence[Entry]]:
+        """The newest entries, where they say what these would say, and contexts show them, or will after the turn; and
+        what of these is not there.
+
+        Results that these begin with may be there by themselves, unless they are a batch with a key: no call has a
+        second one.
+        """
         buffer, many = self._buffer(), len(entries)
         there = buffer.newest(many) if buffer is not None else []
         if len(there) < many:
@@ -62,11 +68,28 @@ class There:
                 *await newest_active(self._scope.store, self._scope.key, self._scope.clock(), many - len(there)),
                 *there,
             ]
-        if [(one.kind, one.role) for one in there] != [(one.kind, one.role) for one in entries]:
-            return ()
-        slots = await self._admitted(entries)
-        same = [_says(old, slot.kept) for old, slot in zip(there, slots, strict=True)]
-        return tuple(there) if all(same) else ()
+        if [(one.kind, one.role) for one in there] == [(one.kind, one.role) for one in entries]:
+            slots = await self._admitted(entries)
+            if all(_says(old, slot.kept) for old, slot in zip(there, slots, strict=True)):
+                return there, ()
+        return ([], entries) if key is not None else await self._without_results(there, entries)
+
+    async def _without_results(
+        self, there: Sequence[Entry], entries: Sequence[Entry]
+    ) -> tuple[list[Entry], Sequence[Entry]]:
+        """The newest results that are some of those with which these entries begin, and what is left of these."""
+        results = {one.call_id: one for one in takewhile(_is_named_result, reversed(there))}
+        given = list(takewhile(_is_named_result, entries))
+        known = [one for one in given if one.call_id in results]
+        slots = await self._admitted(known) if known else ()
+        same = {one.call_id for one, slot in zip(known, slots, strict=True) if _says(results[one.call_id], slot.kept)}
+        left = [one for one in given if one.call_id not in same]
+        return [one for one in results.values() if one.call_id in same][::-1], [*left, *entries[len(given) :]]
+
+
+def _is_named_result(entry: Entry) -> bool:
+    """Whether an entry is a result that says of which call."""
+    return entry.kind == "tool_result" and entry.call_id is not None
 
 
 def _does_for(old: Entry, new: Entry, *, pinned: bool) -> bool:

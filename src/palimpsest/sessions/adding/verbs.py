@@ -134,17 +134,17 @@ class Adding:
         metadata: dict[str, Any] | None,
         unless_last: bool = False,
     ) -> tuple[Entry, ...]:
-        """Append what a vendor gives, and note what it cost. Raises InvalidEntry where a person, or the system, says
-        nothing."""
+        """Append what a vendor gives, and note its cost. Raises InvalidEntry where a person or the system is silent."""
         if self._scope.runner.suspends:
             entries, found = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
             entries, found = self._decoded(messages, format, statuses, metadata)
-        if unless_last and (there := await self._appender.there.last(entries)):
+        there, left = await self._appender.there.last(entries, key) if unless_last else ([], entries)
+        if there and not left:
             await self.usage.unless_noted([*found.usages.values()] if found is not None else ())
-            return there
+            return tuple(there)
         told = partial(self._noted, messages, found) if found is not None and found.usages else None
-        return await self._appender.append(entries, "messages", checked_key(key), checked=True, told=told)
+        return *there, *await self._appender.append(left, "messages", checked_key(key), checked=True, told=told)
 
     async def _noted(self, messages: object, found: Received, first: int) -> None:
         """Note what was given cost, from that on of which the entry of this number comes."""
