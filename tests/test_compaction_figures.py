@@ -364,3 +364,22 @@ def test_what_another_view_shows_does_not_leave_it_by_an_erasure(memory: Memory)
 
     assert [entry.seq for entry in large.context().entries] == shown[1]
     assert small.verify().problems == ()
+
+
+def test_a_result_without_its_call_is_active_nowhere(memory: Memory) -> None:
+    """A result whose call was erased is in no context, and so among no active entries, wherever a cut begins: listings,
+    figures and `verify` agree."""
+    session = memory.session("one", counter=words, max_tokens=100)
+    session.add_tool_call("look", {"at": 1}, call_id="c")
+    session.add_tool_result("look", filler(9), call_id="c")
+    session.pin(1)
+    talk(session, 20, 20, 20)
+    assert session.compact({"strategy": "simple_fifo", "max_tokens": 60}).done
+    session.erase(1)
+    talk(session, 5)
+    for _ in range(8):
+        shown = [entry.seq for entry in session.context().entries]
+        assert 2 not in shown
+        assert [entry.seq for entry in session.active_entries()] == shown
+        assert len(shown) == session.stats().active_entries == session.verify().active
+        talk(session, 10)
