@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import strategies
 from laws import examples
-from palimpsest import BudgetImpossible, Context, Memory, Session
+from palimpsest import BudgetImpossible, Context, Memory, Query, Session
 from palimpsest.log.entry import Image, Text
 from palimpsest.testing import FakeClock
 from talks import Listener, Scripted, filler, talk, words
@@ -304,3 +305,81 @@ def test_what_a_cut_left_out_stays_out_where_a_summary_is_erased(memory: Memory,
     assert left == [seq for seq in before if not session.entry(seq).erased]
     assert done.tokens_after == session.stats().active_tokens == of_log(session.context())
     assert session.verify().problems == ()
+
+
+@pytest.mark.parametrize("verb", ["erase", "query", "sweep", "forget"])
+@pytest.mark.parametrize("more", ["nothing", "pinned", "hidden", "rewound"])
+def test_an_erasure_brings_nothing_back_that_had_left(memory: Memory, clock: FakeClock, verb: str, more: str) -> None:
+    """Whatever destroys an entry of which a summary tells: what was active is active, here and in a branch, and what a
+    full context has left out stays where it is."""
+    session = memory.session("one", counter=words, max_tokens=200)
+    ends = datetime.fromtimestamp(clock.now // 1_000_000 + 60, UTC)
+    said = session.add_user_message(f"zanzibar {filler(9)}", expires_at=ends)
+    session.add_assistant_message(filler(10))
+    talk(session, *[20] * 4)
+    assert session.compact({"strategy": "summarizer", "interaction_keep": 1}).done
+    talk(session, *[60] * 2)
+    if more == "rewound":
+        talk(session, 60)
+        session.rewind(session.entries()[-3])
+    talk(session, *[60] * 2)
+    session.context()
+    if more == "pinned":
+        session.pin(12)
+    if more == "hidden":
+        session.hide(12)
+    both = session, session.fork("branch")
+    before = [[entry.seq for entry in each.active_entries()] for each in both]
+    assert (12 in before[0]) == (more == "pinned")
+    assert before[0][0] > 12 or more == "pinned"
+
+    if verb == "sweep":
+        clock.now += 61_000_000
+        assert memory.sweep() == 1
+    elif verb == "forget":
+        assert memory.forget(matches="zanzibar").entries == 1
+    else:
+        assert session.erase(said if verb == "erase" else Query(text="zanzibar")).entries == 1
+
+    assert [[entry.seq for entry in each.active_entries()] for each in both] == before
+    for each in both:
+        assert len(each.summaries()) == 1
+        figure = each.stats().active_tokens
+        assert figure == of_log(each.context()) or more == "pinned"  # that is too much: the summary is cut short
+        assert [entry.seq for entry in each.active_entries()] == before[0]
+        assert each.verify().problems == ()
+
+
+def test_what_another_view_shows_does_not_leave_it_by_an_erasure(memory: Memory) -> None:
+    """The archive takes what the contexts of every view have left out, and nothing that one of them shows."""
+    small = memory.session("one", counter=words, max_tokens=200)
+    large = memory.session("one", counter=words, max_tokens=400, view="large")
+    talk(small, *[20] * 4)
+    assert small.compact({"strategy": "summarizer", "interaction_keep": 1}).done
+    talk(small, *[60] * 8)
+    shown = [[entry.seq for entry in each.context().entries] for each in (small, large)]
+    assert shown[0] != shown[1]
+
+    small.erase(1)
+
+    assert [entry.seq for entry in large.context().entries] == shown[1]
+    assert small.verify().problems == ()
+
+
+def test_a_result_without_its_call_is_active_nowhere(memory: Memory) -> None:
+    """A result whose call was erased is in no context, and so among no active entries, wherever a cut begins: listings,
+    figures and `verify` agree."""
+    session = memory.session("one", counter=words, max_tokens=100)
+    session.add_tool_call("look", {"at": 1}, call_id="c")
+    session.add_tool_result("look", filler(9), call_id="c")
+    session.pin(1)
+    talk(session, 20, 20, 20)
+    assert session.compact({"strategy": "simple_fifo", "max_tokens": 60}).done
+    session.erase(1)
+    talk(session, 5)
+    for _ in range(8):
+        shown = [entry.seq for entry in session.context().entries]
+        assert 2 not in shown
+        assert [entry.seq for entry in session.active_entries()] == shown
+        assert len(shown) == session.stats().active_entries == session.verify().active
+        talk(session, 10)

@@ -23,6 +23,7 @@ def forgotten(
     *,
     spare: bool = False,
     released: Sequence[Span] = (),
+    evicted: Sequence[Span] = (),
     silence: Collection[int] = (),
 ) -> tuple[list[Record], Compaction | None]:
     """Return what an erasure of these entries does to what was made from them; `records` come oldest first.
@@ -30,8 +31,9 @@ def forgotten(
     That are the records that change, as they are from then on: summaries of an erased entry lose their words, and no
     state, of whatever time, goes on counting on them. And it is the state after the erasure, where a summary that
     contexts show is among them (None: they show what they did): an earlier version, that tells of what a flush has
-    destroyed and of nothing that was erased, stands there again. With `spare` those keep their words, and `released` is
-    let go of by the state that holds. The records of the revisions in `silence` lose theirs, whatever they are of.
+    destroyed and of nothing that was erased, stands there again, and what contexts had left out is evicted, with what
+    the erasure says is `evicted`. With `spare` those keep their words, and `released` is let go of by the state that
+    holds. The records of the revisions in `silence` lose theirs, whatever they are of.
     """
     records, known = list(records), dict[int, Summary]()
     current = standing(records, head).current
@@ -57,8 +59,20 @@ def forgotten(
             after = msgspec.structs.replace(after, released=spans.union(after.released, released))
         changed.append(msgspec.structs.replace(record, compaction=msgspec.structs.replace(after, summary=made)))
         if record.revision == head.compaction and after.current != held.current:
-            state = after
+            out = spans.union(evicted, _passed(head))
+            out = spans.minus(out, [*after.covered, *after.hidden, *erased])
+            state = msgspec.structs.replace(after, evicted=spans.union(after.evicted, out))
     return changed, state
+
+
+def _passed(head: Head) -> tuple[Span, ...]:
+    """What the newest cuts of all views have left out since the last compaction, so that no context shows it."""
+    cuts = [cut for cut in head.views.values() if cut.compaction == head.compaction]
+    start = min((cut.start for cut in cuts), default=head.first_seq)
+    if start == head.first_seq:
+        return ()
+    shown = {*head.pinned, *(seq for cut in cuts for seq in (*cut.pins, *cut.anchors))}
+    return spans.minus([(head.first_seq, start - 1)], [*spans.of(shown), *head.rewound])
 
 
 def _concerns(held: Compaction, lost: Sequence[Summary], erased: Sequence[Span]) -> bool:

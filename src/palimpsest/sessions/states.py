@@ -8,7 +8,7 @@ context, of which contexts show the newest, and a result whose call was erased, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 
 import msgspec
@@ -59,12 +59,15 @@ class States(msgspec.Struct, frozen=True):
 
 
 class Walk:
-    """The states of a session's entries, followed one by one, oldest first, and how many there are of each."""
+    """The states of a session's entries, followed one by one, oldest first, and how many there are of each.
 
-    def __init__(self, states: States, now: int) -> None:
+    `erased` are calls that were erased, of those that it is not led over.
+    """
+
+    def __init__(self, states: States, now: int, erased: Iterable[int] = ()) -> None:
         self._states, self._now = states, now
         self._newest: dict[str, tuple[int, str]] = {}
-        self._erased_calls: set[int] = set()
+        self._erased_calls = set(erased)
         self.counts = dict.fromkeys(STATES, 0)
         self.superseded: set[int] = set()
         """Those that were active until a newer version of the same name came: they are evicted."""
@@ -104,11 +107,13 @@ async def states_of(store: Store, options: Options, head: Head) -> States:
 
 async def active_entries(store: Store, options: Options, head: Head, now: int) -> list[Entry]:
     """Return the entries that are active, oldest first; only what may be is read."""
-    states, found = await states_of(store, options, head), list[Entry]()
-    walk = Walk(states, now)
+    states, read = await states_of(store, options, head), list[Entry]()
     for first, last in spans.visible(states.inactive, head.first_seq - 1, head.next_seq):
-        read = await store.read(options.key, after=first - 1, before=last + 1, counter=options.counter.name)
-        found += [entry for entry in read if walk.follow(entry) == "active"]
+        read += await store.read(options.key, after=first - 1, before=last + 1, counter=options.counter.name)
+    elsewhere = {entry.answers for entry in read if entry.answers}.difference(entry.seq for entry in read)
+    calls = await store.fetch(options.key, elsewhere) if elsewhere else ()
+    walk = Walk(states, now, [call.seq for call in calls if call.erased])
+    found = [entry for entry in read if walk.follow(entry) == "active"]
     return [entry for entry in found if entry.seq not in walk.superseded]
 
 

@@ -39,11 +39,14 @@ class _Part(NamedTuple):
         """What an erasure does to what was made from entries in a session."""
         gone, silence = [*change.seqs, *ranges.members(change.also)], change.silence
         anew, state = forgotten(
-            records, known.head, gone, spare=change.spare, released=change.released, silence=silence
+            records,
+            known.head,
+            gone,
+            spare=change.spare,
+            released=change.released,
+            evicted=change.evicted,
+            silence=silence,
         )
-        if state is not None and change.evicted:
-            out = ranges.minus(change.evicted, ranges.of(gone))
-            state = msgspec.structs.replace(state, evicted=ranges.union(state.evicted, out))
         return cls(known, change, records, anew, state)
 
     @property
