@@ -146,13 +146,15 @@ def _plain(value: Any, redact: Redact) -> Any:
         return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
     shown = repr(value)
     text = redact(shown)
-    if text == shown:
-        return value
-    if type(value) is dict:  # stays one where that is enough, for an error may make its words of it
-        pairs = {_plain(key, redact): _plain(one, redact) for key, one in value.items()}
-        if redact(repr(pairs)) == repr(pairs):
-            return pairs
-    return text
+    if text != shown and type(value) is dict:
+        return _pairs(value, text, redact)
+    return value if text == shown else text
+
+
+def _pairs(value: dict[Any, Any], told: str, redact: Redact) -> Any:
+    """A mapping with what is private in it stays one where that is enough, for an error may make its words of it."""
+    pairs = {_plain(key, redact): _plain(one, redact) for key, one in value.items()}
+    return pairs if redact(repr(pairs)) == repr(pairs) else told
 
 
 def _outside(fault: BaseException) -> list[tuple[str, Any]]:
