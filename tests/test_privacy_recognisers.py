@@ -254,7 +254,7 @@ EXAMPLES = {
         ('password: str = None, token: str = get(), secret: String = other, pw = "{pw}"', []),
         ("CREATE USER a WITH PASSWORD 'hunter2'; ALTER USER 'a'@'%' IDENTIFIED BY 'hunter 3'", ["hunter2", "hunter 3"]),
         ("ALTER ROLE a ENCRYPTED PASSWORD 'a''b'", ["a''b"]),
-        ("invalid password 'field', identified by 'name'", []),
+        ("a user's invalid password 'field', user stories identified by 'name', login page; password 'hint'", []),
         ("password: letmein", ["letmein"]),
         ("user: x\npassword: letmein\nhost: y", ["letmein"]),
         ("- Passwort: Sommer\r\n  'пароль: корова'", ["Sommer", "корова"]),
@@ -489,8 +489,8 @@ HOSTILE += [
     "a\u0301@",
     "र\u093e.",
     "**password:** ",
-    "user password '",
-    "user identified by 'a",
+    "alter user password '",
+    "create user identified by 'a",
     "xoxd-",
     "eyJaaaaaaaa..",
     "password: str = b'",
@@ -508,7 +508,7 @@ def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
     assert unchanged or any(recogniser.may_find(Scan(text)) for recogniser in BUILT_IN.values())
 
 
-@pytest.mark.parametrize("unit", ["1234\n", "4111 1111\n", "12345678  ", "user password '"])
+@pytest.mark.parametrize("unit", ["1234\n", "4111 1111\n", "12345678  ", "alter user password '"])
 def test_a_text_of_eight_times_the_length_takes_eight_times_as_long(unit: str) -> None:
     """Not the square of that, which a column of numbers would be enough for: so it may take three times as much."""
 

@@ -127,8 +127,8 @@ _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64})
 _NEAR = 256
 _MYSQL = re.compile(r"mysql\w*(?:[ \t]+[^\s;|&]{1,64}){0,8}?[ \t]+-p([^\s\"';|&]{3,256})")
 _SQL = re.compile(
-    r"\b(?:user|role|login)\b[^;]{1,200}?\b(?:identified\s{1,4}(?:with\s{1,4}\S{1,64}\s{1,4})?by|password)\s{1,4}"
-    r"'((?:[^']|''){1,256})'",
+    r"\b(?:create|alter)\s{1,4}(?:user|role|login)\b[^;]{1,200}?"
+    r"\b(?:identified\s{1,4}(?:with\s{1,4}\S{1,64}\s{1,4})?by|password)\s{1,4}'((?:[^']|''){1,256})'",
     re.IGNORECASE,
 )
 """A password in a statement about who may log into a database."""
