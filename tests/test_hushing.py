@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncMemory, AsyncSession, ConfigError
+from palimpsest import AsyncMemory, AsyncSession, ConfigError, Redactor
 from palimpsest.errors import MissingExtra, PrivacyRefused
-from palimpsest.runtime.hushing import redact_error
+from palimpsest.runtime.hushing import quietly, redact_error
 
 SECRET = "walrus"
 
@@ -94,6 +94,78 @@ def test_a_cause_far_behind_is_found() -> None:
 
     assert fault.__cause__ is None
     assert fault.__context__ is None
+
+
+class Spoken(Exception):
+    """An error that makes its words of a field."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+
+    def __str__(self) -> str:
+        return f"the service said: {self.body['message']} ({self.body['code']})"
+
+
+class Slotted(LookupError):
+    """An error that keeps what it says where nobody can look."""
+
+    __slots__ = ("_said",)
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def __str__(self) -> str:
+        return f"it said {self._said}"
+
+
+class Shown(ValueError):
+    """An error that shows more than it says."""
+
+    def __repr__(self) -> str:
+        return f"Shown({SECRET})"
+
+
+def test_an_error_that_speaks_by_a_field_still_does() -> None:
+    """A mapping that it keeps stays one, with its keys."""
+    fault = Spoken({"message": f"no {SECRET} here", "code": 7})
+    redact_error(fault, told)
+
+    assert str(fault) == "the service said: no … here (7)"
+
+
+def test_what_only_its_key_makes_private_goes_from_a_mapping() -> None:
+    """It is looked at as a whole, too."""
+    fault = ValueError({"password": "swordfish", "host": "a"})
+    redact_error(fault, Redactor("default").text)
+
+    assert "swordfish" not in everything(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Slotted(SECRET), LookupError),
+        (Shown(SECRET), ValueError),
+        (ExceptionGroup("several", [ValueError("x"), KeyError(SECRET)]), ExceptionGroup),
+        (ExceptionGroup(f"of {SECRET}", [ValueError("x")]), ExceptionGroup),
+        (ExceptionGroup("several", [ExceptionGroup("more", [Slotted(SECRET)])]), ExceptionGroup),
+        (SyntaxError("bad", ("a", 1, 1, SECRET)), SyntaxError),
+        (ImportError("no module", name=SECRET, path=SECRET), ImportError),
+    ],
+    ids=lambda one: getattr(one, "__name__", type(one).__name__),
+)
+def test_no_error_leaves_that_shows_what_is_private_wherever_it_has_that_from(
+    fault: Exception, kind: type[Exception]
+) -> None:
+    """Where it cannot be taken out of it, an error of a class that is built in stands for it: one that it is of."""
+    with pytest.raises(kind) as caught, quietly(told):
+        raise fault
+
+    shown = "".join(traceback.TracebackException.from_exception(caught.value, lookup_lines=False).format())
+    shown = "".join(line for line in shown.splitlines() if "  File " not in line)
+    assert SECRET not in f"{shown} {caught.value!r} {caught.value} {vars(caught.value)} {caught.value.args}"
+    assert caught.value.__context__ is None
+    assert kind.__name__ == type(caught.value).__name__
 
 
 def test_a_refusal_says_why_nothing_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 import unicodedata
 from functools import cache
 from typing import Literal
@@ -79,6 +80,8 @@ EXAMPLES = {
             "4111_1111_1111_1111, 4111/1111/1111/1111, 41111111 11111111 12/27",
             ["4111_1111_1111_1111", "4111/1111/1111/1111", "41111111 11111111"],
         ),
+        ("2204990000000002, 6074 3200 0000 0000", ["2204990000000002", "6074 3200 0000 0000"]),
+        ("5067260000000009 5061020000000000003", ["5067260000000009", "5061020000000000003"]),
         ("500\n4111\n1111\n1111\n1111", []),
         ("4000\n4111\n1111\n1111\n1111\n4200", []),
         ("4111.1111 1111_1111", []),
@@ -111,6 +114,12 @@ EXAMPLES = {
             ["to=bob%40example.com", *["bob@example.com"] * 2],
         ),
         ("jürgen@büro.example", ["jürgen@büro.example"]),
+        ("jose\u0301@exa\u0308mple.de", ["jose\u0301@exa\u0308mple.de"]),
+        ("लिखो राम@डाटामेल.भारत को, ส้ม@ตัวอย่าง.ไทย", ["राम@डाटामेल.भारत", "ส้ม@ตัวอย่าง.ไทย"]),
+        (
+            "jane@example.xn--p1ai, a@xn--e1afmkfd.xn--80akhbyknj4f.",
+            ["jane@example.xn--p1ai", "a@xn--e1afmkfd.xn--80akhbyknj4f"],
+        ),
         ('to "jane doe"@example.com and "x" a@example.com', ['"jane doe"@example.com', "a@example.com"]),
         ("git@github.example:a/b.git @ann logo@2x.png pkg@1.2.3 a@b user@localhost", []),
     ],
@@ -146,6 +155,40 @@ EXAMPLES = {
         ("key=sk-proj-abcdefghijklmnop1234, ", ["sk-proj-abcdefghijklmnop1234"]),
         ("hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", ["hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"]),
         ("bot 123456789:AAEabcdefghijklmnopqrstuvwxyz0123456", ["AAEabcdefghijklmnopqrstuvwxyz0123456"]),
+        (
+            "glrt-s18MC0ynhIaDtUPevwmF glpat-HIox92ssbDx4wZ1tVp7ZHaaiOHj.01.Ibk8danXY, hvs.SHhVO1hO104a8s9SeBrEDrsI.",
+            [
+                "glrt-s18MC0ynhIaDtUPevwmF",
+                "glpat-HIox92ssbDx4wZ1tVp7ZHaaiOHj.01.Ibk8danXY",
+                "hvs.SHhVO1hO104a8s9SeBrEDrsI",
+            ],
+        ),
+        (
+            f"eyJhbGciOiJkaXIifQ..{'a1B2' * 4}.{'c3D4' * 9}.{'e5F6' * 5} "
+            f"ghs_12_eyJ{'a1' * 20}.eyJ{'b2' * 20}.{'c3' * 20}",
+            [
+                f"eyJhbGciOiJkaXIifQ..{'a1B2' * 4}.{'c3D4' * 9}.{'e5F6' * 5}",
+                f"ghs_12_eyJ{'a1' * 20}.eyJ{'b2' * 20}.{'c3' * 20}",
+            ],
+        ),
+        *(
+            (f"a {key}, b", [key])
+            for key in (
+                *(f"xoxd-{'aB3%2F' * 10}", f"xoxc-123456789012-123456789012-{'0a' * 32}"),
+                *(f"GOCSPX-{'aB3-' * 7}", f"AQ.Ab8RN6{'aB3-' * 11}", f"dckr_pat_{'aB3' * 9}"),
+                *(f"dapi{'0a' * 16}", f"dapi{'0a' * 16}-2", f"nvapi-{'aB3-' * 16}x", f"lsv2_pt_{'0a' * 16}_{'0a' * 5}"),
+                *(f"pcsk_{'aB3_' * 17}", f"ntn_{'aB3' * 15}", f"AGE-SECRET-KEY-1{'QZ3' * 19}Q"),
+                *(
+                    f"PMAK-{'0a' * 12}-{'0a' * 17}",
+                    f"sb_secret_{'aB3_' * 7}x",
+                    f"sbp_{'0a' * 20}",
+                    f"dor_v1_{'0a' * 32}",
+                ),
+                *(f"sk_{'0a' * 24}", f"figd_{'aB3-' * 10}", f"pscale_tkn_{'aB3' * 14}", f"glc_eyJ{'aB3' * 20}"),
+                *(f"dp.pt.{'aB3' * 14}", f"NRAK-{'AB3' * 9}", f"ATATT3xFfGF0{'aB3-' * 40}", f"CCIPAT_{'aB3_' * 15}"),
+            )
+        ),
+        ("glrt-short1 hvs.method_call_of_something dapi_of_something_else sk_learn_contrib_packages_are_here_now", []),
         ("sk-learn-contrib-packages-everywhere pk_live_abcdefghij12345 ghp_short1", []),
     ],
     "private_key": [
@@ -200,6 +243,18 @@ EXAMPLES = {
         ),
         ('{\\"password\\": {\\"v\\": [\\"hunter2x\\"]}, \\"a\\": [\\"c\\"]}', ["hunter2x"]),
         ('{"token": {"type": "string"}, "tokens": ["a"], "password": []}, ["b"]', []),
+        ("**Password:** hunter2x\n- **API key**: a1b2c3d4\n* *Passwort*: Sommer", ["hunter2x", "a1b2c3d4", "Sommer"]),
+        ("`password`: hunter2x, **Password:** `hunter3x`, __Token:__ a1b2c3d4", ["hunter2x", "hunter3x", "a1b2c3d4"]),
+        ("**Password:** required\n**Token:** the one\npassword: ****", []),
+        (
+            'password = b"a1" api_key=f\'b2\' SECRET = rb\'c3\' pw: u\'d4\' pwd="""e5""" ',
+            ["a1", "b2", "c3", "d4", "e5"],
+        ),
+        ('password: str = "a1", token: Final[str] = \'b2\'; secret: string | null = "c3"', ["a1", "b2", "c3"]),
+        ('password: str = None, token: str = get(), secret: String = other, pw = "{pw}"', []),
+        ("CREATE USER a WITH PASSWORD 'hunter2'; ALTER USER 'a'@'%' IDENTIFIED BY 'hunter 3'", ["hunter2", "hunter 3"]),
+        ("ALTER ROLE a ENCRYPTED PASSWORD 'a''b'", ["a''b"]),
+        ("a user's invalid password 'field', user stories identified by 'name', login page; password 'hint'", []),
         ("password: letmein", ["letmein"]),
         ("user: x\npassword: letmein\nhost: y", ["letmein"]),
         ("- Passwort: Sommer\r\n  'пароль: корова'", ["Sommer", "корова"]),
@@ -430,6 +485,15 @@ HOSTILE += [
     '\\"password\\":[\\"a',
     '"password":["\\"',
     '" "@',
+    "4111 1111\n",
+    "a\u0301@",
+    "र\u093e.",
+    "**password:** ",
+    "alter user password '",
+    "create user identified by 'a",
+    "xoxd-",
+    "eyJaaaaaaaa..",
+    "password: str = b'",
 ]
 
 
@@ -442,6 +506,19 @@ def test_hostile_texts_are_gone_through(unit: str, size: int) -> None:
     unchanged = Redactor({"recognisers": "default"}).text(text) == text
 
     assert unchanged or any(recogniser.may_find(Scan(text)) for recogniser in BUILT_IN.values())
+
+
+@pytest.mark.parametrize("unit", ["1234\n", "4111 1111\n", "12345678  ", "alter user password '"])
+def test_a_text_of_eight_times_the_length_takes_eight_times_as_long(unit: str) -> None:
+    """Not the square of that, which a column of numbers would be enough for: so it may take three times as much."""
+
+    def seconds(size: int) -> float:
+        text, begin = (unit * (size // len(unit) + 1))[:size], time.process_time()
+        for recogniser in BUILT_IN.values():
+            assert len(list(recogniser.find(Scan(text)))) < size
+        return time.process_time() - begin
+
+    assert seconds(400_000) < 24 * max(seconds(50_000), 0.01)
 
 
 def test_ten_megabytes_of_ordinary_text_are_looked_at() -> None:

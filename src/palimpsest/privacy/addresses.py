@@ -10,17 +10,32 @@ from palimpsest.privacy import Span
 from palimpsest.privacy.scanning import Scan
 
 _AT = re.compile("@|%40")
-_LOCAL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}")
+_ACCENTS = r"\u0300-\u036f"
+"""Accents that are characters of their own, behind a letter of a script with capitals."""
+
+_VOWELS = (
+    r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    r"\u0900-\u0903\u093a-\u0963\u0971-\u09e3\u09fe-\u0a65\u0a70-\u0ae5\u0af9-\u0b65\u0b82-\u0be5\u0c00-\u0c65"
+    r"\u0c80-\u0ce5\u0d00-\u0d65\u0d81-\u0ddf\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece"
+    r"\u102b-\u103e\u17b4-\u17d3\u200c\u200d"
+)
+"""The like in other scripts: vowels and tones, from Hebrew and Arabic by those of India to Thai, Lao, Burmese and
+Khmer. Letters between them are in it, too."""
+
+_LOCAL = re.compile(rf"[\w{_ACCENTS}{_VOWELS}.!#$%&'*+/=?^`{{|}}~-]{{1,64}}")
 _QUOTED = re.compile(r"\"[\w .!#$%&'*+/=?^`{|}~-]{1,62}\"")
 """A name in quotes, which may have spaces: `"jane doe"@example.com`. Read backwards, like the other."""
 
 _CAPITALS = r"A-Za-z\u00c0-\u024f\u0370-\u04ff"
 """Letters of scripts with capitals, whose words have spaces between them."""
 
+_LETTER = rf"(?:[^\W\d_]|[{_ACCENTS}{_VOWELS}])"
 _DOMAIN = re.compile(
-    rf"(?:[^\W_](?:[\w-]{{0,61}}[^\W_])?\.){{1,8}}(?:[A-Za-z]{{2,24}}(?![0-9{_CAPITALS}])|[^\W\d_]{{2,24}}(?![^\W_]))"
+    rf"(?:[^\W_](?:[\w{_ACCENTS}{_VOWELS}-]{{0,61}}(?:[0-9]|{_LETTER}))?\.){{1,8}}"
+    rf"(?:[Xx][Nn]--[A-Za-z0-9-]{{0,58}}[A-Za-z0-9]|[A-Za-z]{{2,24}}(?![0-9{_CAPITALS}{_ACCENTS}])"
+    rf"|[^\W\d_]{_LETTER}{{1,24}}(?![^\W_]))"
 )
-_WRITTEN_TO = re.compile(rf"[^\W\d_{_CAPITALS}]")
+_WRITTEN_TO = re.compile(rf"[^\W\d_{_CAPITALS}]|[{_VOWELS}]")
 """What may touch an address without being of it: Chinese and others put no space before it."""
 
 _FILE_ENDS = (

@@ -14,6 +14,7 @@ _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
     (400000, 499999, frozenset({13, 16, 19})),  # Visa
     (510000, 559999, frozenset({16})),  # Mastercard
     (222100, 272099, frozenset({16})),
+    (220000, 220499, frozenset({16, 17, 18, 19})),  # Mir
     (340000, 349999, frozenset({15})),  # American Express
     (370000, 379999, frozenset({15})),
     (601100, 601199, frozenset({16, 19})),  # Discover
@@ -23,6 +24,17 @@ _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
     (380000, 399999, frozenset({14, 16})),
     (352800, 358999, frozenset({16, 19})),  # JCB
     (620000, 629999, frozenset({16, 17, 18, 19})),  # UnionPay
+    (501900, 501999, frozenset({16})),  # Dankort
+    (506099, 506198, frozenset({16, 18, 19})),  # Verve
+    (506699, 506778, frozenset({16})),  # Elo
+    (509000, 509999, frozenset({16})),
+    (627780, 627780, frozenset({16})),
+    (636297, 636297, frozenset({16})),
+    (636368, 636368, frozenset({16})),
+    (606282, 606282, frozenset({16})),  # Hipercard
+    (508500, 508999, frozenset({16})),  # RuPay
+    (606985, 607984, frozenset({16})),
+    (608001, 608500, frozenset({16})),
     (501800, 501899, frozenset(range(12, 20))),  # Maestro
     (502000, 502099, frozenset(range(12, 20))),
     (503800, 503899, frozenset(range(12, 20))),
@@ -95,7 +107,7 @@ def _spread(scan: Scan, run: Run) -> Iterator[Span]:
             start, end = groups[i][0], groups[last][1]
             before = _BEFORE.search(scan.shape, max(start - 12, 0), start)
             beside = [(len(before[1]), scan.text[slice(*before.span(2))])] if before is not None else []
-            beside += list(zip(sizes[last + 1 : last + 2], gaps[last:], strict=False))
+            beside += list(zip(sizes[last + 1 : last + 2], gaps[last : last + 1], strict=True))
             goes_on = any(size >= _BESIDE and gap in gaps[i:last] for size, gap in beside)
             digits = "".join(scan.text[slice(*group)] for group in groups[i : last + 1])
             if not goes_on and _is_card(digits) and scan.is_apart(start, end):

@@ -19,32 +19,44 @@ from palimpsest.privacy.secret_names import NAMED, PASSWORDS, secret_word
 _KEY = re.compile(
     r"""(?<![A-Za-z0-9])(?:
       A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])                            # AWS
-    | gh[pousr]_[A-Za-z0-9]{36,255} | github_pat_[A-Za-z0-9_]{22,255} | glpat-[\w-]{20,}
+    | gh[pousr]_[A-Za-z0-9]{36,255} | github_pat_[A-Za-z0-9_]{22,255} | ghs_[0-9]{1,20}_eyJ[\w-]+\.[\w-]+\.[\w-]+
+    | gl(?:pat|rt|rtr|dt|ptt|cbt|oas|soat|ft|imt|agent|ffct)-[\w-]{20,}(?:\.[0-9a-z]{2}\.[A-Za-z0-9]{7,12})?
     | sk-[\w-]{20,} | gsk_[A-Za-z0-9]{20,} | xai-[A-Za-z0-9]{20,} | pplx-[A-Za-z0-9]{20,} | r8_[A-Za-z0-9]{30,}
-    | hf_[A-Za-z0-9]{30,} | AIza[\w-]{35} | ya29\.[\w-]{20,} | tvly-[\w-]{20,}
-    | xox[abeoprs]-[A-Za-z0-9-]{15,} | xapp-[A-Za-z0-9-]{15,}       # Slack
+    | hf_[A-Za-z0-9]{30,} | AIza[\w-]{35} | ya29\.[\w-]{20,} | AQ\.Ab8[\w-]{30,} | GOCSPX-[\w-]{28} | tvly-[\w-]{20,}
+    | nvapi-[\w-]{60,} | lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10} | pcsk_[\w]{40,} | sk_[a-f0-9]{48}
+    | hv[bs]\.[\w-]{24,} | dckr_[op]at_[\w-]{27,} | dapi[a-f0-9]{32}(?:-[0-9])?(?![A-Za-z0-9])
+    | ntn_[A-Za-z0-9]{40,} | PMAK-[a-f0-9]{24}-[a-f0-9]{34} | sb_secret_[\w-]{20,} | sbp_[a-f0-9]{40} | figd_[\w-]{36,}
+    | pscale_(?:tkn|pw|oauth)_[\w-]{32,} | dp\.(?:pt|st|ct|sa|scim|audit)\.[\w-]{40,} | NRAK-[A-Z0-9]{27}
+    | ATATT3[\w-]{100,} | CCIPAT_[\w]{40,} | HRKU-[\w-]{36,} | AGE-SECRET-KEY-1[A-Z0-9]{58}
+    | xox[abceoprs]-[A-Za-z0-9-]{15,} | xapp-[A-Za-z0-9-]{15,}       # Slack
     | [sr]k_(?:live|test)_[A-Za-z0-9]{10,} | whsec_[\w]{20,}        # Stripe
-    | SG\.[\w-]{16,64}\.[\w-]{16,64} | npm_[A-Za-z0-9]{36} | pypi-[\w-]{16,} | dop_v1_[a-f0-9]{64}
-    | shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32} | glsa_[\w]{32,} | sq0[a-z]{3}-[\w-]{20,} | lin_api_[A-Za-z0-9]{30,}
+    | SG\.[\w-]{16,64}\.[\w-]{16,64} | npm_[A-Za-z0-9]{36} | pypi-[\w-]{16,} | do[opr]_v1_[a-f0-9]{64}
+    | shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32} | glsa_[\w]{32,} | glc_eyJ[\w-]{30,} | sq0[a-z]{3}-[\w-]{20,}
+    | lin_api_[A-Za-z0-9]{30,}
     | (?<=[0-9]:)AA[\w-]{30,}                                       # Telegram, behind the number of a bot
-    | (?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                     # JSON web tokens
+    | (?<![\w-])eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]*|(?=\.[\w-]{8}))(?:\.[\w-]+){0,3}   # JSON web tokens, encrypted, too
     )""",
     re.VERBOSE | re.ASCII,
 )
 _LETTERS = re.compile("[A-Za-z]{20}")
-_HOOK = re.compile(r"hooks\.slack\.com/(?:services|workflows)/[\w/-]{20,}", re.ASCII)
+_HOOK = re.compile(
+    r"hooks\.slack\.com/(?:services|workflows)/[\w/-]{20,}|(?<![A-Za-z0-9])xoxd-[\w%+/=-]{20,}", re.ASCII
+)
+"""Those of Slack that have other characters in them than words."""
 
 _PREFIXES = (
-    r"A[KS]IA|gh[pousr]_|github_pat_|glpat-|[rs]k[_-]|gsk_|xai-|pplx-|r8_|hf_|AIza|ya29\.|tvly-|xox[abeoprs]-|xapp-"
-    r"|whsec_|SG\.|npm_|pypi-|dop_v1_|shp(?:at|ca|pa|ss)_|glsa_|sq0[a-z]{3}-|lin_api_|eyJ"
+    r"A[KS]IA|gh[pousr]_|github_pat_|gl(?:pat|rtr?|dt|ptt|cbt|oas|soat|ft|imt|agent|ffct)-|[rs]k[_-]|gsk_|xai-|pplx-|r8_"
+    r"|hf_|AIza|ya29\.|AQ\.Ab8|GOCSPX-|tvly-|nvapi-|lsv2_|pcsk_|hv[bs]\.|dckr_[op]at_|dapi|ntn_|PMAK-|sb_secret_|sbp_"
+    r"|figd_|pscale_|dp\.[a-z]{2,5}\.|NRAK-|ATATT3|CCIPAT_|HRKU-|AGE-SECRET-KEY-1|xox[abceoprs]-|xapp-"
+    r"|whsec_|SG\.|npm_|pypi-|do[opr]_v1_|shp(?:at|ca|pa|ss)_|glsa_|glc_eyJ|sq0[a-z]{3}-|lin_api_|eyJ"
 )
-API_KEY_SIGN = rf"(?:^|[^0-9A-Za-z])(?:{_PREFIXES})[\w-]{{8}}|[0-9]:AA[\w-]{{30}}|hooks\.slack"
+API_KEY_SIGN = rf"(?:^|[^0-9A-Za-z])(?:{_PREFIXES})[\w-]{{8}}|[0-9]:AA[\w-]{{30}}|hooks\.slack|xoxd-"
 """Of every alternative of `_KEY` its prefix, and a few of the characters behind it."""
 
 
 def may_be_api_key(scan: Scan) -> bool:
     """Whether there is a word as long as a key, or a hook's address, whose words may be shorter."""
-    return bool(scan.long_words) or "hooks.slack" in scan.text
+    return bool(scan.long_words) or "hooks.slack" in scan.text or "xoxd-" in scan.text
 
 
 def api_keys(scan: Scan) -> Iterator[Span]:
@@ -58,7 +70,7 @@ def api_keys(scan: Scan) -> Iterator[Span]:
             found = match.group()
             if any(map(str.isdigit, found[3:])) or _LETTERS.search(found):
                 yield Span(*match.span(), "api_key")
-    if "hooks.slack" in text:
+    if "hooks.slack" in text or "xoxd-" in text:
         for match in _HOOK.finditer(text):
             yield Span(*match.span(), "api_key")
 
@@ -90,14 +102,19 @@ def private_keys(scan: Scan) -> Iterator[Span]:
 
 _NAME_BEFORE, _NAME_AFTER = re.compile(r"[\w.-]*"), re.compile(r"[\w.-]{0,64}", re.ASCII)
 _ASSIGNS = re.compile(
-    r"""\\{0,3}["'\])]{0,2}\s{0,4}"""
-    rf"(?:=>|:=|==?|\uff1d|[:\uff1a]|\b(?i:ist?|est?|{languages.SAYS})\b:?|[{languages.SAYS_BEHIND}])\s{{0,4}}"
+    r"""\\{0,3}["'`*\])]{0,3}\s{0,4}"""
+    rf"(?:=>|:=|==?|\uff1d|[:\uff1a](?:(?:\*{{1,3}}|__)(?=\s))?|\b(?i:ist?|est?|{languages.SAYS})\b:?|[{languages.SAYS_BEHIND}])\s{{0,4}}"
 )
+_OF_TYPE = re.compile(
+    r"\??:\s{0,2}(?:(?:Final|Optional|Option)?[<\[]?(?:str|String|string|bytes|SecretStr|Final|&str)[>\]]?)"
+    r"(?:\s{0,2}\|\s{0,2}(?:None|null|undefined))?\s{0,2}=\s{0,4}(?=[bBfFrRuU]{0,2}[\"'`])"
+)
+"""What gives a value in quotes to a name with a type, in code."""
 _EQUAL = frozenset("=\uff1d")
 _FLAG = re.compile(r"[ \t]{1,4}")
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,4}", re.IGNORECASE)
 _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
-_QUOTE = re.compile(r"""(\\{0,3})(["'`])""")
+_QUOTE = re.compile(r"""(?:[bBfFrRuU]{1,2}(?=["']))?(\\{0,3})(\"{3}|'{3}|["'`])""")
 _BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\\u3001\u3002\u300c-\u300f\uff01\uff08\uff09\uff0c\uff1b\uff1f]{1,4096}""")
 _GLANCE = 128
 """Characters by which a password is known that is said, where not all of it is ASCII."""
@@ -109,6 +126,12 @@ _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([
 _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
 _NEAR = 256
 _MYSQL = re.compile(r"mysql\w*(?:[ \t]+[^\s;|&]{1,64}){0,8}?[ \t]+-p([^\s\"';|&]{3,256})")
+_SQL = re.compile(
+    r"\b(?:create|alter)\s{1,4}(?:user|role|login)\b[^;]{1,200}?"
+    r"\b(?:identified\s{1,4}(?:with\s{1,4}\S{1,64}\s{1,4})?by|password)\s{1,4}'((?:[^']|''){1,256})'",
+    re.IGNORECASE,
+)
+"""A password in a statement about who may log into a database."""
 _PIN = re.compile(
     r"(?:\bPIN(?:[ -]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ -]?(?:code|number)))\b"
     r"[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})"
@@ -132,12 +155,14 @@ _PLAIN_WORD = re.compile(r"[^\W\d_]?[a-z]*|[A-Z]+")
 _DIGIT = re.compile(r"\d")
 _TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
-    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$\{?\w+\}?|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+", re.IGNORECASE
+    r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+|\$?\{{1,2} ?[\w.]{1,64} ?\}{1,2}"
+    r"|\$\w+|%\w+%?|(?:%[sdr]\W?)+|\*+|\.+|x{3,}|_+|-+",
+    re.IGNORECASE,
 )
 
 CREDENTIAL_SIGN = (
     r"(?i)token|authorization|secret|(?:api|private|ssh|access|account)[ _-]?key|credential"
-    r"|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/\"'<>]+@|cookie|sig=|signature=|curl|mysql"
+    r"|pass(?:wo|wd|phr|code|e?(?:$|[^a-z]))|pwd|pw(?:$|[^a-z])|bearer|://[^\s/:@#\"'<>]*:[^\s/\"'<>]+@|cookie|sig=|signature=|curl|mysql|identified\s+(?:by|with)"
     rf"|(?:^|[^0-9a-z_])pin(?:code|number|[^0-9a-z_])|{languages.SIGN}"
 )
 
@@ -168,13 +193,15 @@ def credentials(scan: Scan) -> Iterator[Span]:
 
 
 def _in_commands(text: str, lower: str) -> Iterator[Span]:
-    """Cookies of a request, signatures in addresses, logins of commands, and PINs."""
+    """Cookies of a request, signatures in addresses, logins of commands and of databases, and PINs."""
     if "cookie" in lower:
         yield from _given(_COOKIE, lower)
     if "sig=" in lower or "signature=" in lower:
         yield from _given(_SIGNED, lower)
     if "mysql" in lower:
         yield from _given(_MYSQL, text)
+    if "identified" in lower or "password" in lower:
+        yield from _given(_SQL, text)
     if "pin" in lower:
         yield from _given(_PIN, text)
     if "curl" in lower:
@@ -193,7 +220,7 @@ def may_hold_credential(scan: Scan) -> bool:
     named = (
         ("key" in lower or "token" in lower or "pass" in lower or "cre" in lower)  # secret, credential
         or ("authorization" in lower or "bearer" in lower)
-        or ("pw" in lower or ("@" in lower and "://" in lower))
+        or ("pw" in lower or "identified" in lower or ("@" in lower and "://" in lower))
         or ("cookie" in lower or "curl" in lower or "mysql" in lower or "pin" in lower)
         or ("=" in lower and ("sig=" in lower or "signature=" in lower))
     )
@@ -208,7 +235,7 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
     word = secret_word(name)
     if word is None:
         return None
-    assigns = _ASSIGNS.match(text, name_end)
+    assigns = _OF_TYPE.match(text, name_end) or _ASSIGNS.match(text, name_end)
     if assigns is None and name.startswith("--"):
         assigns = _FLAG.match(text, name_end)
     if assigns is None:
@@ -264,11 +291,11 @@ def _is_line(text: str, start: int, value: re.Match[str]) -> bool:
 
 def _quoted(text: str, quote: re.Match[str], word: str) -> Span | None:
     """What stands between quotes of one kind; up to the end of the line where nothing closes them."""
-    start, mark = quote.end(), quote.group()
+    start, mark = quote.end(), quote[1] + quote[2]
     line = text.find("\n", start, start + 4096)
     stop = line if line >= 0 else min(start + 4096, len(text))
     end = text.find(mark, start, stop)
-    while end > 0 and mark == quote.group(2) and text[end - 1] == "\\":
+    while end > 0 and not quote[1] and text[end - 1] == "\\":
         end = text.find(mark, end + 1, stop)
     end = stop if end < 0 else end
     scheme = _SCHEME.match(text, start, end)

@@ -31,7 +31,10 @@ SPACES, DASHES = (
 EDGE, END = r"(?:^|[^0-9A-Za-z.]|(?:^|[^0-9])\.)", "(?:$|[^0-9A-Za-z])"
 """Of signs (`recognisers`), what `is_apart` asks for before and behind a number, as far as ASCII tells."""
 
-_GIVES = re.compile(rf"\b(?:ist?|est?|{languages.SAYS})\b|bearer|[\uff1a\uff1d{languages.SAYS_BEHIND}]", re.IGNORECASE)
+_GIVES = re.compile(
+    rf"\b(?:ist?|est?|{languages.SAYS})\b|bearer|\bidentified\b|\bpassword\s+'|[\uff1a\uff1d{languages.SAYS_BEHIND}]",
+    re.IGNORECASE,
+)
 
 LONG_WORD = 20
 """Characters that a key or token has at least."""

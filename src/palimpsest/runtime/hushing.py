@@ -14,7 +14,7 @@ from palimpsest.runtime.logs import Redact
 
 T = TypeVar("T")
 
-_OUTSIDE = ("msg", "object", "strerror", "filename", "filename2")
+_OUTSIDE = ("msg", "object", "strerror", "filename", "filename2", "text", "name", "path")
 """Fields of errors that are built in, which neither `args` nor `vars` lead to."""
 
 COROUTINE = 0x80
@@ -35,7 +35,12 @@ class Hushed:
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         quoting.reset(self._token)
         if isinstance(fault, Exception):  # one of a user's counter, or of Python, may quote as much as ours
-            redact_error(fault, self._redact)
+            told = redact_error(fault, self._redact)
+            if told is not fault:
+                try:
+                    raise told.with_traceback(fault.__traceback__)
+                finally:
+                    told.__context__ = None  # the one that quotes it
 
 
 def quietly(redact: Redact | None) -> AbstractContextManager[None]:
@@ -82,12 +87,15 @@ def _hushed_verb(verb: FunctionType, redact_of: Callable[[Any], Redact | None]) 
     return hushed_verb
 
 
-def redact_error(fault: BaseException, redact: Redact) -> None:
-    """Take what is private out of an error, and let go of causes that hold some of it.
+def redact_error(fault: BaseException, redact: Redact) -> BaseException:
+    """Take what is private out of an error, let go of causes that hold some of it, and return it.
 
     Fields that hold some of it become the text that they show, without it. What the frames of a traceback hold stays.
+    Where an error shows some of it even so, what is returned stands for it: an error of a plain class.
     """
-    if not isinstance(fault, PrivacyRefused):  # that one holds nothing of the text, and is to say why nothing is told
+    if isinstance(fault, PrivacyRefused):  # that one holds nothing of the text, and is to say why nothing is told
+        told: BaseException = fault
+    else:
         fault.args = tuple(_plain(one, redact) for one in fault.args)
         fields = vars(fault)
         for name, value in fields.items():
@@ -95,8 +103,32 @@ def redact_error(fault: BaseException, redact: Redact) -> None:
         for name, value in _outside(fault):
             if (plain := _plain(value, redact)) is not value:
                 setattr(fault, name, plain)
+        told = _told(fault, redact)
     if any(_quotes(cause, redact) for cause in _causes(fault)):
         fault.__cause__ = fault.__context__ = None
+    return told
+
+
+_PLAIN = (ValueError, TypeError, LookupError, OSError, RuntimeError)
+"""Classes of what stands for an error: the first that it is of, else `Exception`."""
+
+
+def _told(fault: BaseException, redact: Redact) -> BaseException:
+    """The error, or what stands for it where it shows what is private, wherever it has that from."""
+    if isinstance(fault, BaseExceptionGroup):
+        members = [redact_error(one, redact) for one in fault.exceptions]
+        message = redact(fault.message)
+        same = all(new is old for new, old in zip(members, fault.exceptions, strict=True))
+        return fault if same and message == fault.message else BaseExceptionGroup(message, members)
+    try:
+        shown = [str(fault), *([] if type(fault).__repr__ is BaseException.__repr__ else [repr(fault)])]
+    except Exception:  # noqa: BLE001 (whatever it cannot show any more)
+        shown = []
+    told = [redact(text) for text in shown]
+    if shown and told == shown:
+        return fault
+    kind = next((one for one in _PLAIN if isinstance(fault, one)), Exception)
+    return kind(": ".join([type(fault).__name__, *told[:1]]))
 
 
 def _plain(value: Any, redact: Redact) -> Any:
@@ -114,7 +146,15 @@ def _plain(value: Any, redact: Redact) -> Any:
         return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
     shown = repr(value)
     text = redact(shown)
+    if text != shown and type(value) is dict:
+        return _pairs(value, text, redact)
     return value if text == shown else text
+
+
+def _pairs(value: dict[Any, Any], told: str, redact: Redact) -> Any:
+    """A mapping with what is private in it stays one where that is enough, for an error may make its words of it."""
+    pairs = {_plain(key, redact): _plain(one, redact) for key, one in value.items()}
+    return pairs if redact(repr(pairs)) == repr(pairs) else told
 
 
 def _outside(fault: BaseException) -> list[tuple[str, Any]]:
