@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -22,6 +23,7 @@ import pytest
 from openai_server import OpenAIServer, says
 from palimpsest import AsyncMemory, Memory
 from palimpsest.stores.sqlite.backend import SQLiteBackend
+from palimpsest.strategies import SimpleFifo, Triggers
 from processes import PATIENCE
 
 SCRIPT = Path(__file__).with_name("closer.py")
@@ -211,6 +213,49 @@ def test_a_memory_is_missed_when_the_last_of_its_sessions_has_gone(tmp_path: Pat
 
         assert in_use == []
         assert missed() == [f"the memory over sqlite:///{tmp_path}/log.db was not closed"]
+
+
+@pytest.mark.parametrize("when", ["inline", "background"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_what_is_stored_is_acknowledged_though_the_memory_is_closed_meanwhile(
+    face: str, when: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who adds something while somebody closes the memory is answered if it is stored: one who is not would add it
+    again. A compaction that then cannot be is no failure: whoever opens the store next makes it."""
+    failed: list[object] = []
+    options: dict[str, Any] = {
+        "long_term": SimpleFifo(triggers=Triggers(max_entries=2), max_messages=2),
+        "auto_compact": when,
+    }
+
+    def sync() -> None:
+        memory = Memory.open(tmp_path / "log.db")
+        session = memory.session("one", **options)
+        session.add_user_message("first")
+        memory.on("compaction:failed", lambda _, facts: failed.append(facts))
+        memory.on("entry:added", lambda *_: memory.close())
+        session.add([{"role": "user", "content": "second"}, {"role": "assistant", "content": "third"}])
+
+    async def loop() -> None:
+        memory = AsyncMemory.open(tmp_path / "log.db")
+        session = memory.session("one", **options)
+        await session.add_user_message("first")
+
+        async def close(*_: object) -> None:
+            await memory.close()
+
+        memory.on("compaction:failed", lambda _, facts: failed.append(facts))
+        memory.on("entry:added", close)
+        await session.add([{"role": "user", "content": "second"}, {"role": "assistant", "content": "third"}])
+
+    sync() if face == "sync" else asyncio.run(loop())
+    assert failed == []
+    assert "failed" not in caplog.text
+    with Memory.open(tmp_path / "log.db") as memory:
+        session = memory.session("one", **{**options, "auto_compact": "inline"})
+        assert [entry.text for entry in session.entries()] == ["first", "second", "third"]
+        session.add_user_message("fourth")
+        assert len(session.active_entries()) < 4
 
 
 REFUSED = """

@@ -533,6 +533,30 @@ def test_a_strategy_that_plans_badly_by_itself_is_paused(memory: Memory) -> None
     assert len(session.entries()) == 16
 
 
+@pytest.mark.parametrize("when", ["inline", "background"])
+@pytest.mark.parametrize(
+    "triggers", [{"interaction_threshold_tokens": 60}, {"max_active_tokens": 60}, {"interaction_threshold_qty": 3}]
+)
+def test_what_is_stored_is_acknowledged_whatever_a_counter_raises(when: str, triggers: dict[str, int]) -> None:
+    """A counter of the program's that cannot count a text, such as one with the name of a special token, has no append
+    raise that has stored it, or it would be added again; what went wrong is told."""
+
+    def counter(text: str) -> int:
+        if "<|endoftext|>" in text:
+            raise ValueError("a special token")
+        return len(text.split())
+
+    with Memory.open("memory://") as memory:
+        heard = Listener().to(memory, "compaction:failed")
+        session = memory.session("one", counter=counter, long_term=summarizing(**triggers), auto_compact=when)
+        for number in range(8):
+            said = "<|endoftext|>" if number > 4 else filler(20)
+            session.add_user_message(said)
+            session.add_assistant_message(said)
+        assert len(session.entries()) == 16
+    assert "a special token" in str(heard.facts("compaction:failed"))
+
+
 # --- bad input
 
 

@@ -6,6 +6,7 @@ Where a docstring ends in N and a number, the memory that the door stands in for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import subprocess
@@ -15,15 +16,17 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import fireflies
 import talker
-from palimpsest import ConfigError, ImportFailed, Memory
-from palimpsest.compat.firefly import ConversationMemory, ConversationTurn, InMemoryStore, MemoryManager
+from palimpsest import ConfigError, ImportFailed, Memory, Session
+from palimpsest.compat.firefly import ConversationMemory, ConversationTurn, InMemoryStore, MemoryManager, SQLiteStore
 from palimpsest.compat.firefly import kept as kept_module
 from palimpsest.compat.firefly.store import EntryStore
+from palimpsest.errors import StoreUnavailable
 from processes import at_once
 from talker import Words
 
@@ -508,6 +511,71 @@ def test_no_threshold_means_the_budget(threshold: int | None) -> None:
     assert digest.calls == []
     say(conversations, 1, start=50)
     assert len(digest.calls) == 1
+
+
+@pytest.mark.parametrize("summarizes", [False, True])
+def test_a_turn_that_is_stored_is_acknowledged_whatever_an_estimator_raises(summarizes: bool) -> None:
+    """An estimator that fails once, at whatever call, has no turn refused that is stored: it would be added again."""
+
+    class Failing(Words):
+        left = 0
+
+        def estimate(self, text: str) -> int:
+            self.left -= 1
+            if self.left == 0:
+                raise ValueError("no answer")
+            return super().estimate(text)
+
+    for call in range(1, 25):
+        estimator, stored = Failing(), 0
+        estimator.left = call
+        options = {"summarizer": lambda _: "short"} if summarizes else {}
+        conversations = memory(max_tokens=50, estimator=estimator, **options)
+        for number in range(6):
+            with contextlib.suppress(ValueError):
+                say(conversations, 1, start=number)
+                stored += 1
+        assert conversations.memory.session("c").info().interactions == stored
+
+
+def test_a_turn_that_is_stored_is_acknowledged_though_nothing_can_be_read_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where others have written meanwhile, what is stored is read after a turn was added. If that cannot be, whoever
+    added it is answered all the same, and what is known in this process alone stays known."""
+    conversations, thing = memory(max_tokens=500), object()
+    conversations.add_turn("c", "first", "one", [thing])
+    session = conversations.memory.session("c")
+    session.add([{"role": "user", "content": "of another"}, {"role": "assistant", "content": "two"}])
+
+    with patch.object(Session, "info", side_effect=StoreUnavailable("sqlite:///gone", "no answer")):
+        conversations.add_turn("c", "third", "three", [thing])
+    assert "could not be read" in caplog.text
+    assert [(turn.turn_id, turn.user_prompt) for turn in conversations.get_turns("c")] == [
+        (0, "first"), (1, "of another"), (2, "third"),
+    ]  # fmt: skip
+    assert conversations.get_message_history("c").count(thing) == 2
+
+
+def test_a_store_that_is_closed_while_turns_leave_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A turn that is stored is acknowledged though the store is closed while the oldest leave, and no failure is told:
+    they leave when the next is added."""
+    store = SQLiteStore(tmp_path / "talk.db")
+
+    def closing(turns: list[ConversationTurn]) -> str:
+        store.close_sync()
+        return "short"
+
+    say(memory(store=store, max_tokens=50, summarizer=closing), 3)
+    assert "could not" not in caplog.text
+    assert "failed" not in caplog.text
+    with SQLiteStore(tmp_path / "talk.db") as again:
+        conversations = memory(store=again, max_tokens=50, summarizer=lambda _: "short")
+        assert ids(conversations) == [0, 1, 2]
+        say(conversations, 1, start=3)
+        assert ids(conversations) != [0, 1, 2, 3]
 
 
 def test_a_summarizer_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from palimpsest import AsyncMemory, ConfigError, Memory
 from palimpsest.errors import Closed, InvalidResource
 from palimpsest.resources import AsyncResources, Resource, Resources
+from palimpsest.resources.opening import opened_with
 from palimpsest.strategies import CallableSummarizer
 from writer import quarters
 
@@ -613,6 +614,15 @@ async def test_one_declared_memory_is_opened_by_the_first_verb() -> None:
         assert budget.room == 4_000
 
 
+def test_a_variable_names_an_address_of_the_declared_backend(tmp_path: Path) -> None:
+    """Never another store's, which would be used in silence: what is meant for a server would go with the process."""
+    file = written(tmp_path, MINIMAL.replace("in_memory", "postgres\n  url: ${SOMEWHERE}"), "server.yaml")
+    for address in ("memory://", "redis://u:pw@h", "file:logs", "nothing"):
+        with pytest.raises(ConfigError, match=r"persistence.url.* an address of postgres") as caught:
+            opened_with(Resources.load(file)["user_conversation"], {"SOMEWHERE": address})
+        assert "pw" not in str(caught.value)
+
+
 def environ(**variables: Any) -> dict[str, str]:
     """Variables of a memory."""
     return {f"PALIMPSEST_MEMORY_{name}": str(value) for name, value in variables.items()}
@@ -662,6 +672,9 @@ def test_the_environment_names_a_store(tmp_path: Path, monkeypatch: pytest.Monke
         ({"BACKEND": "file", "FILE_DIR": "what?"}, "FILE_DIR.* a path without a question mark"),
         ({"BACKEND": "sqlite", "SQLITE_PATH": "a?b.db"}, "SQLITE_PATH.* a path without a question mark"),
         ({"BACKEND": "mongodb", "MONGODB_URL": "mongodb://h/a", "MONGODB_DATABASE": "b"}, "MONGODB_DATABASE"),
+        ({"BACKEND": "postgres", "POSTGRES_URL": "memory://"}, "MEMORY_POSTGRES_URL.*an address of postgres"),
+        ({"BACKEND": "redis", "REDIS_URL": "sqlite:///a.db"}, "MEMORY_REDIS_URL.*an address of redis"),
+        ({"BACKEND": "mongodb", "MONGODB_URL": "redis://u:pw@h"}, "MEMORY_MONGODB_URL: 'redis://…@h' is not"),
     ],
 )
 def test_what_the_environment_cannot_mean_is_told(variables: dict[str, Any], told: str) -> None:

@@ -184,6 +184,11 @@ OVERLAP = {"chunk_size": 512, "chunk_overlap": 512}
         ({"version": "\u0661.\u0662.\u0663"}, "version"),
         ({"facts_in": "middle"}, "facts_in"),
         ({"description": 7}, "description"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_log_tokens": 2**53 + 1}, "max_log_tokens"),
+        ({"max_messages": 2**53 + 1}, "max_messages"),
+        ({"max_context_ratio": 0.5, "context_window": 10**30}, "context_window"),
+        ({"token_allocation": {"user_defined": {"": 1}}}, "token_allocation.user_defined"),
     ],
 )  # fmt: skip
 def test_each_mistake_is_told_by_its_key(change: dict[str, Any], key: str) -> None:

@@ -528,3 +528,27 @@ def test_synchronous_programs_write_and_a_worker_acts(tmp_path: Path) -> None:
         assert session.summaries() == []
         assert asyncio.run(work()) == 1
         assert len(session.summaries()) == 1
+
+
+async def test_one_who_is_told_and_raises_keeps_no_worker_from_its_work(
+    file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What observes breaks nothing: each session is compacted, nothing has failed, and the log says what was raised."""
+
+    def told(done: Worked) -> None:
+        raise OSError(f"no answer for {done.session}")
+
+    async with opened(file) as resources:
+        await fill(resources, "a", "b")
+        report = await resources.worker(told=told, **summarizing("one", "two")).once()
+        assert (report.compacted, report.failed, report.waiting) == (2, 0, 0)
+        assert [await summaries(resources, key) for key in ("a", "b")] == [1, 1]
+    assert "no answer for default/chat/a" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"told": 5}, {"tenants": "default"}, {"duties": "compact"}, {"tenants": [5]}])
+async def test_what_a_worker_cannot_take_is_refused_when_it_is_made(file: str, options: dict[str, Any]) -> None:
+    """A text is no list of names: a worker for the tenants d, e, f and so on would find nothing to do."""
+    async with opened(file) as resources:
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            resources.worker(**options)

@@ -49,7 +49,9 @@ def allocation_of(root: Mapping[str, Any], problems: Problems, kind: str | None)
     if not wrong and not isclose(total, 1, abs_tol=0.001):
         problems.add(place, round(total, 4), "shares whose sum is 1")
     options: dict[str, Any] = {}
-    if more and not wrong:
+    if any(not isinstance(tag, str) or not tag for tag in more):
+        problems.add((*place, "user_defined"), "", "names that are text, as tags of entries are")
+    elif more and not wrong:
         options["tag_shares"] = {str(tag): share for tag, share in more.items()}
     share = given.get("long_term")
     if values.is_number(share) and 0 <= share <= 1:

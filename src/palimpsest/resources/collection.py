@@ -98,7 +98,7 @@ class AsyncResources(Catalogue[AsyncMemory]):
             all_tenants: whether the sessions of all tenants are meant that the stores have, in the place of that.
             duties: what is done, by name: "compact", "sweep", "index"; None: all of it.
             lease: for how long sessions are taken by a worker that gives no sign of life; "60s" by default.
-            told: called with a `Worked` for each thing that was done.
+            told: called with a `Worked` for each thing that was done. One that raises is logged, and breaks nothing.
             options: options of the sessions, such as `summarizer`: they hold in the place of what is declared.
         """
         values.switch("all_tenants", all_tenants)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.log import values
-from palimpsest.resources.places import BACKENDS, local_address
+from palimpsest.resources.places import BACKENDS, address_of, local_address
 from palimpsest.resources.single import opening as opening_declared
 from palimpsest.runtime.logs import warn_caller
 
@@ -109,6 +109,7 @@ def _address(given: Given) -> str:
     url = given.text.get(variable)
     if url is None:
         raise ConfigError(f"{PREFIX}{variable}", None, f"the address of the server, for the backend {backend}")
+    address_of(f"{PREFIX}{variable}", url, backend)
     database = given.text.get("MONGODB_DATABASE")
     if backend == "mongodb" and database is not None:
         parts = urlsplit(url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from math import floor
-from typing import Any
+from typing import Any, TypeGuard
 
 from palimpsest.errors import ConfigError, nearest
 from palimpsest.errors.secret import Secret, sealed
@@ -77,9 +77,10 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
     """The options of a session that the limits of a resource come to."""
     options = _model(root, problems, warnings)
     for name, meant in MEANT.items():
-        if root.get(name) is not None and not values.is_whole(root[name], 1):
-            problems.add((name,), root[name], f"a whole number of at least 1: {meant}")
-    tokens = [root[name] for name in ("max_tokens", "max_log_tokens") if values.is_whole(root.get(name), 1)]
+        if root.get(name) is not None and not _is_limit(root[name]):
+            bound = " (and at most 2**53)" if values.is_whole(root[name], 1) else ""
+            problems.add((name,), root[name], f"a whole number of at least 1{bound}: {meant}")
+    tokens = [root[name] for name in ("max_tokens", "max_log_tokens") if _is_limit(root.get(name))]
     if (share := root.get("max_context_ratio")) is not None:
         with problems.at("max_context_ratio"):
             values.share("max_context_ratio", share)
@@ -88,12 +89,17 @@ def limits_of(root: Mapping[str, Any], problems: Problems, warnings: list[str], 
         warnings.append("context_window has no effect without max_context_ratio, which is a share of it")
     if tokens:
         options["max_log_tokens"] = min(tokens)
-    if values.is_whole(root.get("max_messages"), 1):
+    if _is_limit(root.get("max_messages")):
         options["max_messages"] = root["max_messages"]
     needed = NEEDED.get(kind or "", ())
     if needed and not any(root.get(name) is not None for name in needed):
         problems.add((needed[0],), None, f"a value: {kind} needs {' or '.join(needed)}")
     return options | allocation_of(root, problems, kind)
+
+
+def _is_limit(value: object) -> TypeGuard[int]:
+    """Whether a value can be a limit."""
+    return values.is_whole(value, 1, values.MOST)
 
 
 def _model(root: Mapping[str, Any], problems: Problems, warnings: list[str]) -> dict[str, Any]:
@@ -157,8 +163,8 @@ def _service(given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
 def _window(root: Mapping[str, Any]) -> int:
     """The window in tokens. Raises ConfigError where nothing says it."""
     given, provider = root.get("context_window"), root.get("token_provider")
-    if values.is_whole(given, 1):
-        return given
+    if given is not None:
+        return given if _is_limit(given) else 1  # which is told of it by itself
     model = (provider.get("model") if isinstance(provider, Mapping) else None) or root.get("model")
     name = provider.get("provider") if isinstance(provider, Mapping) else None
     if isinstance(model, str):

@@ -11,6 +11,7 @@ from palimpsest.errors.secret import unsealed
 from palimpsest.log.head import Definition
 from palimpsest.resources.allocation import RECALLS, shared_out
 from palimpsest.resources.definition import Resource, plain
+from palimpsest.resources.places import address_of
 from palimpsest.resources.strategies import model_summarizer
 from palimpsest.sessions.counting import DEFAULT_ENCODING
 from palimpsest.sessions.declared import Declared, Kept
@@ -26,7 +27,8 @@ def opened_with(resource: Resource, environ: Mapping[str, str] | None = None) ->
     place = resource.place
     address = place.address
     if address is None:
-        address = _variable(place.variable or "", f"memory {resource.id!r}: persistence.url", environ)
+        where = f"memory {resource.id!r}: persistence.url"
+        address = address_of(where, _variable(place.variable or "", where, environ), place.backend)
     return {
         "where": address,
         "privacy": place.privacy,

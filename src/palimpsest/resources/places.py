@@ -117,14 +117,19 @@ def _address(url: object, backend: str) -> str:
         shown = discreet_address(url) if isinstance(url, str) else type(url).__name__
         raise ConfigError("url", shown, "an address, or ${NAME}: what that variable says, which is the whole of it")
     check_address(url)
+    return address_of("url", url, backend)
+
+
+def address_of(name: str, url: str, backend: str) -> str:
+    """The address that this name has. Raises ConfigError for one of another backend."""
     kinds = {
         "postgres": ("postgres", "postgresql"),
         "redis": ("redis", "rediss"),
         "mongodb": ("mongodb", "mongodb+srv"),
     }
     allowed = kinds.get(backend, ("memory",) if backend == "in_memory" else (backend,))
-    if url.partition(":")[0] not in allowed:
-        raise ConfigError("url", discreet_address(url), f"an address of {backend}, such as {allowed[-1]}://…")
+    if url.strip().partition(":")[0] not in allowed:
+        raise ConfigError(name, discreet_address(url), f"an address of {backend}, such as {allowed[-1]}://…")
     return url
 
 

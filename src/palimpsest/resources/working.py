@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from palimpsest.errors import PalimpsestError
+from palimpsest.errors import ConfigError, PalimpsestError
 from palimpsest.log import values
 from palimpsest.log.entry import now_us
 from palimpsest.log.ids import is_id
@@ -44,7 +44,7 @@ class Worker:
         duties: what is done, by name: "compact", "sweep", "index"; None: all of it.
         lease: for how long sessions are taken by a worker that gives no sign of life: a timedelta, seconds, or text
             such as "60s" (default).
-        told: called with a `Worked` for each thing that was done.
+        told: called with a `Worked` for each thing that was done. One that raises is logged, and breaks nothing.
         options: options of sessions that hold in the place of what is declared, such as `summarizer`.
         clock: a function that returns microseconds since 1970, as the memories have it.
     """
@@ -60,11 +60,13 @@ class Worker:
         options: Mapping[str, Any] | None = None,
         clock: Callable[[], int] = now_us,
     ) -> None:
-        names = tuple(DUTIES) if duties is None else tuple(duties)
+        names = tuple(DUTIES) if duties is None else values.texts("duties", duties, "names of duties")
         for name in names:
             values.choice("duties", name, tuple(DUTIES))
         self._memories = [(memory, tuple(resources)) for memory, resources in memories]
-        self._tenants = None if tenants is None else tuple(dict.fromkeys(tenants))
+        if told is not None and not callable(told):
+            raise ConfigError("told", told, "a function of a Worked, or None")
+        self._tenants = None if tenants is None else tuple(dict.fromkeys(values.texts("tenants", tenants, "tenants")))
         self._duties = {name: DUTIES[name] for name in names}
         self._lease = values.microseconds("lease", lease) / 1_000_000
         self._told, self._options, self._clock = told or _nobody, dict(options or {}), clock

@@ -241,7 +241,7 @@ class Workplace:
         return when, False
 
     def tell(self, duty: str, session: str | None, **facts: Any) -> None:
-        """Count what was done, and tell it.
+        """Count what was done, and tell it. Where whoever is told raises, that is logged.
 
         Args:
             duty: the name of the duty.
@@ -259,7 +259,10 @@ class Workplace:
             **facts,
         )
         self.report.failed += done.reason is not None
-        self._told(done)
+        try:
+            self._told(done)
+        except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
+            log_failure(self.memory.runner.redact, fault, "one who is told what a worker does failed")
 
     def _clean(self, text: str) -> str:
         return self.memory.redact(text) if self.memory.redact is not None else text

@@ -23,6 +23,7 @@ from palimpsest.compat.firefly.transfer import Given
 from palimpsest.compat.firefly.turns import ConversationTurn, Kept, entries_of, kept_of
 from palimpsest.compat.firefly.weighing import Scale
 from palimpsest.compat.firefly.working import checked
+from palimpsest.errors import Closed
 from palimpsest.log.ids import ID_RULE, is_id
 from palimpsest.runtime.logs import log_failure
 from palimpsest.strategies import SourceSummarizer, SummarySource
@@ -127,11 +128,11 @@ class Keeper:
         bound = self.scale.bound(user, response, raw.messages if raw.form != "plain" else ())
         conversation = self.conversation(conversation_id)
         if self._mirror is None:
-            turn, due = self._append(conversation, given, raw, bound)
+            turn = self._append(conversation, given, raw, bound)
         else:
             with self._mirror.turn:
                 conversation = self.conversation(conversation_id)
-                turn, due = self._append(conversation, given, raw, bound)
+                turn = self._append(conversation, given, raw, bound)
                 try:
                     self._mirror.save(conversation_id, turn)
                 except BaseException:
@@ -140,15 +141,26 @@ class Keeper:
                     raise
         if self._begun:
             self._begun.pop(conversation_id, None)
-        if due:
-            self._let_go(conversation_id, conversation)
+        self._make_room(conversation_id, conversation)
         return turn
 
-    def _append(self, conversation: Conversation, given: list[Entry], raw: Raw, bound: int) -> tuple[Kept, bool]:
+    def _append(self, conversation: Conversation, given: list[Entry], raw: Raw, bound: int) -> Kept:
         entries = conversation.session.add_entries(given)
         with conversation.lock:
-            turn = conversation.added(entries, raw, given[0], bound)
-            return turn, self._is_due(conversation)
+            return conversation.added(entries, raw, given[0], bound)
+
+    def _make_room(self, conversation_id: str, conversation: Conversation) -> None:
+        """Have the oldest turns leave, where they cost too much. Whatever goes wrong reaches nobody who added a turn.
+        What a close leaves undone has not gone wrong: whoever opens the store again does it."""
+        try:
+            with conversation.lock:
+                due = self._is_due(conversation)
+            if due:
+                self._let_go(conversation_id, conversation)
+        except Closed:
+            return
+        except Exception as fault:  # noqa: BLE001 (the boundary: the turn is stored, whatever becomes of older ones)
+            log_failure(None, fault, "the oldest turns of a conversation could not be let go")
 
     def _is_due(self, conversation: Conversation) -> bool:
         """Whether the oldest turns are to leave."""
@@ -158,7 +170,7 @@ class Keeper:
         return len(conversation.turns) > 1 and conversation.exceeds(self.max_tokens + slack)
 
     def _let_go(self, conversation_id: str, conversation: Conversation) -> None:
-        """Have the oldest turns leave. Nothing is held meanwhile, and what goes wrong costs nobody a turn."""
+        """Have the oldest turns leave. Nothing is held meanwhile."""
         summarizes = self._summarizer is not None
         kept = conversation.begin_leaving()
 
@@ -172,8 +184,6 @@ class Keeper:
             result = conversation.session.compact(Leaving(self._limit, target, cost, summarizes=summarizes))
             if self._mirror is not None and result.done:
                 self._mirror.save_state(conversation_id, *conversation.state())
-        except Exception as fault:  # noqa: BLE001 (the boundary: the turn is kept, whatever becomes of older ones)
-            log_failure(None, fault, "the oldest turns of a conversation could not be let go")
         finally:
             reason = None if result is None else result.reason
             failed = summarizes and reason in ("failed", "empty", "no_gain")

@@ -14,6 +14,7 @@ from palimpsest.compat.firefly.history import Background
 from palimpsest.compat.firefly.raw import Raw
 from palimpsest.compat.firefly.turns import MARK, Kept, about_of, kept_of
 from palimpsest.compat.firefly.weighing import Scale
+from palimpsest.runtime.logs import log_failure
 from palimpsest.types import SessionInfo, Summary
 
 TRIES = 20
@@ -88,7 +89,8 @@ class Conversation:
             return False
         if (now.created, now.epoch) != (info.created, info.epoch):
             return False
-        known = {turn.entry.id: turn for turn in (*self.turns, *self._leaving.values())}
+        before = self.turns
+        known = {turn.entry.id: turn for turn in (*before, *self._leaving.values())}
         old_numbers = sum(_begins(entry) and entry.revision <= info.revision for entry in log)
         offset = info.metadata.get(MARK, {}).get("offset", 0) if isinstance(info.metadata.get(MARK), dict) else 0
         first = info.interactions - old_numbers + (offset if isinstance(offset, int) else 0)
@@ -96,7 +98,11 @@ class Conversation:
         self.turns, self.summaries, self._estimated = [], summaries, 0
         self._next = first
         self._last = log[-1].seq if log else self._last
-        self._take(entries, known, numbers)
+        try:
+            self._take(entries, known, numbers)
+        except BaseException:  # or what no store has of them would be lost
+            self.turns, self._known = before, None
+            raise
         self._next = first + len(numbers)
         newest = max((entry.revision for entry in log), default=0)
         self._known = (info.created, info.epoch, max(info.revision, newest))
@@ -108,21 +114,21 @@ class Conversation:
         """Take entries that follow what is known."""
         for members in _by_turn(entries):
             first = members[0]
-            self._last = max(self._last, members[-1].seq)
             if _begins(first):
                 number = self._next if numbers is None else numbers[first.seq]
-                self._next = max(self._next, number + 1)
                 if not first.erased:
                     self._append(_turn_of(members, known or {}), number)
+                self._next = max(self._next, number + 1)
             elif first.turn and self.turns and self.turns[-1].entry.seq == first.turn:
                 turn = self.turns[-1]  # somebody has added to it who does not come through this door
                 turn.response, turn.last = _response(members) or turn.response, members[-1].seq
+            self._last = max(self._last, members[-1].seq)
 
     def _append(self, turn: Kept, number: int) -> None:
         said = about_of(turn.entry).get("id")
         turn.turn_id = said if isinstance(said, int) else number
+        self._estimated += turn.bound(self.scale)  # may ask an estimator, which may fail
         self.turns.append(turn)
-        self._estimated += turn.bound(self.scale)
 
     # --- adding
 
@@ -146,9 +152,21 @@ class Conversation:
             self._next += 1
             self._append(turn, number)
             return turn
-        self.refresh()
+        return self._found(turn)
+
+    def _found(self, turn: Kept) -> Kept:
+        """A turn that was just appended, where something else has changed. It is stored, so whoever added it is
+        answered, though what is stored cannot be read now: then that is read anew by the next who asks."""
+        turns, following = self.turns, self._next
+        try:
+            self.refresh()
+        except Exception as fault:  # noqa: BLE001 (the boundary: the turn is stored)
+            log_failure(None, fault, "what is stored of a conversation could not be read after a turn was added")
+            others = [one for one in turns if one.entry.id != turn.entry.id]
+            turn.turn_id, self.turns, self._known = following, [*others, turn], None
+            return turn
         for i, one in enumerate(self.turns):
-            if one.entry.id == first.id:
+            if one.entry.id == turn.entry.id:
                 turn.turn_id = one.turn_id
                 self.turns[i] = turn
         return turn

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,13 +18,13 @@ from palimpsest.compaction.decisions import Margin, decide, margin
 from palimpsest.compaction.rules import Activity
 from palimpsest.compaction.triggers import Triggers
 from palimpsest.context.groups import Meter, most, most_messages
+from palimpsest.errors import Closed
 from palimpsest.formats import find_format
-from palimpsest.log.entry import Entry
 from palimpsest.log.head import Head
 from palimpsest.runtime.events import EventName
 from palimpsest.runtime.logs import log_failure, warn
 from palimpsest.sessions.compacting.compactor import Compactor
-from palimpsest.sessions.compacting.dues import high_water, idle_before, overtaken
+from palimpsest.sessions.compacting.dues import completes, high_water, idle_before, input_tokens_of, overtaken
 from palimpsest.sessions.compacting.flushing import flush
 from palimpsest.sessions.compacting.snapshot import Loaded
 from palimpsest.sessions.knowledge import knowledge_of
@@ -74,7 +75,13 @@ class AutoCompaction:
         """Look at the triggers after an append, where one may hold."""
         completed = not in_turn and completes(done.head, done.entries)
         asked = not in_turn and any(entry.is_human for entry in done.entries)
-        if self._options.auto_compact != "off" and not self._is_quiet(done, completed, asked):
+        if self._options.auto_compact == "off":
+            return
+        try:
+            quiet = self._is_quiet(done, completed, asked)
+        except Exception:  # noqa: BLE001 (a counter of the program's: who looks asks it again, and what it raises is told)
+            quiet = False
+        if not quiet:
             first = next(entry.seq for entry in done.entries if entry.revision == done.head.revision)
             await self._when_due(completed, first)
 
@@ -147,7 +154,7 @@ class AutoCompaction:
         margins = {name: one.spent(*used) for name, one in known.margins.items()}
         self._known = known._replace(revision=done.head.revision, updated=done.head.updated, margins=margins)
         idle = (done.head.updated - known.updated) / 1e6
-        input_tokens = self._input_tokens(done.head)
+        input_tokens = input_tokens_of(done.head)
         for strategy in known.strategies:
             triggers = strategy.triggers
             if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
@@ -190,22 +197,25 @@ class AutoCompaction:
         return await self._guarded(work)
 
     async def _guarded(self, work: Callable[[], Awaitable[list[CompactionResult]]]) -> tuple[CompactionResult, ...]:
-        """Do it, here or in the background. Whatever goes wrong is told, and reaches nobody who added something."""
+        """Do it, here or in the background. Whatever goes wrong is told, and reaches nobody who added something. What a
+        close leaves undone has not gone wrong: whoever opens the store again does it."""
         found: list[CompactionResult] = []
 
         async def job() -> None:
             try:
-                found.extend(await work())
+                with suppress(Closed):
+                    found.extend(await work())
             except Exception as fault:  # noqa: BLE001 (the boundary: what was appended is appended)
                 log_failure(self._scope.runner.redact, fault, "compacting session %s failed", self._scope.key.session)
                 why = self._scope.gate.redact(str(fault))
                 await self._scope.tell("compaction:failed", strategy=None, reason="failed", why=why)
 
-        if self._options.auto_compact == "background":
+        if self._options.auto_compact != "background":
+            await job()
+            return tuple(found)
+        with suppress(Closed):
             self._scope.runner.background(job)
-            return ()
-        await job()
-        return tuple(found)
+        return ()
 
     async def _is_held(self, completed: bool, since: int) -> bool:
         """Whether the session is under another definition, by which nothing is to be done yet."""
@@ -285,7 +295,7 @@ class AutoCompaction:
             metadata=head.metadata,
             entries=head.entries,
             turns=head.turns,
-            input_tokens=self._input_tokens(head),
+            input_tokens=input_tokens_of(head),
             idle=idle_before(loaded, since) if since else max(self._scope.clock() - head.updated, 0) / 1e6,
             completed=completed,
         )
@@ -295,14 +305,6 @@ class AutoCompaction:
                 told = self._scope.gate.redact
                 await self._scope.tell("condition:error", condition=told(text), error=told(failure))
         return found
-
-    def _input_tokens(self, head: Head) -> int | None:
-        """The provider's figure for the last call, else what was counted for the last context; None where there is
-        none since the last compaction."""
-        usage, prompt = head.usage, head.prompt
-        if usage is not None and not usage.stale and (prompt is None or usage.revision >= prompt.revision):
-            return usage.input_tokens
-        return prompt.tokens if prompt is not None else None
 
     # --- telling
 
@@ -342,9 +344,3 @@ class AutoCompaction:
         """Log what went wrong where nobody listens: a summarizer without its key fails for ever otherwise, unseen."""
         if not self._scope.observers.wants(event):
             warn("%s (session %s): %s", event, self._scope.key.session, why)
-
-
-def completes(head: Head, entries: Sequence[Entry]) -> bool:
-    """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
-    last = entries[-1]
-    return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning or head.pauses)
