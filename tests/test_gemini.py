@@ -597,3 +597,20 @@ def test_every_broken_rule_is_named(contents: list[dict[str, Any]], rule: str) -
     """The rules that a context is checked by find each fault, and the independent ones find it, too."""
     assert any(rule in str(problem) for problem in FORMAT.validate(contents))
     assert rules.faults(contents) != []
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "text"])
+@pytest.mark.parametrize(
+    "part", [{"thought": True}, {"text": None}, {"text": None, "thought": None, "inline_data": None}]
+)
+def test_a_part_that_holds_nothing_is_shown_to_nobody(format: str, part: dict[str, Any]) -> None:
+    """A stream may end with a part of nulls, and a dump of one has them all: no model is told of it."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format="gemini")
+        session.add_user_message("hi")
+        answer = {"role": "model", "parts": [{"text": "Yes."}, part]}
+        session.add(answer)
+
+        assert "provider_item" not in str(session.context(format=format).request())
+        assert "Yes." in str(session.context(format=format).request())
+        assert find_format("gemini").encode(session.entries())[1] == answer

@@ -6,6 +6,7 @@ import base64
 import io
 import struct
 import wave
+import zipfile
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laws import examples
-from palimpsest import Entry, File, Image, Memory
+from palimpsest import Audio, Entry, File, Image, Memory
+from palimpsest.log.entry import Part
+from palimpsest.tokens import encoding
+from palimpsest.tokens.documents import file_tokens, packed_text, pdf_pages
 from palimpsest.tokens.media import (
     audio_seconds,
     audio_tokens,
-    file_tokens,
     image_patches,
     image_size,
     image_tokens,
-    pdf_pages,
+    media_tokens,
 )
 from palimpsest.tokens.models import find_model, model_names
 
@@ -229,6 +232,141 @@ def test_audio_tokens() -> None:
     assert audio_tokens(0.01, 0) == 1
     assert audio_tokens(None, 16_000) == 160
     assert audio_tokens(None, len(mp3(10))) >= audio_tokens(10, 0)
+
+
+GOOGLE = [name for name in model_names() if (found := find_model(name)) is not None and found.provider == "google"]
+
+
+def cost(model: str | None, *parts: Part) -> int:
+    return media_tokens(Entry(content=parts), None if model is None else find_model(model))
+
+
+def sound(seconds: float) -> Audio:
+    return Audio(data=base64.b64encode(wav(seconds)).decode(), format="wav")
+
+
+def picture(width: int, height: int, resolution: Any = None) -> Image:
+    source = "data:image/png;base64," + base64.b64encode(png(width, height)).decode()
+    return Image(source=source, extra=None if resolution is None else {"media_resolution": resolution})
+
+
+@pytest.mark.parametrize("model", [*GOOGLE, "claude-sonnet-5", "nobody", None])
+def test_sound_is_never_counted_too_low(model: str | None) -> None:
+    """Google's models take 32 tokens for a second of sound; only of OpenAI's is it known that they take 10."""
+    assert cost(model, sound(60.0)) >= 60 * 32
+    assert cost("gpt-audio", sound(60.0)) == 600
+
+
+@pytest.mark.parametrize("side", [1, 100, 384, 385, 512, 768, 1024, 4000])
+@pytest.mark.parametrize("model", GOOGLE)
+def test_images_for_google_are_never_counted_too_low(model: str, side: int) -> None:
+    """An image costs 258 tokens at least, and since Gemini 3 1,120 of any size; none costs more than an unknown one."""
+    images = [name for name in GOOGLE if (found := find_model(name)) is not None and found.image is not None]
+    least = 258 if model.startswith(("gemini-2", "gemini-exp", "gemini-robotics-er-1", "learnlm")) else 1120
+    if model in images:
+        assert cost(model, picture(side, side)) >= least
+        assert cost(model, picture(side, side)) <= cost(model, Image(source="https://a/b.png"))
+
+
+def test_images_in_crops() -> None:
+    """Google's own example: 960 x 540 pixels are six crops of 360."""
+    assert cost("gemini-2.5-flash", picture(384, 384)) == 258
+    assert cost("gemini-2.5-flash", picture(960, 540)) == 6 * 258
+    assert cost("gemini-2.5-flash", picture(9000, 9000)) == 9 * 258
+
+
+@pytest.mark.parametrize(
+    ("resolution", "tokens"),
+    [
+        ({"level": "MEDIA_RESOLUTION_LOW"}, 280),
+        ({"level": "MEDIA_RESOLUTION_MEDIUM"}, 560),
+        ({"level": "MEDIA_RESOLUTION_ULTRA_HIGH"}, 2240),
+        ({"level": "MEDIA_RESOLUTION_UNSPECIFIED"}, 1120),
+        ({"level": "a newer one"}, 1120),
+        ({"num_tokens": 4000}, 4000),
+        ({"numTokens": 64}, 64),
+        ({"num_tokens": None, "level": None}, 1120),
+        ({"num_tokens": -1}, 1120),
+        ({"num_tokens": True}, 1120),
+        ("MEDIA_RESOLUTION_LOW", 1120),
+    ],
+)
+def test_an_image_costs_the_resolution_that_is_asked_for(resolution: Any, tokens: int) -> None:
+    """A part of Gemini's says at which resolution it is read, and that is what it costs."""
+    assert cost("gemini-3.8-flash", picture(512, 512, resolution)) == tokens
+    assert cost("gpt-4o", picture(512, 512, resolution)) == cost("gpt-4o", picture(512, 512))
+
+
+def packed_pdf(pages: int, *, plain: int = 0) -> bytes:
+    """A PDF as most are: its page objects lie in compressed streams, some perhaps beside them."""
+    body = b"%PDF-1.7\n" + b"9 0 obj<</Type/Page>>endobj\n" * plain
+    for start in range(0, pages, 50):
+        objects = zlib.compress(b"".join(b"<</Type /Page /Parent 1 0 R>> " for _ in range(min(50, pages - start))))
+        head = b"1 0 obj\n<</Filter/FlateDecode/Type/ObjStm/N 50/Length %d>>\nstream\r\n" % len(objects)
+        body += head + objects + b"\nendstream\nendobj\n"
+    return body + b"%%EOF"
+
+
+def test_pages_in_compressed_streams_are_counted() -> None:
+    """Since PDF 1.5 page objects are mostly packed: they count as others do, and none is left out."""
+    assert pdf_pages(packed_pdf(120)) == 120
+    assert pdf_pages(packed_pdf(120, plain=3)) == 123
+
+
+@pytest.mark.parametrize("end", [b"", b"endstream", b"\nendstream", b" x" * 100])
+def test_streams_that_are_none_count_as_nothing(end: bytes) -> None:
+    """Bytes that only look like packed objects, or are cut short, raise nothing and take no time."""
+    whole = packed_pdf(120)
+    assert pdf_pages(b"%PDF-1.7\n<</Type/ObjStm>>stream\r\nnot packed" + end) is None
+    assert pdf_pages(whole[: len(whole) // 2]) in range(1, 121)
+    assert pdf_pages(b"%PDF-1.7\n" + b"/ObjStm" * 100_000 + end) is None
+    bomb = zlib.compress(bytes(200_000_000), 9)
+    assert pdf_pages(b"%PDF-1.7\n<</Type/ObjStm>>stream\n" + bomb + b"endstream" + end) is None
+
+
+def test_a_page_costs_its_picture_on_every_model() -> None:
+    """Providers send a page's text and its picture: where pictures cost more, pages do."""
+    page = File(data="data:application/pdf;base64," + base64.b64encode(packed_pdf(1)).decode())
+
+    for name in model_names():
+        found = find_model(name)
+        if found is not None and found.image is not None:
+            assert cost(name, page) >= 3000 + image_tokens(found, 1240, 1754)
+    assert cost(None, page) == cost("gpt-4o", page) == file_tokens(0, 1)
+
+
+def office(name: str, xml: str) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, xml)
+        archive.writestr("media/image1.png", bytes(100_000))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("name", ["word/document.xml", "xl/sharedStrings.xml", "ppt/slides/slide1.xml", "content.xml"])
+def test_a_packed_document_costs_what_is_said_in_it(name: str) -> None:
+    """Word's and such files are archives: they count by their text as it is unpacked, without its marks."""
+    said = "It is raining in Castle Mere, as it was yesterday. " * 5_000
+    data = office(name, "<w:document><w:p><w:r><w:t>" + said + "</w:t></w:r></w:p></w:document>")
+    document = File(data="data:application/vnd.ms-office;base64," + base64.b64encode(data).decode())
+
+    assert packed_text(data) == len(said)
+    assert cost("gpt-5.6", document) >= encoding("o200k_base").count(said)
+
+
+@pytest.mark.parametrize(
+    "data", [b"PK\x03\x04", b"PK\x03\x04" + bytes(100), office("a.xml", "<a>b</a>")[:-30], b"", b"x"]
+)
+def test_archives_that_are_none_count_as_nothing(data: bytes) -> None:
+    """What only begins as an archive raises nothing."""
+    assert packed_text(data) == 0
+
+
+def test_an_archive_is_unpacked_within_bounds() -> None:
+    """One that unpacks to gigabytes is read as far as a document of any use goes."""
+    data = office("word/document.xml", "<a>" + "b" * 100_000_000)
+
+    assert 10_000_000 < packed_text(data) < 100_000_000
 
 
 def test_pdf_pages() -> None:

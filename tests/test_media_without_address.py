@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from palimpsest import Audio, Entry, File, Image, InvalidEntry, Memory, Session, Text
+from palimpsest.formats import Message, find_format
 
 FORMATS = ["openai", "openai-responses", "anthropic", "gemini"]
 LACKING = [
@@ -12,6 +13,9 @@ LACKING = [
     (Image(source="photo.png"), "source", "data:image/png;base64,"),
     (Image(source="/home/ann/photo.png"), "source", "data:image/png;base64,"),
     (Image(source="iVBORw0KGgo="), "source", "data:image/png;base64,"),
+    (Image(source="data:image/png;base64,"), "source", "data:image/png;base64,"),
+    (Image(source="data:image/png"), "source", "data:image/png;base64,"),
+    (File(data="data:application/pdf;base64,", filename="a.pdf"), "data", "data:application/pdf;base64,"),
     (Audio(data="", format="wav"), "data", "base64"),
     (Audio(data="/home/ann/a.wav", format="wav"), "data", "base64"),
     (Audio(data="aGk=", format=""), "format", "wav"),
@@ -70,3 +74,55 @@ def test_a_log_that_holds_such_a_picture_is_no_invalid_context(session: Session,
     assert "[an image is not shown here]" in str(context.messages)
     assert context.report.adapted
     assert session.entries()[0].content[1] == Image(source="photo.png")
+
+
+EMPTY = {
+    "openai": [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,", "filename": "a.pdf"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+    ],
+    "openai-responses": [
+        {"type": "input_image", "image_url": "data:image/png;base64,"},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,", "filename": "a.pdf"},
+    ],
+    "anthropic": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}},
+        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}},
+    ],
+    "gemini": [
+        {"inline_data": {"mime_type": "image/png", "data": ""}},
+        {"inlineData": {"mimeType": "application/pdf", "data": ""}},
+        {"inline_data": {"mime_type": "audio/wav", "data": ""}},
+    ],
+}
+EACH = [(format, part) for format, parts in EMPTY.items() for part in parts]
+
+
+@pytest.mark.parametrize(("format", "part"), EACH, ids=repr)
+def test_what_an_empty_file_makes_is_refused_in_every_format(session: Session, format: str, part: Message) -> None:
+    """Data that hold nothing are no data: the provider would refuse every later request with them."""
+    key = "parts" if format == "gemini" else "content"
+
+    with pytest.raises(InvalidEntry):
+        session.add({"role": "user", key: [part]}, format=format)
+    assert session.entries() == []
+
+
+def test_an_answer_with_an_empty_picture_is_kept_and_not_sent(session: Session) -> None:
+    """What a model has made was paid for: the log keeps it, and the next request is valid all the same."""
+    answer = {"role": "model", "parts": [{"text": "Here."}, {"inline_data": {"mime_type": "image/png", "data": ""}}]}
+    session.add_user_message("Draw.")
+    session.add(answer, format="gemini")
+
+    assert find_format("gemini").encode(session.entries())[1] == answer
+    assert session.context(format="gemini").messages[1] == {"role": "model", "parts": [{"text": "Here."}]}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_log_that_holds_an_empty_picture_is_no_invalid_context(session: Session, format: str) -> None:
+    """As with a picture without address, a line stands for one without data."""
+    session.add_entries([Entry(content=(Text(text="Look."), Image(source="data:image/png;base64,")))])
+
+    assert "data:" not in str(session.context(format=format).messages)
+    assert "[an image is not shown here]" in str(session.context(format=format).messages)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from palimpsest.tokens.counter import ENCODINGS
 from palimpsest.tokens.models import (
     Area,
+    Levels,
     Model,
     Patches,
     Tiles,
@@ -105,6 +106,8 @@ def test_every_model_is_sound(name: str) -> None:
     assert all(price is None or 0 <= price < 1000 for price in (model.input_price, model.output_price))
     if isinstance(model.image, Patches):
         assert "auto" in model.image.limits
+    if isinstance(model.image, Levels):
+        assert "auto" in model.image.tokens
 
 
 def test_the_table_covers_the_field() -> None:

@@ -79,6 +79,27 @@ def test_what_only_an_answer_has_is_kept_and_not_sent_back() -> None:
     assert asked == {"role": "assistant", "content": "Yes.", "tool_calls": [bare]}
 
 
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
+@pytest.mark.parametrize("content", ["done", [{"type": "text", "text": "done"}]], ids=["text", "parts"])
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "tool", "tool_call_id": "c1"}, {"role": "function", "name": "f"}, {"role": "developer"}],
+    ids=["tool", "function", "developer"],
+)
+def test_roles_of_chat_completions_tell_whose_a_message_is(format: str, content: Any, message: dict[str, Any]) -> None:
+    """A result or a developer's message is read in a session of any format, whether its content is a text or parts."""
+    with Memory.open("memory://") as memory:
+        session = memory.session("s", format=format)
+        (entry,) = session.add({**message, "content": content})
+
+        assert entry.text == "done"
+        assert entry.kind == ("message" if message["role"] == "developer" else "tool_result")
+        assert session.context(format="openai").messages
+
+        with pytest.raises(InvalidEntry):  # as what it is said to be
+            session.add({**message, "content": "done"}, format="anthropic")
+
+
 def test_pieces_in_a_row_are_one_message_between_others() -> None:
     """Blocks, calls and parts that are given alone make one message, in any mixture with messages and objects."""
     anthropic = load("anthropic.types")

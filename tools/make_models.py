@@ -90,6 +90,13 @@ IMAGES: dict[str, dict[str, Any]] = {
     # Anthropic, guide "Vision": pixels / 750; about 1,600 tokens at most, about 4,784 since Opus 4.7.
     "area-1600": {"by": "area", "pixels": 750, "cap": 1600},
     "area-4784": {"by": "area", "pixels": 750, "cap": 4784},
+    # Google, guides "Understand and count tokens" and "Media resolution": up to Gemini 2.5 258 tokens a crop, and
+    # about 2,048 for the crops beside the whole; since Gemini 3 the tokens of a resolution.
+    "crop-258": {"by": "crop", "crop": 258, "whole": 384, "most": 9},
+    "level-1120": {
+        "by": "level",
+        "tokens": {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240, "auto": 1120},
+    },
 }
 
 # The first prefix that fits decides; the longer stand before the shorter.
@@ -116,6 +123,7 @@ OPENAI_IMAGES = (
     (("computer-use",), "tile-85"),
     (("",), "patch-5.6"),
 )
+GOOGLE_OLD = ("gemini-1", "gemini-2", "gemini-exp", "gemini-robotics-er-1", "learnlm")
 ANTHROPIC_OLD = (
     "claude-3",
     "claude-haiku-4",
@@ -195,6 +203,8 @@ def _image(name: str, provider: str) -> str | None:
         return next(found for prefixes, found in OPENAI_IMAGES if name.startswith(prefixes))
     if provider == "anthropic":
         return "area-1600" if name.startswith(ANTHROPIC_OLD) else "area-4784"
+    if provider == "google":
+        return "crop-258" if name.startswith(GOOGLE_OLD) else "level-1120"
     return None
 
 

@@ -82,7 +82,7 @@ def _decode_parts(parts: list[Any], role: str | None, where: str) -> list[Entry]
         elif role in _ANSWERING:
             raise InvalidEntry(f"{where}[{j}]", f"a content of role {role} holds responses of functions alone")
         else:
-            said.append((j, decode_part(part, key, f"{where}[{j}]")))
+            said.append((j, decode_part(part, key, f"{where}[{j}]", given=role != "model")))
     if said or not entries:
         found = len(entries)
         message = _message("assistant" if role == "model" else "user", said)

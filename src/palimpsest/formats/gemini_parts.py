@@ -102,7 +102,7 @@ def data_key(part: Any, where: str) -> str | None:
 # --- parts of a message
 
 
-def decode_part(part: Message, key: str | None, where: str) -> Part:
+def decode_part(part: Message, key: str | None, where: str, *, given: bool = True) -> Part:
     """Return a part that is neither call nor result; `key` says what it is."""
     check_part(part, where)
     kind = DATA[key] if key is not None else None
@@ -116,7 +116,7 @@ def decode_part(part: Message, key: str | None, where: str) -> Part:
     if kind is not None and not isinstance(body, dict):
         raise InvalidEntry(f"{where}.{key}", f"{shorten(body)} is no mapping")
     if key is not None and kind in ("inline_data", "file_data"):
-        found = _decode_inline(part, key, where) if kind == "inline_data" else _decode_file(part, key, where)
+        found = _decode_inline(part, key, where, given) if kind == "inline_data" else _decode_file(part, key, where)
         return found if found is not None and encode_part(found, own=True) == part else Opaque(item=part)
     return Opaque(item=part)
 
@@ -183,14 +183,14 @@ def _again(text: str) -> str:
     return binascii.b2a_base64(binascii.a2b_base64(text + "=" * (-len(text) % 4)), newline=False).decode()
 
 
-def _decode_inline(part: Message, key: str, where: str) -> Part | None:
+def _decode_inline(part: Message, key: str, where: str, given: bool) -> Part | None:
     blob = part[key]
     mime_key = find(blob, _BODY_KEYS["inline_data"], "mime_type")
     mime, data = blob[mime_key] if mime_key is not None else None, blob.get("data")
     if not isinstance(mime, str):
         raise InvalidEntry(f"{where}.{key}.mime_type", f"{shorten(mime)} is no media type")
-    if not is_base64(data):
-        raise InvalidEntry(f"{where}.{key}.data", f"{shorten(data)} is not base64")
+    if not is_base64(data) or (given and not data):
+        raise InvalidEntry(f"{where}.{key}.data", f"{shorten(data)} is not what a file holds, in base64")
     url_safe = "-" in data or "_" in data
     plain = data.replace("-", "+").replace("_", "/") if url_safe else data
     kept = {**blob, "data": _URL_SAFE if url_safe else None}
@@ -298,7 +298,11 @@ def sendable(item: Message) -> Message | None:
     """The part with what the API knows of it and without nulls; None where it says nothing, and nothing signs it."""
     known = {key: _body(key, value) for key, value in item.items() if value is not None and key in PART_KEYS}
     key = next((key for key in known if key in DATA), None)
-    return known if key is not None and (known[key] != "" or is_signed(known)) else None
+    if key is None:
+        return None
+    if DATA[key] == "inline_data" and isinstance(known[key], dict) and not known[key].get("data"):
+        return None  # a picture that an answer left empty
+    return known if known[key] != "" or is_signed(known) else None
 
 
 def is_signed(part: Message) -> bool:

@@ -45,7 +45,15 @@ def media_type(address: str) -> str | None:
 
 def has_address(image: Image) -> bool:
     """Whether an image has an address of any kind: not nothing, the path of a file, or data alone."""
-    return has_scheme(image.source)
+    return has_scheme(image.source) and not is_hollow(image.source)
+
+
+def is_hollow(address: str) -> bool:
+    """Whether this is a `data:` address without base64 where it should be, as a file that is empty makes one."""
+    if not address.startswith("data:"):
+        return False
+    data = address.find(",") + 1
+    return data == 0 or (address.startswith(";base64,", data - 8) and not address[data : data + _LOOKED_AT].strip())
 
 
 def has_scheme(text: str) -> bool:
@@ -63,7 +71,8 @@ def lacks(part: Part) -> tuple[str, str] | None:
         return "format", "no format of sound: give wav or mp3"
     if isinstance(part, File) and not part.file_id and (part.data is None or isinstance(part.data, str)):
         told = "no document: give a file_id, or what the file holds as data:application/pdf;base64,…"
-        return None if part.data and (has_scheme(part.data) or _holds_data(part.data)) else ("data", told)
+        held = part.data and (has_scheme(part.data) or _holds_data(part.data)) and not is_hollow(part.data)
+        return None if held else ("data", told)
     return None
 
 

@@ -9,6 +9,7 @@ import msgspec
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import DEFAULT as NAME
+from palimpsest.formats.media_types import is_hollow
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Role, Text
 
@@ -168,5 +169,6 @@ def lacking(part: Message) -> str | None:
     body = part.get(kind)
     if not isinstance(body, dict):
         return wanted
-    told = [key for key in (needed or ("file_id", "file_data")) if isinstance(body.get(key), str) and body[key]]
+    values = ((key, body.get(key)) for key in needed or ("file_id", "file_data"))
+    told = [key for key, value in values if isinstance(value, str) and value and not is_hollow(value)]
     return wanted if len(told) < max(len(needed), 1) else None

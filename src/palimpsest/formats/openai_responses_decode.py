@@ -15,6 +15,7 @@ import msgspec
 from palimpsest.errors import InvalidEntry, shorten
 from palimpsest.formats import Message
 from palimpsest.formats.common import data_address, mappings
+from palimpsest.formats.media_types import is_hollow
 from palimpsest.formats.openai_responses_items import ANSWERING, ASKING, NAME, answers, asks, pair_key
 from palimpsest.log.checks import check_json
 from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part, Reasoning, Role, Status, Text
@@ -269,7 +270,7 @@ def _check_held(part: Message, kind: str, where: str) -> None:
     keys, wanted = _HELD[kind]
     given = {key: part[key] for key in keys if part.get(key) is not None}
     for key, value in given.items():
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or is_hollow(value):
             raise InvalidEntry(f"{where}.{key}", f"{shorten(value)} is not {wanted}")
     if not given:
         raise InvalidEntry(f"{where}.{keys[0]}", f"is not there; an {kind} needs {' or '.join(keys)}")

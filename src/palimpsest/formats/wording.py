@@ -128,6 +128,9 @@ FENCE_TOKENS = 16
 _ENCRYPTED = ("redacted_thinking",)
 """Types of items of which only their provider can read anything."""
 
+_SILENT = frozenset({"type", "id", "status", "thought"})
+"""Keys of items that say nothing by themselves."""
+
 
 def stand_in(part: Part) -> str:
     """The text that stands for a part where a provider's format has nothing like it.
@@ -171,7 +174,7 @@ def _document(part: File) -> str:
 def _item(item: dict[str, Any]) -> str:
     """What a reader can make of another provider's item; nothing where all of it is encrypted."""
     readable = _readable(item)
-    if item.get("type") in _ENCRYPTED or readable.keys() <= {"type", "id", "status"}:
+    if item.get("type") in _ENCRYPTED or {key for key, value in readable.items() if value is not None} <= _SILENT:
         return ""
     return fenced("provider_item", _json(readable), type=str(item.get("type", "")))
 

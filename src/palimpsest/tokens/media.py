@@ -13,7 +13,8 @@ from math import ceil, floor, sqrt
 from typing import Final
 
 from palimpsest.log.entry import Audio, Entry, File, Image, Opaque
-from palimpsest.tokens.models import Area, ImageRule, Model, Patches, Tiles
+from palimpsest.tokens.documents import PAGE_SIZE, document_tokens
+from palimpsest.tokens.models import Area, Crops, ImageRule, Levels, Model, Patches, Tiles
 
 GPT_4O_IMAGE: Final = Tiles(base=85, tile=170)
 """The rule for images of models that have none in the table, as OpenAI publishes it for gpt-4o."""
@@ -21,23 +22,20 @@ GPT_4O_IMAGE: Final = Tiles(base=85, tile=170)
 AUDIO_TOKENS_PER_SECOND: Final = 10
 """OpenAI: one token for each 100 ms of sound in the input."""
 
+MOST_AUDIO_TOKENS_PER_SECOND: Final = 32
+"""Google, guide "Understand and count tokens"; the most of all providers whose figure is known."""
+
 LEAST_AUDIO_BYTES_PER_SECOND: Final = 1_000
 """8 kbit/s, the lowest bit rate of an MP3 frame: sound of unknown length lasts no longer than its bytes at this."""
-
-FILE_PAGE_TOKENS: Final = 4_600
-"""Tokens of a page of a PDF. Providers send its text and its picture: 3,000 is the upper figure in Anthropic's
-guide "PDF support" for dense text, 1,600 its largest picture (OpenAI: 1,105 for a page on gpt-4o)."""
-
-FILE_BYTES_PER_TOKEN: Final = 2
-"""Own figure for files without pages: prose has 3 to 5 bytes a token, JSON and code 2.5 to 4, digits 2.5."""
 
 
 def image_tokens(model: Model | None, width: int | None, height: int | None, detail: str | None = None) -> int:
     """Return the tokens of one image in the input of `model`. Sides are pixels; without both, the most it can cost.
 
-    `detail` is OpenAI's `low`, `high`, `original` or `auto`; None and what the model does not know count as `auto`.
-    A model that is not known, or whose rule is not, counts as gpt-4o. Source: OpenAI, guide "Images and vision",
-    "Calculating costs"; Anthropic, guide "Vision".
+    `detail` is OpenAI's `low`, `high`, `original` or `auto`, or a resolution of Google's in small letters; None and
+    what the model does not know count as `auto`. A model that is not known, or whose rule is not, counts as gpt-4o.
+    Source: OpenAI, guide "Images and vision", "Calculating costs"; Anthropic, guide "Vision"; Google, guides
+    "Understand and count tokens" and "Media resolution".
     """
     rule: ImageRule = model.image if model is not None and model.image is not None else GPT_4O_IMAGE
     size = (width, height) if width is not None and height is not None and min(width, height) > 0 else None
@@ -51,6 +49,10 @@ def image_tokens(model: Model | None, width: int | None, height: int | None, det
             return ceil(round(patches * rule.multiplier, 6))
         case Area():
             return rule.cap if size is None else min(rule.cap, ceil(size[0] * size[1] / rule.pixels))
+        case Levels():
+            return rule.tokens.get(detail or "auto") or rule.tokens["auto"]
+        case Crops():
+            return rule.crop * (min(rule.most, _crops(*size, rule.whole)) if size else rule.most)
 
 
 def image_patches(width: int, height: int, *, most: int, side: int | None = None) -> int:
@@ -71,23 +73,14 @@ def image_patches(width: int, height: int, *, most: int, side: int | None = None
     return min(most, _squares(max(1, floor(width * shrink + 1e-6)), max(1, floor(height * shrink + 1e-6)), _PATCH))
 
 
-def audio_tokens(seconds: float | None, bytes_length: int) -> int:
+def audio_tokens(seconds: float | None, bytes_length: int, per_second: int = AUDIO_TOKENS_PER_SECOND) -> int:
     """Return the tokens of sound in the input: of its length in seconds, or where that is None at most of its bytes.
 
     The bound takes the bytes for MP3 of the lowest bit rate; sound of ordinary bit rates is 8 to 30 times shorter.
     """
     if seconds is None:
         seconds = bytes_length / LEAST_AUDIO_BYTES_PER_SECOND
-    return ceil(round(seconds * AUDIO_TOKENS_PER_SECOND, 6))
-
-
-def file_tokens(bytes_length: int, pages: int | None = None) -> int:
-    """Return an estimate of the tokens of a file in the input, meant to be too large rather than too small.
-
-    With `pages`, as of a PDF, so many dense pages with their pictures; without, one token for every two bytes.
-    No provider publishes a formula for files.
-    """
-    return ceil(bytes_length / FILE_BYTES_PER_TOKEN) if pages is None else pages * FILE_PAGE_TOKENS
+    return ceil(round(seconds * per_second, 6))
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
@@ -119,23 +112,20 @@ def audio_seconds(data: bytes, format: str) -> float | None:
             return None
 
 
-def pdf_pages(data: bytes) -> int | None:
-    """Return about how many pages a PDF has, or None where that cannot be seen.
-
-    Counts the page objects; where they are compressed, takes the figure of the file's own head, if it has one.
-    """
-    if b"%PDF-" not in data[:1024]:
-        return None
-    if pages := sum(1 for _ in _PDF_PAGE.finditer(data)):
-        return pages
-    head = _PDF_LINEAR.search(data[:2048])
-    return int(head[1]) if head and int(head[1]) > 0 else None
-
-
+_CROP_SIDES: Final = (256, 768)
 _PATCH: Final = 32
 _TILE: Final = 512
 _TILE_FIT: Final = 2048
 _TILE_SHORT_SIDE: Final = 768
+
+
+def _crops(width: int, height: int, whole: int) -> int:
+    least, most = _CROP_SIDES
+    return (
+        1
+        if max(width, height) <= whole
+        else _squares(width, height, max(least, min(most, min(width, height) * 2 // 3)))
+    )
 
 
 def _tile_tokens(rule: Tiles, size: tuple[int, int] | None, detail: str | None) -> int:
@@ -262,25 +252,40 @@ def _mp3_frame_seconds(data: bytes, place: int) -> float | None:
     return (len(data) - place) * 8 / (rates[rate_index] * 1000)
 
 
-_PDF_PAGE: Final = re.compile(rb"/Type\s{0,16}/Page(?![A-Za-z])")
-_PDF_LINEAR: Final = re.compile(rb"/Linearized[^>]{0,400}?/N\s{1,16}(\d{1,7})")
-
-
 def media_tokens(entry: Entry, model: Model | None) -> int:
     """What the entry's images, sound and documents cost, by the provider's published formulas."""
     total = 0
     for part in entry.content:
         if isinstance(part, Image):
-            total += image_tokens(model, *_size(part.source), part.detail)
+            total += _image_tokens(model, part, *_size(part.source))
         elif isinstance(part, Audio):
             sound = _decoded(part.data)
-            total += audio_tokens(audio_seconds(sound, part.format), len(sound))
+            known = model is not None and model.provider in _OPENAI
+            rate = AUDIO_TOKENS_PER_SECOND if known else MOST_AUDIO_TOKENS_PER_SECOND
+            total += audio_tokens(audio_seconds(sound, part.format), len(sound), rate)
         elif isinstance(part, File | Opaque) and _is_picture(part):
-            total += image_tokens(model, None, None)
+            total += _image_tokens(model, part, None, None)
         elif isinstance(part, File):
-            document = _decoded(part.data or "")
-            total += file_tokens(len(document), pdf_pages(document))
+            total += document_tokens(_decoded(part.data or ""), image_tokens(model, *PAGE_SIZE))
     return total
+
+
+_OPENAI: Final = frozenset({"openai", "azure"})
+
+
+def _image_tokens(model: Model | None, part: Image | File | Opaque, width: int | None, height: int | None) -> int:
+    """What an image costs at the detail, or at the resolution of Google's, that its part asks for."""
+    detail = part.detail if isinstance(part, Image) else None
+    if model is not None and isinstance(model.image, Levels):
+        extra = None if isinstance(part, Opaque) else part.extra
+        asked = (extra or {}).get("media_resolution") or (extra or {}).get("mediaResolution")
+        if not isinstance(asked, dict):
+            return image_tokens(model, width, height)
+        tokens = asked.get("num_tokens", asked.get("numTokens"))
+        if type(tokens) is int and tokens > 0:
+            return tokens
+        detail = str(asked.get("level")).removeprefix("MEDIA_RESOLUTION_").lower()
+    return image_tokens(model, width, height, detail)
 
 
 def is_unsized(entry: Entry) -> bool:

@@ -46,7 +46,25 @@ class Area(msgspec.Struct, frozen=True, tag_field="by", tag="area"):
     cap: int
 
 
-ImageRule = Tiles | Patches | Area
+class Levels(msgspec.Struct, frozen=True, tag_field="by", tag="level"):
+    """An image costs what `tokens` gives for the resolution that is asked for, whatever its size. `auto` is there."""
+
+    tokens: Mapping[str, int]
+
+
+class Crops(msgspec.Struct, frozen=True, tag_field="by", tag="crop"):
+    """An image costs `crop` tokens for each square of it, of which there are `most` at most.
+
+    One whose sides are `whole` pixels at most is one square. In larger ones the side of a square is two thirds of
+    the shorter side, from 256 to 768 pixels.
+    """
+
+    crop: int
+    whole: int
+    most: int
+
+
+ImageRule = Tiles | Patches | Area | Levels | Crops
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

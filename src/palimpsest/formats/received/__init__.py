@@ -16,6 +16,9 @@ _LEAST = {"role", "content"}
 _PLAIN = _LEAST | {"tool_call_id", "name"}
 """Keys of messages that nothing has to be recognised in: at least, and at most."""
 
+_CHATS_ALONE = ("tool", "function", "developer")
+"""Roles that chat completions have; of the others' formats only responses have one of them."""
+
 _CALLING, _CALL, _FUNCTION = {"role", "content", "tool_calls"}, {"id", "type", "function"}, {"name", "arguments"}
 """The keys of a message with calls as a request of chat completions has it, of a call, and of its function."""
 
@@ -31,6 +34,7 @@ def is_plain(messages: object, format: str) -> bool:
             format != "gemini"
             and type(message.get("content")) is str
             and (len(message) == len(_LEAST) or message.keys() <= _PLAIN)
+            and (format == "openai" or message.get("role") not in _CHATS_ALONE)
         ):
             continue  # one of two keys has a role beside it, or is told what it lacks
         if format != "openai" or not _is_calling(message):

@@ -119,8 +119,11 @@ def _holder(part: object) -> str:
 
 def taken_as(message: Message, format: str) -> str:
     """The format of a message that may be anybody's, where `format` is that of the session: this one, or that of chat
-    completions, where the session's has no such content: no part of type `text`, or no `content` at all."""
+    completions, where the session's has no such role or content: no developer, no part of type `text`, or no `content`
+    at all."""
     content = message.get("content")
+    if format == ANTHROPIC and message.get("role") == "developer":
+        return CHAT
     if format == RESPONSES and isinstance(content, list):
         texts = (isinstance(part, Mapping) and part.get("type") == "text" for part in content)
         return CHAT if any(texts) else format
