@@ -253,7 +253,7 @@ def test_a_context_with_what_is_withheld_is_compared_with_the_tail_in_it() -> No
         ({"tail_share": -0.1}, {}, "tail_share"),
         ({"tail_share": "a"}, {}, "tail_share"),
         ({"facts": 7}, {}, "facts"),
-        ({"facts": "a//b"}, {}, "scope"),
+        ({"facts": "a//b"}, {}, "facts"),
         ({}, {"tail": "x"}, "tail_share"),
         ({"tail_share": 0.1}, {"tail": 7}, "tail"),
         ({"tail_share": 0.1}, {"tail": {"a": 7}}, "tail"),
