@@ -17,6 +17,7 @@ from palimpsest.sessions.importing.importer import Importer
 from palimpsest.sessions.importing.report import OTHERS, ImportReport, failed
 from palimpsest.sessions.scope import MemoryScope
 from palimpsest.sessions.session import AsyncSession
+from palimpsest.stores.overlay import Overlay
 from palimpsest.transfer.sources import SOURCES, Piece
 from palimpsest.transfer.sources.detection import find_source
 from palimpsest.transfer.sources.files import SourceFile
@@ -133,8 +134,6 @@ class Checking:
         own = piece.conversation.id if piece.conversation is not None else None
         try:
             if piece.export is not None:
-                from palimpsest.stores.overlay import Overlay  # two milliseconds, only for exports that are checked
-
                 scope = self._scope.over(Overlay(self._scope.store, self._scope.clock))
                 await import_session(scope, piece.export, session_id=self._given, on_conflict="merge")
             if own is not None and self._given is None:
