@@ -94,7 +94,7 @@ def _checks(store: str | None, tenant: str | None) -> Iterator[Check]:
     away = f"Look at {where}: {at}."
     yield _guarded("store", lambda: _store(store, tenant), away, away)
     yield _guarded("durability", lambda: _durability(store, tenant), away, f"Look at {where}, and at its settings.")
-    damaged = f"Keep a copy of {where}, then restore a backup."
+    damaged = f"Keep a copy of {where}, then do what is said of it, or restore a backup."
     yield _guarded("sessions", lambda: _sessions(store, tenant), away, damaged)
 
 
