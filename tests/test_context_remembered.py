@@ -497,23 +497,26 @@ def test_every_context_is_one_call_of_a_worker(tmp_path: Path) -> None:
     assert set(hops) == {1}
 
 
+KEYS = Keys({"k": bytes(range(32))})
+
+
 class Glancing:
     """An asynchronous memory in a file of SQLite, with a session of two turns of which a context was given; `other` is
     another memory of that file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, keys: Keys | None = None) -> None:
+        self.path, self.keys = path, keys
 
     def play(self, act: Callable[[AsyncSession, Memory], Awaitable[None]]) -> None:
         """Do something with it, and check what is said then against what the other memory says."""
 
         async def work() -> None:
-            async with AsyncMemory.open(self.path) as memory:
+            async with AsyncMemory.open(self.path, encryption=self.keys) as memory:
                 session = memory.session("s", max_tokens=8_000)
                 for text in ("one", "two"):
                     await session.add_user_message(text)
                     await session.context()  # the first opens what glances at the file
-                with Memory.open(self.path) as other:
+                with Memory.open(self.path, encryption=self.keys) as other:
                     await act(session, other)
                     there = other.session("s", max_tokens=8_000).context(dry_run=True)
                     assert (await session.context()).messages == there.messages
@@ -527,9 +530,10 @@ class Glancing:
         return put.call_count
 
 
-def test_a_context_of_what_is_remembered_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "encrypted"])
+def test_a_context_of_what_is_remembered_is_made_where_it_is_asked_for(tmp_path: Path, keys: Keys | None) -> None:
     """It changes no threads, after a turn and after none: only the session's head is looked at."""
-    glancing = Glancing(tmp_path / "log.db")
+    glancing = Glancing(tmp_path / "log.db", keys)
 
     async def act(session: AsyncSession, _: Memory) -> None:
         assert await glancing.hops(session) == 0
@@ -539,10 +543,13 @@ def test_a_context_of_what_is_remembered_is_made_where_it_is_asked_for(tmp_path:
     glancing.play(act)
 
 
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("change", ["add", "erase", "clear", "delete"])
-def test_what_others_did_is_seen_without_a_thread_and_read_in_one(tmp_path: Path, change: str) -> None:
+def test_what_others_did_is_seen_without_a_thread_and_read_in_one(
+    tmp_path: Path, change: str, keys: Keys | None
+) -> None:
     """Be it said, erased or gone: the head tells it."""
-    glancing = Glancing(tmp_path / "log.db")
+    glancing = Glancing(tmp_path / "log.db", keys)
 
     async def act(session: AsyncSession, other: Memory) -> None:
         there = other.session("s")
