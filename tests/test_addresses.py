@@ -114,10 +114,12 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_options_behind_a_path_are_refused(here: Path) -> None:
-    """They would be a part of the file's name, and hold for nothing; other question marks are as they are."""
+@pytest.mark.parametrize("query", ["synchronous=NORMAL", "mode=ro", "cache=shared&mode=memory"])
+def test_options_behind_a_path_are_refused(here: Path, query: str) -> None:
+    """They would be a part of the file's name, and hold for nothing, be they ours or SQLite's own; other question marks
+    are as they are."""
     with pytest.raises(ConfigError, match=r"sqlite:///agent\.db\?synchronous=NORMAL, or as arguments"):
-        Memory.open("a.db?synchronous=NORMAL")
+        Memory.open(f"a.db?{query}")
     assert not list(here.glob("a.db*"))
 
     Memory.open("what?.db").close()

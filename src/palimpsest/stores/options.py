@@ -55,8 +55,9 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_options(path: str) -> bool:
-    """Whether a path goes on, behind a question mark, with an option of stores on a disk, as an address may."""
-    return path.partition("?")[2].partition("=")[0] in DiskOptions.__struct_fields__
+    """Whether a path goes on, behind a question mark, as an address does that has options: `agent.db?mode=ro`."""
+    name, equals, _ = path.partition("?")[2].partition("=")
+    return bool(equals) and name.isidentifier()
 
 
 def options_in(query: str) -> dict[str, Any]:
