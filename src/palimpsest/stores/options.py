@@ -54,10 +54,13 @@ class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     large_bytes: Annotated[int, Meta(ge=64, description="a whole number of bytes, at least 64")] = LARGE
 
 
+SQLITE_PARAMETERS = ("cache", "immutable", "mode", "modeof", "nolock", "psow", "vfs")
+"""The query parameters of SQLite's own file addresses. Source: sqlite.org/uri.html."""
+
+
 def has_options(path: str) -> bool:
-    """Whether a path goes on, behind a question mark, as an address does that has options: `agent.db?mode=ro`."""
-    name, equals, _ = path.partition("?")[2].partition("=")
-    return bool(equals) and name.isidentifier()
+    """Return whether a path ends like an address: a question mark and an option of ours, or a parameter of SQLite's."""
+    return path.partition("?")[2].partition("=")[0] in {*DiskOptions.__struct_fields__, *SQLITE_PARAMETERS}
 
 
 def options_in(query: str) -> dict[str, Any]:
