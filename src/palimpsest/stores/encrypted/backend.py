@@ -1,18 +1,16 @@
-"""Encryption at rest: a backend around another one, which keeps what it holds under keys that that one never sees.
+"""`SealedBackend`: the verbs of a backend, over one below that holds sealed values only.
 
-Heads, values and ids of rows are sealed (`sealed_bytes`), each bound to its address; ids that rows are found by, and
-names of items, are keyed tokens. How an old head, or an old row, is noticed that somebody has put back stands in the
-package.
+Heads, values and ids of rows are sealed (`sealed_bytes`), each bound to its address. Ids by which rows are found, and
+names of items, are keyed tokens. The package's docstring explains how an old head or row that was put back is noticed.
 
-Heads are compared as they are stored. So a change of keys, which leaves what is in them as it is, stops whoever would
-write under the key of before.
+Heads are compared as stored, that is, sealed. So a change of keys, which seals each head again without changing its
+content, refuses every writer that still expects the head under the old key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt, WrongKey
 from palimpsest.stores import MARK, Item
@@ -23,7 +21,7 @@ from palimpsest.stores.encrypted.mark import Markings, read_mark
 from palimpsest.stores.encrypted.resealing import Resealer
 from palimpsest.stores.encrypted.sealed_batch import Sealing
 from palimpsest.stores.encrypted.sealed_bytes import SealedHead, Values
-from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, VOUCHED, Heads, Owned, Rows, agrees, hides
+from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, Heads, Looking, Owned, Rows, agrees, hides
 from palimpsest.stores.engine.crowds import Crowds
 from palimpsest.stores.engine.items import Items
 from palimpsest.stores.engine.known import OWNED
@@ -34,10 +32,10 @@ from palimpsest.stores.wrappers import Wrapper
 async def unlocked_backend(
     backend: Backend, mark: Item | None, encryption: Encryption | None, clock: Callable[[], int]
 ) -> SealedBackend:
-    """Return what reads and writes a backend with these keys; `mark` is what it says of its encryption (None: nothing).
+    """Return `backend` wrapped in encryption with these keys. `mark` is the store's mark (None: the store has none).
 
-    Raises WrongKey where it is encrypted and they do not fit, or none were given; ConfigError where it holds what is
-    not encrypted; MissingExtra without the extra.
+    Raises WrongKey when the store is encrypted and the keys do not fit or none were given; ConfigError when it holds
+    unencrypted data; MissingExtra when the `encryption` extra is not installed.
     """
     if encryption is None:
         assert mark is not None, "a store that is not encrypted needs no unlocking"
@@ -50,16 +48,6 @@ async def unlocked_backend(
     return SealedBackend(backend, values, markings)
 
 
-class Looking(NamedTuple):
-    """What is asked for: of which places as they are kept, what below, and which heads there are known not to be
-    older than."""
-
-    asks: Sequence[Ask]
-    places: Sequence[Place]
-    below: Sequence[Ask]
-    floors: Sequence[SealedHead | None]
-
-
 class SealedBackend(Wrapper):
     """A backend whose values are sealed. `markings` says under which keys."""
 
@@ -69,54 +57,45 @@ class SealedBackend(Wrapper):
         self.rows = Rows(below.url, values, markings)
         self._heads = Heads(below.url, self.rows)
         self.resealer = Resealer(below, self.rows, self._heads, markings)
-        self._unopened: dict[str, StoreCorrupt] = {}
+        self._unreadable_due: dict[str, StoreCorrupt] = {}
 
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        looking = self._looking(asks)
+        looking = self.rows.looking(asks, self._heads.by_place)
         return self._opened(looking, await self.below.look(looking.below), self._heads)
 
     def glance(self, place: Place) -> PlaceHead | None:
-        """One that is stored as it was when it was opened, or sealed, here: others are held against the log's notes."""
-        known = self._heads.all.get(kept := self.rows.at(place))
-        return known.plain if known is not None and self.below.glance(kept) == known.stored else None
+        """Answer only if the stored head is still the one remembered here: any other must be checked with its log's."""
+        remembered = self._heads.by_place.get(stored_place := self.rows.at(place))
+        if remembered is None or self.below.glance(stored_place) != remembered.stored:
+            return None
+        return remembered.plain
 
-    def _looking(self, asks: Sequence[Ask]) -> Looking:
-        """What is asked for below."""
-        rows = self.rows
-        places = [rows.at(ask.place) for ask in asks]
-        below, vouching = list[Ask](), dict[Place, bool]()  # what vouches for rows, and whether it is asked for
-        for ask, place in zip(asks, places, strict=True):
-            head = ask.head
-            if place.space == SESSION and head:
-                vouching.setdefault(Place(*place[:2], LOG, ""), False)
-            elif ask.rows and place.space in VOUCHED and not vouching.get(place):
-                head = vouching[place] = True
-            below.append(rows.asked(ask, place, head))
-        below += [Ask(place) for place, asked in vouching.items() if not asked]
-        return Looking(asks, places, below, [self._heads.all.get(ask.place) for ask in below])
+    def _opened(self, looking: Looking, seen: Sequence[Seen], opener: Heads) -> list[Seen]:
+        """Open what the backend below has `seen`, and return the answers to the asks of `looking`.
 
-    def _opened(self, looking: Looking, seen: Sequence[Seen], by: Heads) -> list[Seen]:
-        """What was asked for, of what was seen below, with heads that are opened `by` these."""
+        Raises StoreCorrupt when the heads of a session and its log disagree, WrongKey for a missing key. A look for
+        heads alone returns such a session head as unread instead, so that it does not stop the other sessions.
+        """
         rows, heads = self.rows, dict[Place, SealedHead | None]()
         alone = not any(ask.rows for ask in looking.asks)
-        for ask, one, floor in zip(looking.below, seen, looking.floors, strict=True):
+        for ask, answer, floor in zip(looking.below, seen, looking.floors, strict=True):
             if ask.head:
-                heads[ask.place] = by.seen(ask.place, one.head, floor, alone=alone)
+                heads[ask.place] = opener.seen(ask.place, answer.head, floor, alone=alone)
         if not agrees(list(heads.items())):
-            sessions = [(place, one.stored) for place, one in heads.items() if one and place.space == SESSION]
-            told = f"{', '.join(rows.what(place) for place, _ in sessions)} is of an earlier time"
-            fault = StoreCorrupt(self.url, f"{told}, or what is noted of its rows is")
+            sessions = [(place, head.stored) for place, head in heads.items() if head and place.space == SESSION]
+            stale = f"{', '.join(rows.what(place) for place, _ in sessions)} is of an earlier time"
+            fault = StoreCorrupt(self.url, f"{stale}, or what is noted of its rows is")
             if not alone:
                 raise fault
             heads |= {place: SealedHead.unread(stored, fault.reason) for place, stored in sessions}
-        found = []
-        for ask, place, one in zip(looking.asks, looking.places, seen, strict=False):
-            known = heads.get(place)
-            some = [rows.opened(place, what, its, known) for what, its in zip(ask.rows, one.rows, strict=True)]
-            found.append(Seen(known.plain if known is not None and ask.head else None, some))
-        return found
+        answers = []
+        for ask, place, answer in zip(looking.asks, looking.places, seen, strict=False):
+            head = heads.get(place)
+            opened = [rows.opened(place, want, found, head) for want, found in zip(ask.rows, answer.rows, strict=True)]
+            answers.append(Seen(head.plain if head is not None and ask.head else None, opened))
+        return answers
 
     # --- writing
 
@@ -124,48 +103,51 @@ class SealedBackend(Wrapper):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         batches = list(batches)
-        done: list[Refusal | None] = [None] * len(batches)
-        left, tries = list(range(len(batches))), 0
-        while left:
+        outcomes: list[Refusal | None] = [None] * len(batches)
+        pending, tries = list(range(len(batches))), 0
+        while pending:
             tries += 1
-            made: list[tuple[int, Sealing]] = []
+            attempts: list[tuple[int, Sealing]] = []  # what is written in this round, by the batch's number
             ahead: dict[Place, SealedHead | None] = {}
-            for i in left:
-                sealing, done[i] = await self._begun(batches[i], ahead)
-                if done[i] is None:
+            for i in pending:
+                sealing, outcomes[i] = await self._prepared(batches[i], ahead)
+                if outcomes[i] is None:
                     sealing.finish()
-                    made.append((i, sealing))
+                    attempts.append((i, sealing))
                 elif tries == 1 and again is not None and not self.remote and sealing.probe():
-                    made.append((i, sealing))  # else who never pauses could be in its way for ever
-            steps = [one.steps for _, one in made]
-            tried = {id(one.steps): one for _, one in made}
-            over = partial(self._over, batches, made, tried, again, list[Looking]()) if again is not None else None
-            results = await self.below.write(steps, at, lasting=lasting, again=over) if made else []
-            left = []
-            for (i, sealing), refusal in zip(made, results, strict=True):
+                    attempts.append((i, sealing))  # else a writer that never pauses could overtake this one for ever
+            steps = [sealing.steps for _, sealing in attempts]
+            by_steps = {id(sealing.steps): sealing for _, sealing in attempts}
+            replace = None
+            if again is not None:
+                replace = partial(self._replaced, batches, attempts, by_steps, again, list[Looking]())
+            results = await self.below.write(steps, at, lasting=lasting, again=replace) if attempts else []
+            pending = []
+            for (i, sealing), refusal in zip(attempts, results, strict=True):
                 if refusal is None:
-                    done[i] = None
-                    await self._done(sealing)
+                    outcomes[i] = None
+                    await self._committed(sealing)
                     continue
-                heads, instead = self._refusal(sealing, refusal, self._heads), batches[i] is not sealing.batch
-                # Its heads were sealed anew, or another session's rows were noted, or it was made anew.
-                alike = instead or refused(sealing.batch, heads) is None
-                if alike and (tries == 1 or not self.remote):  # who is in a crowd waits where he holds nothing
-                    left.append(i)
+                heads, untried = self._plain_refusal(sealing, refusal, self._heads), batches[i] is not sealing.batch
+                # The engine's heads may be as expected all the same: they were sealed again by a change of keys, or
+                # another session moved the head of the log. Or `again` gave a batch that has not been tried yet.
+                worth_trying = untried or refused(sealing.batch, heads) is None
+                if worth_trying and (tries == 1 or not self.remote):  # on a server the caller waits, holding nothing
+                    pending.append(i)
                 else:
-                    done[i] = await self._there(batches[i]) if instead else heads
-        return done
+                    outcomes[i] = await self._current_heads(batches[i]) if untried else heads
+        return outcomes
 
-    async def _there(self, batch: Batch) -> Refusal:
-        """The heads that there are in the places of a batch."""
-        there = iter(await heads_at(self, [step.place for step in batch if not step.rows_only]))
-        return tuple(None if step.rows_only else next(there) for step in batch)
+    async def _current_heads(self, batch: Batch) -> Refusal:
+        """Return the heads that are stored now in the places of a batch, as its refusal."""
+        heads = iter(await heads_at(self, [step.place for step in batch if not step.rows_only]))
+        return tuple(None if step.rows_only else next(heads) for step in batch)
 
-    def _over(
+    def _replaced(
         self,
         batches: list[Batch],
-        made: list[tuple[int, Sealing]],
-        tried: dict[int, Sealing],
+        attempts: list[tuple[int, Sealing]],
+        by_steps: dict[int, Sealing],
         again: Again,
         looked: list[Looking],
         number: int,
@@ -173,55 +155,59 @@ class SealedBackend(Wrapper):
         refusal: Refusal,
         look: Look,
     ) -> Batch | None:
-        """What is to be written in the place of a batch, as these heads are there: as `write` says.
+        """Ask `again` what to write in the place of a refused batch, and return that sealed; None: the refusal stands.
 
-        Not where another batch may have moved what is noted of the logs among them, which is not committed yet. Who is
-        asked what to write has told from then on what is in that, as the ids of entries: it takes the batch's place
-        even where it cannot be written at once.
+        `write` gives this to the backend below as its `again`, which calls it while nobody else can write. None also
+        when the batch moves the head of its log and is one of several in the call: another of them may have moved that
+        head in the same transaction, which is not committed yet.
 
-        What is seen here may be taken back, with what the others of the call have written: nothing of it is remembered.
-        Over a driver this is called again with what was `looked` at before: what was known then, and no more, is what
-        that may not be older than.
+        What `again` returns takes the batch's place in `batches` even if it cannot be sealed here: its maker now counts
+        on that, for instance on the ids of its entries. `write` tries it in its next round.
+
+        The transaction may yet be rolled back, with what other batches of the call have written. So heads seen here are
+        opened by a copy of what is known, and not remembered. Over a driver this runs again from its beginning after
+        each look (`rules.asked_again`). `looked` keeps the earlier looks: a repeated answer is checked against the
+        heads known when it was first given, not against later ones.
         """
-        i, sealing = made[number]
-        sealing = tried.get(id(given), sealing)  # of a transaction that is begun anew the first one
-        made[number], batches[i] = (i, sealing), sealing.batch
-        if len(made) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
+        i, sealing = attempts[number]
+        sealing = by_steps.get(id(given), sealing)  # a transaction that was begun anew is back at its first batch
+        attempts[number], batches[i] = (i, sealing), sealing.batch
+        if len(attempts) > 1 and any(place is not None and place.space == LOG for place in sealing.places):
             return None
-        inside, before = Heads(self.url, self.rows), iter([*looked])
-        inside.all = dict(self._heads.all)
+        inside, earlier = Heads(self.url, self.rows), iter([*looked])
+        inside.by_place = dict(self._heads.by_place)
 
-        def seen(asks: Sequence[Ask]) -> list[Seen]:
-            looking = next(before, None)
+        def look_inside(asks: Sequence[Ask]) -> list[Seen]:
+            looking = next(earlier, None)
             if looking is None or looking.asks != asks:
-                looking = self._looking(asks)
+                looking = self.rows.looking(asks, self._heads.by_place)
                 looked.append(looking)
             return self._opened(looking, look(looking.below), inside)
 
-        batch = again(i, sealing.batch, self._refusal(sealing, refusal, inside), seen)
+        batch = again(i, sealing.batch, self._plain_refusal(sealing, refusal, inside), look_inside)
         if batch is None:
             return None
         batches[i] = batch
-        anew = Sealing(self.rows, sealing.key_id, batch, {}, sealing.others)
-        if not anew.begin(inside.all) or not self._others(anew, inside) <= anew.others:
+        replacement = Sealing(self.rows, sealing.key_id, batch, {}, sealing.others)
+        if not replacement.begin(inside.by_place) or not self._other_keys(replacement, inside) <= replacement.others:
             return None
-        anew.finish()
-        made[number], tried[id(anew.steps)] = (i, anew), anew
-        return anew.steps
+        replacement.finish()
+        attempts[number], by_steps[id(replacement.steps)] = (i, replacement), replacement
+        return replacement.steps
 
-    async def _begun(self, batch: Batch, ahead: dict[Place, SealedHead | None]) -> tuple[Sealing, Refusal | None]:
-        """A batch that has its heads, under the key that is to be written with; or the heads that are in its way.
+    async def _prepared(self, batch: Batch, ahead: dict[Place, SealedHead | None]) -> tuple[Sealing, Refusal | None]:
+        """Return the batch with its heads, under the key to write with, and the refusal if these are not as expected.
 
-        Where one of its heads is under another key, the store is asked what it says of its keys, after that head was
-        seen: another thread may have heard of a change in between, and what was sealed under the key of before would
-        stand over a head that is under the new one. Whoever retires a key seals all heads anew after that: so a batch
-        whose heads are all under its own key needs no look at the mark.
+        When one of its heads is under another key, the mark is read again, after that head was seen. Otherwise another
+        thread might have learnt of a change of keys in between, and a head under the new key would be overwritten by
+        one under the retired key. Retiring a key seals every head anew, so heads that are all under the key in use need
+        no look at the mark.
         """
         while True:
             sealing, refusal = Sealing(self.rows, self.markings.writing, batch, ahead), None
-            while refusal is None and not sealing.begin(self._heads.all):
-                refusal = await self._unexpected(sealing, ahead)
-            others = self._others(sealing, self._heads)
+            while refusal is None and not sealing.begin(self._heads.by_place):
+                refusal = await self._looked_up(sealing, ahead)
+            others = self._other_keys(sealing, self._heads)
             if others:
                 await self.markings.refresh()
                 if self.markings.writing != sealing.key_id:
@@ -229,44 +215,46 @@ class SealedBackend(Wrapper):
                 sealing.others = others
             return sealing, refusal
 
-    def _others(self, sealing: Sealing, heads: Heads) -> set[str]:
-        """The keys that heads of a batch, or those that are known beside it, are under, but for its own."""
-        known = [*sealing.before, *(heads.all.get(self.rows.at(step.place)) for step in sealing.batch)]
-        return {one.key_id for one in known if one is not None} - {"", sealing.key_id}
+    def _other_keys(self, sealing: Sealing, heads: Heads) -> set[str]:
+        """Return the ids of keys other than the batch's own that heads of its places are known to be sealed under."""
+        known = [*sealing.before, *(heads.by_place.get(self.rows.at(step.place)) for step in sealing.batch)]
+        return {head.key_id for head in known if head is not None} - {"", sealing.key_id}
 
-    async def _unexpected(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
-        """Look at the heads of a batch; those that are there, unless they are as it expects them."""
-        meant = [
+    async def _looked_up(self, sealing: Sealing, ahead: dict[Place, SealedHead | None]) -> Refusal | None:
+        """Look at the heads of a batch, which remembers them; return the refusal if they are not as it expects."""
+        unknown = [
             step.place
             for step, place in zip(sealing.batch, sealing.places, strict=True)
             if place is not None and place not in ahead
         ]
-        seen = dict(zip(meant, await heads_at(self, meant), strict=True))
-        found: list[PlaceHead | None] = []
+        seen = dict(zip(unknown, await heads_at(self, unknown), strict=True))
+        heads: list[PlaceHead | None] = []
         for step in sealing.batch:
-            known = ahead.get(self.rows.at(step.place))
-            found.append(seen.get(step.place, known.plain if known is not None else None))
-        return refused(sealing.batch, found)
+            earlier = ahead.get(self.rows.at(step.place))
+            heads.append(seen.get(step.place, earlier.plain if earlier is not None else None))
+        return refused(sealing.batch, heads)
 
-    def _refusal(self, sealing: Sealing, refusal: Refusal, by: Heads) -> Refusal:
-        found: list[PlaceHead | None] = []
-        for step, place, head, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
-            looked = place if step.rows_only else self.rows.at(step.place)
-            known = by.opened(looked, head, floor) if looked is not None else None
-            found.append(known.plain if known is not None and not step.rows_only else None)
-        return tuple(found)
+    def _plain_refusal(self, sealing: Sealing, refusal: Refusal, opener: Heads) -> Refusal:
+        """Return a refusal of the backend below with its heads opened, and without heads that the engine never sees."""
+        plain: list[PlaceHead | None] = []
+        for step, place, stored, floor in zip(sealing.batch, sealing.places, refusal, sealing.before, strict=True):
+            stored_place = place if step.rows_only else self.rows.at(step.place)
+            head = opener.opened(stored_place, stored, floor) if stored_place is not None else None
+            plain.append(head.plain if head is not None and not step.rows_only else None)
+        return tuple(plain)
 
-    async def _done(self, sealing: Sealing) -> None:
-        made = False
+    async def _committed(self, sealing: Sealing) -> None:
+        """Remember the heads that a batch wrote. A new one is sealed anew if its key was retired meanwhile."""
+        is_new = False
         for place, before, after in zip(sealing.places, sealing.before, sealing.after, strict=True):
             if place is not None and after is not None:
                 self._heads.remember(place, after)
-                made = made or (before is None and place.space != LOG)
+                is_new = is_new or (before is None and place.space != LOG)
             elif place is not None:
-                self._heads.all.pop(place, None)
-        if made:
+                self._heads.by_place.pop(place, None)
+        if is_new:
             await self.markings.refresh()
-            if self.markings.writing != sealing.key_id:  # a change of keys has not seen it
+            if self.markings.writing != sealing.key_id:  # the change of keys may have listed the places before this one
                 for place in filter(None, sealing.places):
                     await self.resealer.head(place)
                 for step in sealing.batch:
@@ -277,39 +265,39 @@ class SealedBackend(Wrapper):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
-        found, space = list[Listed](), self.rows.space(tenant, space)
-        while len(found) < limit:
-            wanted = limit - len(found)
+        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.by_place)
+        listed, space = list[Listed](), self.rows.space(tenant, space)
+        while len(listed) < limit:
+            wanted = limit - len(listed)
             page = await self.below.places(tenant, space, beneath=beneath, after=behind, limit=wanted)
-            found += [self._listed(one, floors) for one in page if one.place.space != LOG]
+            listed += [self._listed(row, floors) for row in page if row.place.space != LOG]
             if len(page) < wanted:
                 break
             behind = page[-1].place
-        return found
+        return listed
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
+        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.by_place)
         page = await self.below.recent(tenant, space, since=since, after=behind, limit=limit)
-        return [self._listed(one, floors) for one in page]
+        return [self._listed(row, floors) for row in page]
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.all)
+        behind, floors = self.rows.at(after) if after is not None else None, dict(self._heads.by_place)
         page = await self.below.newest(tenant, space, until=until, after=behind, limit=limit)
-        return [self._listed(one, floors) for one in page]
+        return [self._listed(row, floors) for row in page]
 
-    def _listed(self, one: Listed, floors: dict[Place, SealedHead]) -> Listed:
-        known = self._heads.seen(one.place, one.head, floors.get(one.place), alone=True)
-        assert known is not None, "what is listed has a head"
-        return Listed(_named(one.place, known), known.plain, one.mark)
+    def _listed(self, row: Listed, floors: dict[Place, SealedHead]) -> Listed:
+        head = self._heads.seen(row.place, row.head, floors.get(row.place), alone=True)
+        assert head is not None, "what is listed has a head"
+        return Listed(_named(row.place, head), head.plain, row.mark)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         if after is None:
-            self._unopened.pop(tenant, None)
+            self._unreadable_due.pop(tenant, None)
         behind, found = after and after._replace(place=self.rows.at(after.place)), list[Due]()
         while len(found) < limit:
             wanted = limit - len(found)
@@ -318,33 +306,33 @@ class SealedBackend(Wrapper):
             if len(page) < wanted:
                 break
             behind = page[-1]
-        if not found and (damaged := self._unopened.pop(tenant, None)) is not None:
+        if not found and (damaged := self._unreadable_due.pop(tenant, None)) is not None:
             raise damaged
         return found
 
     async def _due(self, page: Sequence[Due]) -> list[Due]:
-        """What of a page can be named. Of the rest the first is remembered, to be told when there is nothing else."""
-        heads = [due.place for due in page if not due.table]
-        floors = [self._heads.all.get(place) for place in heads]
-        seen = await heads_at(self.below, heads) if heads else []
-        names: dict[Place, Place | None] = {}
-        for place, stored, floor in zip(heads, seen, floors, strict=True):
+        """Return what of a page can be named. `expired` raises the first fault of the rest when nothing is left."""
+        places = [due.place for due in page if not due.table]
+        floors = [self._heads.by_place.get(place) for place in places]
+        stored_heads = await heads_at(self.below, places) if places else []
+        named: dict[Place, Place | None] = {}
+        for place, stored, floor in zip(places, stored_heads, floors, strict=True):
             try:
-                known = self._heads.opened(place, stored, floor)
-                names[place] = _named(place, known) if known is not None else place
+                head = self._heads.opened(place, stored, floor)
+                named[place] = _named(place, head) if head is not None else place
             except StoreCorrupt as fault:
-                names[place] = None
-                self._unopened.setdefault(place.tenant, fault)
-        places = [names.get(due.place, due.place) for due in page]
-        return [due._replace(place=place) for due, place in zip(page, places, strict=True) if place is not None]
+                named[place] = None
+                self._unreadable_due.setdefault(place.tenant, fault)
+        engine_places = [named.get(due.place, due.place) for due in page]
+        return [due._replace(place=place) for due, place in zip(page, engine_places, strict=True) if place is not None]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         page = await self.below.tenants(after=after, limit=limit + 1)  # one of them may be the mark's
         return [tenant for tenant in page if tenant != MARK[0]][:limit]
 
 
-def _named(place: Place, known: SealedHead) -> Place:
-    """The place as the engine knows it."""
+def _named(place: Place, head: SealedHead) -> Place:
+    """Return the place as the engine knows it."""
     if place.space.startswith(OWNED):
         return place._replace(space=Owned(place.space))
-    return place._replace(name=known.name) if hides(place) else place
+    return place._replace(name=head.name) if hides(place) else place

@@ -1,4 +1,4 @@
-"""Master keys: read, checked, and never shown."""
+"""`Keys`: master keys, read from text or bytes, checked, and never shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE, LONGEST_ID = 32, 64
 ALLOWED = f"{SIZE} bytes, or their base64, or {2 * SIZE} hexadecimal digits"
 IDS = f"ids of up to {LONGEST_ID} letters, digits, dots, hyphens and underscores, which do not look like a key"
 SHOWN = 20
-"""Characters up to which an id is quoted: a longer one may be a key, or a piece of one, in the wrong place."""
+"""The longest id, in characters, that a message quotes: a longer one may be a key that was put in the wrong place."""
 
 WRITTEN = "ID:KEY, or several with commas between them, the current one first"
 
@@ -26,14 +26,13 @@ _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_ID - 1}}}")
 class Keys:
     """Master keys by their ids: `Keys({"2026": key, "2025": older})`.
 
-    What is written is written under the `current` one, the others are there to read. Raises ConfigError, which shows
-    no key.
+    New data is written under the `current` key; the others only serve to read. Raises ConfigError, which shows no key.
 
     Args:
         keys: keys by their ids. A key is 32 bytes, or text: their base64, or 64 hexadecimal digits. An id is up to 64
             letters, digits, dots, hyphens and underscores; it stands in clear beside everything that the key encrypts,
-            so one that looks like a key is refused.
-        current: the id of the key that is written with; None: the first.
+            so an id that looks like a key is refused.
+        current: the id of the key to write with; None: the first.
     """
 
     __slots__ = ("_keys", "current")
@@ -48,7 +47,7 @@ class Keys:
 
     @classmethod
     def parse(cls, text: str, *, where: str = "encryption") -> Keys:
-        """Read a `text`, `ID:KEY,ID:KEY`, the current one first. Raises ConfigError that names `where`."""
+        """Read keys from `text`, as `ID:KEY,ID:KEY`, the current one first. Raises ConfigError that names `where`."""
         keys: dict[str, str | bytes] = {}
         for piece in filter(None, map(str.strip, text.split(","))):
             id, colon, key = piece.partition(":")
@@ -64,12 +63,12 @@ class Keys:
 
     @classmethod
     def from_env(cls, name: str = ENVIRONMENT) -> Keys:
-        """Read the environment variable `name`, as `parse` reads a text. Raises ConfigError where it is not set."""
+        """Read keys from the environment variable `name`, like `parse`. Raises ConfigError when it is not set."""
         return cls.parse(os.environ.get(name, ""), where=name)
 
     @classmethod
     def of(cls, given: object) -> Keys:
-        """Return the keys that `encryption=` was `given`: keys, a mapping, or text."""
+        """Return as `Keys` what `encryption=` was given: keys, a mapping, or text."""
         if isinstance(given, Keys):
             return given
         if isinstance(given, str):
@@ -80,7 +79,7 @@ class Keys:
 
     @staticmethod
     def new() -> str:
-        """Return a new key, as base64: keep it where you keep secrets, for without it nothing can be read."""
+        """Return a new random key as base64. Keep it where you keep secrets: without it nothing can be read."""
         return binascii.b2a_base64(os.urandom(SIZE), newline=False).decode()
 
     @property
@@ -89,9 +88,9 @@ class Keys:
         return tuple(self._keys)
 
     def secret(self, id: str) -> bytes | None:
-        """The key of this `id`, if it is there."""
-        found = self._keys.get(id)
-        return None if found is None else found.reveal()
+        """Return the key of this `id`; None if it is not among these."""
+        key = self._keys.get(id)
+        return None if key is None else key.reveal()
 
     def __repr__(self) -> str:
         return f"Keys(ids={self.ids!r}, current={self.current!r})"
@@ -101,7 +100,7 @@ class Keys:
 
 
 def is_id(given: object) -> bool:
-    """Whether something may be the id of a key."""
+    """Return whether a value may be the id of a key."""
     return isinstance(given, str) and _ID.fullmatch(given) is not None and not is_key(given)
 
 
@@ -112,7 +111,7 @@ def _id(given: object) -> str:
 
 
 def _quoted(given: object) -> str:
-    """What a message says of what was given as an id: it may be a key in the wrong place."""
+    """Return how a message names what was given as an id, which may be a key in the wrong place."""
     if not isinstance(given, str):
         return type(given).__name__
     return given if len(given) <= SHOWN and _ID.fullmatch(given) else f"an id of {len(given)} characters"
@@ -132,7 +131,7 @@ def _key(id: str, given: object) -> bytes:
 
 
 def _read(text: str) -> bytes:
-    """The bytes that the text stands for; none where it is not readable."""
+    """Return the bytes of a key in hexadecimal or base64; b"" if it is neither."""
     if len(text) == 2 * SIZE and re.fullmatch("[0-9a-fA-F]+", text):
         return bytes.fromhex(text)
     if not re.fullmatch("[A-Za-z0-9+/_-]+={0,2}", text):

@@ -1,11 +1,11 @@
-"""What an encrypted store says of its keys: one item, in clear but for a secret that every one of its keys can open.
+"""The mark of an encrypted store: one item that says under which keys something may be stored.
 
-`keys` has an entry for each key under which something may be stored. What is written is written under a process's own
-current key, unless a change of keys has `retired` that: then under its heir. So from the moment when a change begins
-nothing more comes under the old key, whoever writes.
+It is in clear, but for a secret that each of the store's keys can open. `keys` has an entry for each key under which
+something may be stored. A process writes under its own current key, unless a change of keys has `retired` that: then
+under the key's heir. So once a change of keys has begun, no process writes under an old key.
 
-Whoever can write to the store can change what stands here. So a key is retired only where that is sealed with this very
-key: who has one that was taken out of use, and no other, has nobody write under it again.
+Whoever can write to the store can also change the mark. So a key counts as retired only where that is sealed with this
+very key: somebody who has nothing but a key taken out of use cannot make processes write under that key again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ RESTORE = "Restore it from a backup"
 UNPROVED = f"and nobody has said so who has that key: it was changed. {RESTORE}"
 
 NAMES = b"names"
-"""What the secret is bound to that makes tokens of names."""
+"""What the sealed secret, from which tokens of names are made, is bound to in `Mark.keys`."""
 
 
 def _bequest(heir: str) -> bytes:
-    """What it is bound to where a key is retired and this one takes its place."""
+    """Return what the secret is bound to where it proves that a key is retired, and that `heir` takes its place."""
     return b"heir:" + heir.encode()
 
 
@@ -41,10 +41,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """The item's content. `keys` has, by key id, the secret that makes tokens of names, sealed under that key.
+    """The item's content.
 
-    `heirs` has, by the id of a retired key, which key is written with in its place, and that same secret, sealed under
-    the retired key for this heir.
+    `keys` has, by key id, the secret from which tokens of names are made, sealed under that key. `heirs` has, by the id
+    of a retired key, the id of the key to write with instead, and the same secret, sealed under the retired key and
+    bound to that heir.
     """
 
     version: int = VERSION
@@ -58,7 +59,7 @@ ready(Mark)
 
 
 def read_mark(url: str, value: bytes) -> Mark:
-    """Return what the item says. Raises StoreCorrupt, StoreTooNew."""
+    """Decode the mark's item. Raises StoreCorrupt, StoreTooNew."""
     try:
         mark = msgspec.json.decode(value, type=Mark)
     except msgspec.DecodeError as cause:
@@ -74,18 +75,18 @@ def read_mark(url: str, value: bytes) -> Mark:
 
 
 async def _is_sealed(backend: Backend) -> bool | None:
-    """Whether what is stored is sealed, as far as one thing tells; None: nothing of anybody's is there but leases."""
-    found = None
+    """Return whether the store's places are sealed, judged by the first that tells; None if it holds leases at most."""
+    sealed = None
     async for tenant in all_tenants(backend):
-        async for one in all_places(backend, tenant, "", beneath=True):
-            if one.place.space not in (LEASES, ORDER):
-                return key_of(one.head.hot) is not None
-            found = found if one.place.space == LEASES else False
-    return found
+        async for row in all_places(backend, tenant, "", beneath=True):
+            if row.place.space not in (LEASES, ORDER):
+                return key_of(row.head.hot) is not None
+            sealed = sealed if row.place.space == LEASES else False
+    return sealed
 
 
 class Markings:
-    """The mark of a store as it was last seen, and the keys of this process."""
+    """The mark of a store as it was last seen, with the keys of this process."""
 
     def __init__(self, backend: Backend, items: Items, keys: Keys, values: Values) -> None:
         self._url, self._writable, self._items = backend.url, backend.writable, items
@@ -94,15 +95,18 @@ class Markings:
         self._names = Secret(b"")
         self.mark = Mark(current=keys.current, keys={})
         self.writing = keys.current
-        """The id of the key under which this process writes now."""
+        """The id of the key under which this process writes: its current one, or that one's heir."""
 
     @classmethod
     async def opened(cls, backend: Backend, items: Items, keys: Keys, values: Values) -> Markings:
-        """Read the mark, or make it in a backend that is empty."""
+        """Read the mark; make it if the backend is empty.
+
+        Raises StoreCorrupt for sealed data without a mark, ConfigError for unencrypted data, and WrongKey.
+        """
         markings = cls(backend, items, keys, values)
         item = await items.get(*MARK)
         if item is None and (sealed := await _is_sealed(backend)) is not None:
-            item = await items.get(*MARK)  # another process may have made it meanwhile
+            item = await items.get(*MARK)  # another process may have made it since
             if item is None and sealed:
                 raise StoreCorrupt(backend.url, f"what it says of its encryption is missing. {RESTORE}")
             if item is None:
@@ -121,96 +125,102 @@ class Markings:
 
     @property
     def secret(self) -> bytes:
-        """What makes tokens of names."""
+        """The secret from which tokens of names are made."""
         return self._names.reveal()
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The ids of our keys beside the current one."""
+        """The ids of this process's keys other than its current one."""
         return tuple(id for id in self._keys.ids if id != self._keys.current)
 
     async def refresh(self) -> None:
-        """See what the store says now. Raises WrongKey where what it is written under is not among our keys."""
+        """Read the mark again. Raises WrongKey when the key that is now to be written with is not among ours."""
         item = await self._items.get(*MARK)
-        if item is None or item != self._item:  # one of the same value may have another version: another has written it
+        if (
+            item is None or item != self._item
+        ):  # compares versions, too: another process may have written an equal value
             await self._take(item)
 
     async def begin(self) -> bool:
-        """Say that from now on all is written under our current key; return whether that was not said before."""
+        """Retire all keys but our current one. Return False if the mark says so already, and has no other key left."""
         own = self._keys.current
         while True:
             await self.refresh()
             others = tuple(sorted({*self.mark.keys, *self.mark.retired} - {own}))
-            told = {id for id in others if id in self.mark.heirs} == set(others)
-            if self.mark.current == own and self.mark.retired == others and set(self.mark.keys) == {own} and told:
+            have_heirs = all(id in self.mark.heirs for id in others)
+            if self.mark.current == own and self.mark.retired == others and set(self.mark.keys) == {own} and have_heirs:
                 return False
-            held = {id: (own, self._sealed(id, _bequest(own))) for id in others if id in self._keys.ids}
-            heirs = {id: heir for id, heir in (self.mark.heirs | held).items() if id in others}
+            proved = {id: (own, self._sealed(id, _bequest(own))) for id in others if id in self._keys.ids}
+            heirs = {id: heir for id, heir in (self.mark.heirs | proved).items() if id in others}
             if await self._put(msgspec.structs.replace(self._with(own), current=own, retired=others, heirs=heirs)):
                 return True
 
     async def finish(self) -> None:
-        """Say that nothing is stored under the keys that were retired."""
+        """Take the retired keys out of the mark: nothing is stored under them any more."""
         while True:
             await self.refresh()
-            left = {id: secret for id, secret in self.mark.keys.items() if id not in self.mark.retired}
-            if await self._put(msgspec.structs.replace(self.mark, keys=left)):
+            remaining = {id: secret for id, secret in self.mark.keys.items() if id not in self.mark.retired}
+            if await self._put(msgspec.structs.replace(self.mark, keys=remaining)):
                 return
 
     async def _take(self, item: Item | None) -> None:
-        """Make this what is known, with our current key among the store's."""
+        """Take this item as the mark, and add the key that we write with if the mark does not have it."""
         if item is None:
             raise StoreCorrupt(self._url, f"what it says of its encryption is missing. {RESTORE}")
         mark = read_mark(self._url, item.value)
         if not mark.keys:
             raise StoreCorrupt(self._url, f"what it says of its encryption names no key. {RESTORE}")
-        names = {self._opened(id, sealed) for id, sealed in mark.keys.items()}
-        if len(names) > 1:
+        secrets = {self._opened(id, sealed) for id, sealed in mark.keys.items()}
+        if len(secrets) > 1:
             raise StoreCorrupt(self._url, f"what it says of its encryption is of two stores. {RESTORE}")
-        self._names = Secret(names.pop())
+        self._names = Secret(secrets.pop())
         self._item, self.mark, self.writing = item, mark, self._heir(mark)
         if self.writing not in mark.keys and self._writable:
-            added = await self._written(self._with(self.writing), item.version)
-            await self._take(added or await self._items.get(*MARK))
+            written = await self._written(self._with(self.writing), item.version)
+            await self._take(written or await self._items.get(*MARK))
 
     def _heir(self, mark: Mark) -> str:
-        """The key that is written with: our current one, or the one that has come in its place.
+        """Return the id of the key to write with: our current one, or the last of its heirs.
 
-        Raises WrongKey where that is not among ours, StoreCorrupt where nobody who has the retired key has said so.
+        Raises WrongKey when a key of that chain is not among ours, StoreCorrupt when a retirement is not proved by the
+        retired key itself.
         """
         id, seen = self._keys.current, set[str]()
         while id in mark.retired:
             heir, proof = mark.heirs.get(id, ("", b""))
-            names = self._opened(id, proof, _bequest(heir), told=f"it says that the key {id!r} is retired")
-            if names != self.secret or id in seen:
+            secret = self._opened(id, proof, _bequest(heir), claim=f"it says that the key {id!r} is retired")
+            if secret != self.secret or id in seen:
                 raise StoreCorrupt(self._url, f"it says that the key {id!r} is retired, {UNPROVED}")
             seen.add(id)
             id = heir
         return id
 
-    def _opened(self, id: str, sealed: bytes, what: bytes = NAMES, *, told: str = "") -> bytes:
-        """The secret as a key has it. Raises WrongKey where ours of this id does not fit, or is missing.
+    def _opened(self, id: str, sealed: bytes, bound_to: bytes = NAMES, *, claim: str = "") -> bytes:
+        """Open the secret with one of our keys. Raises WrongKey when our key of this id is missing or another one.
 
-        Where our current one fits, and what is `told` is not so, it raises StoreCorrupt."""
+        With a `claim` it raises StoreCorrupt instead of the latter: our key is known to fit, so the claim is forged.
+        """
         try:
-            return self._values.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], what)
+            return self._values.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], bound_to)
         except Unsealed:
             advice = "something is encrypted with it, and it is not among the keys given; give it, too"
         except REFUSED:
-            if told:
-                raise StoreCorrupt(self._url, f"{told}, {UNPROVED}") from None
+            if claim:
+                raise StoreCorrupt(self._url, f"{claim}, {UNPROVED}") from None
             advice = "it is another one than the one of this id that the store is encrypted with"
         raise WrongKey(self._url, id, advice)
 
-    def _sealed(self, id: str, what: bytes = NAMES) -> bytes:
-        """The secret, as `_opened` opens it."""
+    def _sealed(self, id: str, bound_to: bytes = NAMES) -> bytes:
+        """Seal the secret so that `_opened` opens it."""
         nonce = os.urandom(NONCE)
-        return nonce + self._values.cipher(id, ("store",)).encrypt(nonce, self.secret, what)
+        return nonce + self._values.cipher(id, ("store",)).encrypt(nonce, self.secret, bound_to)
 
     def _with(self, id: str) -> Mark:
+        """Return the mark with this key added."""
         return msgspec.structs.replace(self.mark, keys={**self.mark.keys, id: self._sealed(id)})
 
     async def _put(self, mark: Mark) -> bool:
+        """Store the mark in the place of the one last seen. Return whether no other process was first."""
         item = await self._written(mark, self._item.version if self._item is not None else 0)
         if item is None:
             return False
@@ -218,7 +228,7 @@ class Markings:
         return True
 
     async def _written(self, mark: Mark, version: int) -> Item | None:
-        """Store the mark unless another process was first (None)."""
+        """Store the mark over the one of this version; None if another process was first."""
         try:
             tenant, namespace, key = MARK
             return (await self._items.put(tenant, namespace, [Put(key, _encode(mark), expect=version)]))[0]

@@ -1,4 +1,4 @@
-"""What is stored under another key than the one that is written with is sealed anew, as it is, while others go on."""
+"""`Resealer`: what is stored under another key, sealed anew under the key in use while others read and write."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from palimpsest.stores.encrypted.sealed_rows import LOG, Heads, Rows, is_clear, 
 from palimpsest.stores.rules import expect_of, heads_at
 
 STRETCH = 256
-"""Rows that are sealed in one step, so that writers go on."""
+"""Rows that are sealed in one step, so that no step holds up writers for long."""
 
 TABLES = {LOG: ("entry", "record"), "tree": ("share",)}
 
 
 class Resealer:
-    """Seals under the key that is written with what a backend has under another."""
+    """Seals heads and rows of a backend anew under the key that this process writes with."""
 
     def __init__(self, below: Backend, rows: Rows, heads: Heads, markings: Markings) -> None:
         self._below, self._rows, self._heads, self._markings = below, rows, heads, markings
 
     async def head(self, place: Place) -> bool:
-        """Bring the head that is kept there under the key that is written with; whether it was under another."""
+        """Seal the head of a stored place anew. Return whether it was under another key."""
         while not is_clear(place):
-            floor = self._heads.all.get(place)
+            floor = self._heads.by_place.get(place)
             (stored,) = await heads_at(self._below, [place])
-            known = self._heads.opened(place, stored, floor)
-            if known is None or known.key_id == self._markings.writing:
+            before = self._heads.opened(place, stored, floor)
+            if before is None or before.key_id == self._markings.writing:
                 break
-            after = self._rows.values.head(place, known._replace(bound=None), self._markings.writing)
-            step = Step(place, known.stored.hot, after.stored.hot, after.stored.cold, known.expires, destroys=True)
+            after = self._rows.values.head(place, before._replace(bound=None), self._markings.writing)
+            step = Step(place, before.stored.hot, after.stored.hot, after.stored.cold, before.expires, destroys=True)
             (refusal,) = await self._below.write([[step]], 0)
             if refusal is None:
                 self._heads.remember(place, after)
@@ -42,10 +42,10 @@ class Resealer:
         return False
 
     async def rows(self, place: Place) -> int:
-        """Bring the rows of a place under the key that is written with, a stretch at a time; how many were not.
+        """Seal the rows of a place anew, `STRETCH` at a time. Return how many were under another key.
 
-        They are put if meanwhile nothing was noted of any: who only appends is not in the way. Raises StoreCorrupt,
-        when all the rest is done, for one that cannot be read.
+        A stretch is put if the head that notes the place's rows has not moved since the rows were read; plain appends
+        do not move it. Raises StoreCorrupt for the first row that cannot be read, after all others were sealed.
         """
         changed, damaged = 0, list[StoreError]()
         for table in TABLES.get(place.space, ()):
@@ -54,8 +54,8 @@ class Resealer:
                 (seen,) = await self._below.look([Ask(place, [Range(table, [(low, LAST_KEY)], STRETCH)])])
                 rows, hot = seen.rows[0], expect_of(seen.head)
                 put, bad = self._resealed(place, table, rows)
-                if put and hot is None:  # nothing would tell that these rows have gone meanwhile
-                    await self._noted(place)
+                if put and hot is None:  # without a head, an erasure of these rows meanwhile would go unnoticed
+                    await self._make_head(place)
                     continue
                 if put:
                     step = Step(place, hot, hot, put=[(table, put)], destroys=True)
@@ -71,22 +71,22 @@ class Resealer:
             raise damaged[0]
         return changed
 
-    async def _noted(self, place: Place) -> None:
-        """Make the head that whoever destroys something moves, where there is none."""
-        made = SealedHead(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
-        head = self._rows.values.head(place, made, self._markings.writing).stored
+    async def _make_head(self, place: Place) -> None:
+        """Make the head that notes a place's rows, and that every erasure moves, unless it exists."""
+        empty = SealedHead(NO_HEAD, NO_HEAD, life=os.urandom(LIFE))
+        head = self._rows.values.head(place, empty, self._markings.writing).stored
         await self._below.write([[Step(place, None, head.hot, head.cold)]], 0)
 
     def _resealed(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
-        """Those of these rows that are under another key, sealed anew, and why others could not be opened."""
-        own, found, bad = self._markings.writing, list[Row](), list[StoreError]()
+        """Return those of these rows that are under another key, sealed anew, and the errors for those unreadable."""
+        own, resealed, bad = self._markings.writing, list[Row](), list[StoreError]()
         open_row = self._rows.values.opener(place, table)
         for row in rows:
             if key_of(row[1]) != own:
                 try:
-                    opened, mark = open_row(row)
+                    plain, token = open_row(row)
                 except Unsealed as fault:
                     bad.append(fault.told(self._below.url, what_row(place, table, row[0])))
                 else:
-                    found.append(self._rows.values.row(place, table, opened, mark, own, row[2]))
-        return found, bad
+                    resealed.append(self._rows.values.row(place, table, plain, token, own, row[2]))
+        return resealed, bad

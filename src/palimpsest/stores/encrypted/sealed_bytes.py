@@ -1,7 +1,7 @@
-"""How heads and rows stand in a store as sealed bytes, each bound to its address; which keys are derived for what.
+"""How heads and rows are sealed into bytes, each bound to its address, and which keys are derived from a master key.
 
-A value is a version, the id of the key with its length before it, a row's token with its length before it, nonce and
-ciphertext. What is sealed is MessagePack: of rows the value, the id and the expiry; of heads see `Hot` and `Cold`.
+A sealed value is: version, length of the key's id, that id, length of the row's token, that token, nonce, ciphertext.
+What is sealed is MessagePack: for a row its value, id and expiry; for a head see `Hot` and `Cold`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ VERSION = 2
 LIFE = BOUND = 8
 NONCE = 12
 REFUSED = (InvalidTag, ValueError)
-"""What a cipher raises for what it has not sealed so."""
+"""What a cipher raises for a value that was changed, or was sealed with another key or for another address."""
 
 KEPT = 4096
-"""Derived keys that are kept, so that one is derived once a home."""
+"""Derived keys that are kept at once, so that a home's key is not derived for each value."""
 
 Scope = tuple[str, ...]
 """What a key is derived for: ("store",) or ("home", tenant, home)."""
@@ -44,32 +44,33 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Unsealed(ValueError):
-    """Bytes are not sealed, or not as they were sealed; where it is for want of a key, `key_id` names that."""
+    """A value cannot be opened: it is not sealed, was changed, or its key is missing. Then `key_id` names the key."""
 
     def __init__(self, why: str, key_id: str = "") -> None:
         self.why, self.key_id = why, key_id
         super().__init__(why)
 
     def told(self, url: str, what: str) -> StoreError:
-        """The error of ours about `what` in the store."""
+        """Return the public error about `what` in the store: WrongKey for a missing key, else StoreCorrupt."""
         if self.key_id:
             return WrongKey(url, self.key_id, f"{what} {self.why}")
         return StoreCorrupt(url, f"{what} {self.why}")
 
 
 class Floor(NamedTuple):
-    """The life of the head of a home's log, and its moves, as of some moment; nothing and 0 where there was none."""
+    """The life and the moves of the head of a home's log at some moment; b"" and 0 where there was no such head."""
 
     life: bytes = b""
     moves: int = 0
 
 
 class SealedHead(NamedTuple):
-    """A head as it was opened, or sealed: `stored` as the backend below has it, `plain` as the engine knows it.
+    """A head, opened or just sealed: `stored` as the backend below has it, `plain` as the engine knows it.
 
-    `life`, `moves` and `floor`, and for the head of a log `notes` and `floors`, are as the package's page has them.
-    `bound` is random, and in both of its values, so that no cold one goes with a hot one of another time: b"" where
-    there is no cold value, None where that is to be sealed anew. `name` is an item's, whose place has a token for it.
+    The package's docstring explains `life`, `moves`, `floor` and, for the head of a log, `notes` and `floors`. `bound`
+    is a random number in both the hot and the cold value, so that a cold value never passes with a hot one of another
+    time; b"" where there is no cold value, None where the cold value has to be sealed anew. `name` is that of an item,
+    whose stored place has a token instead.
     """
 
     stored: PlaceHead
@@ -85,45 +86,45 @@ class SealedHead(NamedTuple):
     floors: Mapping[str, int] = {}
 
     def is_before(self, other: SealedHead) -> bool:
-        """Whether it is an earlier one than that."""
+        """Return whether this is an earlier state of the same head."""
         return self.life == other.life and self.moves < other.moves
 
     @classmethod
     def unread(cls, stored: PlaceHead, why: str) -> SealedHead:
-        """One that cannot be opened, or is none that may be: nobody reads it, and it can be taken away."""
-        hot = Unread.of(stored.hot, why)
-        hot.sealed = cls(stored, PlaceHead(hot))
-        return hot.sealed
+        """Return a head that stands for one that cannot be trusted or opened. Reading it fails, dropping it works."""
+        spoilt = Unread.of(stored.hot, why)
+        spoilt.sealed = cls(stored, PlaceHead(spoilt))
+        return spoilt.sealed
 
 
 class Unread(Spoilt):
-    """In the place of the hot value of a head that cannot be opened: what is `sealed` is what stands there."""
+    """Stands in for the hot value of a head that cannot be opened. `sealed` is that head, with its stored values."""
 
     sealed: SealedHead
 
 
 Hot = tuple[bytes, int, bytes, int | None, str, bytes, int, bytes]
-"""Life, moves, bound, expiry, the name of an item, the two of the floor, and the hot value."""
+"""Life, moves, bound, expiry, the name of an item, the floor's life and moves, and the plain hot value."""
 
 Cold = tuple[dict[str, dict[int, dict[bytes, bytes]]], dict[str, int], bytes]
-"""The notes of the head, its floors, and the cold value."""
+"""The notes of the head, its floors, and the plain cold value."""
 
 _hot, _cold = msgspec.msgpack.Decoder(Hot).decode, msgspec.msgpack.Decoder(Cold).decode
 _row = msgspec.msgpack.Decoder(tuple[bytes, str, int | None]).decode
 
 
 class Values:
-    """Seals and opens the values of a store, under these keys; what it derives from them it keeps."""
+    """Seals and opens the values of a store under these keys. Keeps the ciphers that it derives from them."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._derived: dict[tuple[str, Scope], AESGCM] = {}
 
     def cipher(self, key_id: str, scope: Scope) -> AESGCM:
-        """The cipher of a scope. Raises Unsealed for a key that is not there."""
-        found = self._derived.get((key_id, scope))
-        if found is not None:
-            return found
+        """Return the cipher of a scope. Raises Unsealed when the key is not among those given."""
+        cipher = self._derived.get((key_id, scope))
+        if cipher is not None:
+            return cipher
         key = self._keys.secret(key_id)
         if key is None:
             raise Unsealed("is encrypted with it, and it is not among the keys given", key_id)
@@ -138,26 +139,29 @@ class Values:
 
     # --- heads
 
-    def head(self, place: Place, known: SealedHead, key_id: str) -> SealedHead:
-        """The head as it is stored, one move on, under a key: all that is not `stored` of `known` is to be so.
+    def head(self, place: Place, head: SealedHead, key_id: str) -> SealedHead:
+        """Seal the head under a key, one move on: its `stored` is made from its other fields.
 
-        A cold value that is bound already stays as it is stored.
+        The stored cold value is kept as it is, unless `bound` is None.
         """
-        cold, bound, moves, (life, least) = known.stored.cold, known.bound, known.moves + 1, known.floor
+        cold, bound, moves, floor = head.stored.cold, head.bound, head.moves + 1, head.floor
         if bound is None:
             cold = bound = b""
-            if known.plain.cold or known.notes.tables or known.floors:
+            if head.plain.cold or head.notes.tables or head.floors:
                 bound = os.urandom(BOUND)
-                plain = _encode((known.notes.tables, known.floors, known.plain.cold))
-                cold = self._sealed(place, key_id, _where("cold", place), known.life + bound, plain)
-        told = _encode((known.life, moves, bound, known.expires, known.name, life, least, known.plain.hot))
-        hot = self._sealed(place, key_id, _where("hot", place), b"", told)
-        return known._replace(stored=PlaceHead(hot, cold), key_id=key_id, moves=moves, bound=bound)
+                plain = _encode((head.notes.tables, head.floors, head.plain.cold))
+                cold = self._sealed(place, key_id, _where("cold", place), head.life + bound, plain)
+        plain = _encode((head.life, moves, bound, head.expires, head.name, floor.life, floor.moves, head.plain.hot))
+        hot = self._sealed(place, key_id, _where("hot", place), b"", plain)
+        return head._replace(stored=PlaceHead(hot, cold), key_id=key_id, moves=moves, bound=bound)
 
     def opened(self, place: Place, stored: PlaceHead, before: SealedHead | None) -> SealedHead:
-        """The head that is stored. Of `before`, which was, a cold value need not be opened again. Raises Unsealed."""
-        key_id, _, told = self._opened(place, _where("hot", place), stored.hot)
-        life, moves, bound, expires, name, floor, least, hot = _hot(told)
+        """Open a stored head. Raises Unsealed.
+
+        If its cold value is still that of `before`, the head known until now, that is not opened again.
+        """
+        key_id, _, raw = self._opened(place, _where("hot", place), stored.hot)
+        life, moves, bound, expires, name, floor_life, floor_moves, hot = _hot(raw)
         cold, notes = b"", NOTHING
         floors: Mapping[str, int] = {}
         if before is not None and before.stored.cold == stored.cold and (before.life, before.bound) == (life, bound):
@@ -170,26 +174,26 @@ class Values:
             notes = Notes(tables)
         elif stored.cold:
             raise Unsealed("is not as it was committed: it has a part more than it had")
-        plain = PlaceHead(hot, cold)
-        return SealedHead(stored, plain, key_id, life, moves, bound, expires, name, Floor(floor, least), notes, floors)
+        plain, floor = PlaceHead(hot, cold), Floor(floor_life, floor_moves)
+        return SealedHead(stored, plain, key_id, life, moves, bound, expires, name, floor, notes, floors)
 
     # --- rows
 
     def row(self, place: Place, table: str, row: Cells, token: bytes, key_id: str, found_by: str) -> Row:
-        """The row as it is stored."""
+        """Return the row as it is stored. `found_by` is the token of its id."""
         key, value, id, expires = row
         where = _where("row", place, table) + key.to_bytes(8)
         return Row(key, self._sealed(place, key_id, where, token, _encode((value, id, expires))), found_by, expires)
 
     def opener(self, place: Place, table: str) -> Callable[[Cells], tuple[Cells, bytes]]:
-        """What opens rows of a table: it returns a row as it was sealed, and its token. That raises Unsealed."""
+        """Return a function that opens rows of a table. It returns the plain row and its token, and raises Unsealed."""
         where, ciphers = _where("row", place, table), dict[bytes, AESGCM]()
 
         def opened(row: Cells) -> tuple[Cells, bytes]:
             key, sealed = row[0], row[1]
             at = 3 + sealed[1] if len(sealed) > 1 else 0
-            header = sealed[:at]
-            cipher = ciphers.get(header)  # most rows of a table have one key, and none a token
+            header = sealed[:at]  # version, key, length of the token: most rows of a table have the same
+            cipher = ciphers.get(header)
             if cipher is None:
                 _, token, plain = self._opened(place, where + key.to_bytes(8), sealed)
                 ciphers[header] = self._cipher(place, sealed)
@@ -236,7 +240,7 @@ def _changed(value: bytes) -> Unsealed:
 
 
 def key_of(value: bytes) -> str | None:
-    """The id of the key that a value is sealed under; None for one that is not sealed."""
+    """Return the id of the key that a value is sealed under; None if it is not sealed."""
     if len(value) < 3 or value[0] != VERSION:
         return None
     id = value[2 : 2 + value[1]]
@@ -245,12 +249,12 @@ def key_of(value: bytes) -> str | None:
 
 @lru_cache(4096)
 def _where(what: str, place: Place, table: str = "") -> bytes:
-    """What a value of this place is bound to, but for its key."""
+    """Return the address that a value of this place is bound to; for a row without its key."""
     return joined((what, *place, table))
 
 
 def token(secret: bytes, *names: str) -> str:
-    """A name that stands for these names and tells nothing of them: HMAC-SHA256."""
+    """Return a keyed token (HMAC-SHA256) that stands for these names and reveals nothing about them."""
     return hmac.new(secret, joined(names), "sha256").hexdigest()
 
 
@@ -259,7 +263,7 @@ def _hkdf(key: bytes, *info: str) -> bytes:
 
 
 def joined(names: tuple[str, ...]) -> bytes:
-    """The names as bytes, each with its length before it, so that no two lists are alike."""
+    """Return the names as bytes, each after its length, so that two different lists never give the same bytes."""
     return b"".join(b"%d:%b" % (len(name), name) for name in map(_bytes, names))
 
 

@@ -1,13 +1,15 @@
-"""What of the engine's places is sealed, where it is kept, and how rows are held against the heads that vouch for them.
+"""Which of the engine's places are sealed, where they are stored, and how rows are checked against the heads that vouch
+for them.
 
-A place of `VOUCHED` spaces has a head that notes which of its rows were written anew, and of `LISTED` tables which rows
-there are. For the engine a log has no head: that one is made here, and the engine does not see it.
+A place in a space of `VOUCHED` has a head that notes which of its rows were written anew and, for tables of `LISTED`,
+which rows exist. For the engine a log has no head: that head is made here, and hidden from the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from palimpsest.errors import StoreCorrupt
 from palimpsest.stores.backend import LAST_KEY, Ask, Cells, Named, Place, PlaceHead, Range, Row, Step
@@ -22,17 +24,29 @@ LOG, SESSION = "log", "session"
 VOUCHED = (LOG, "tree")
 LISTED = ("record", "share")
 CLEAR = (TOKENS, FIGURE)
-"""How tables begin that are in clear. So are leases, and the counters of namespaces."""
-
+"""Prefixes of the tables that are not sealed. Leases and the counters of namespaces (`ORDER`) are not, either."""
 
 KEPT = 4096
 """Heads that are remembered at once."""
 
 
 class Owned(str):
-    """The space of what says whose a session is, as it is kept: it does not name the user, and is found by that."""
+    """A space that says whose a session is, as stored: it has a keyed token in place of the user, and keeps it."""
 
     __slots__ = ()
+
+
+class Looking(NamedTuple):
+    """A look, translated for the backend below.
+
+    `places` are the stored places of `asks`. `below` are the asks to send down: those of `asks` in their order, then
+    heads of logs. `floors` are the heads already known for each of `below`: an answer may not be older.
+    """
+
+    asks: Sequence[Ask]
+    places: Sequence[Place]
+    below: Sequence[Ask]
+    floors: Sequence[SealedHead | None]
 
 
 class Rows:
@@ -40,129 +54,148 @@ class Rows:
 
     def __init__(self, url: str, values: Values, markings: Markings) -> None:
         self.values, self._url = values, url
-        self._token = lru_cache(4096)(partial(token, markings.secret))  # which no change of keys changes
+        self._token = lru_cache(4096)(partial(token, markings.secret))  # a change of keys leaves the secret as it is
         self._opener = lru_cache(64)(lambda place, table: lru_cache(4096)(values.opener(place, table)))
 
     # --- addresses
 
     def at(self, place: Place) -> Place:
-        """Where a place is kept: names of items are tokens, and so are users."""
+        """Return where a place is stored. The name of an item, and the user in a space, become keyed tokens."""
         if not hides(place):
             return place._replace(space=self.space(place.tenant, place.space)) if place.space[:5] == OWNED else place
         return place._replace(name=self._token("name", *place))
 
     def space(self, tenant: str, space: str) -> str:
-        """Where places of a space are kept: one that says whose a session is does not name the user."""
+        """Return the space under which places of `space` are stored. Only a space that names a user is another."""
         if not space.startswith(OWNED) or space == OWNED or isinstance(space, Owned):
             return str(space)
         return OWNED + self._token("user", tenant, space)
 
     def found_by(self, place: Place, table: str, id: str) -> str:
-        """What rows of this id are found by where they are kept."""
+        """Return the keyed token under which the store below finds rows of this id; "" for none."""
         return self._token("id", *place[:3], table, id) if id else ""
 
-    def what(self, place: Place, known: SealedHead | None = None) -> str:
-        """What a place is, for messages."""
+    def what(self, place: Place, head: SealedHead | None = None) -> str:
+        """Describe a stored place for messages, an item by the name in its head where that is known."""
         if hides(place):
-            return f"the item {place.home}/{known.name if known is not None else place.name}"
+            return f"the item {place.home}/{head.name if head is not None else place.name}"
         if place.space.startswith(OWNED):
             return f"the note whose session {place.name!r} is"
         if place.space == LOG:
             return f"what is noted of the logs of session {place.home!r}"
         return f"the head of {place.space} {place.name or place.home!r}"
 
-    def asked(self, ask: Ask, place: Place, head: bool) -> Ask:
-        """What is asked of a place where it is kept."""
-        return Ask(place, [self._asked(place, one) for one in ask.rows], head)
+    def looking(self, asks: Sequence[Ask], known: Mapping[Place, SealedHead]) -> Looking:
+        """Translate asks for the backend below, and ask for the heads that vouch for the answers as well."""
+        places = [self.at(ask.place) for ask in asks]
+        below, vouching = list[Ask](), dict[Place, bool]()  # each vouching place, and whether `below` asks for its head
+        for ask, place in zip(asks, places, strict=True):
+            with_head = ask.head
+            if place.space == SESSION and with_head:
+                vouching.setdefault(Place(*place[:2], LOG, ""), False)
+            elif ask.rows and place.space in VOUCHED and not vouching.get(place):
+                with_head = vouching[place] = True
+            below.append(Ask(place, [self._asked(place, rows) for rows in ask.rows], with_head))
+        below += [Ask(place) for place, is_asked in vouching.items() if not is_asked]
+        return Looking(asks, places, below, [known.get(ask.place) for ask in below])
 
-    def _asked(self, place: Place, one: Range | Named) -> Range | Named:
-        if isinstance(one, Range) or is_clear(place, one.table):
-            return one
-        if place.space != LOG and place.space in VOUCHED:  # that none is missing is known of all of them together
-            return Range(one.table, [(0, LAST_KEY)])
-        return Named(one.table, [self.found_by(place, one.table, id) for id in one.ids])
+    def _asked(self, place: Place, rows: Range | Named) -> Range | Named:
+        """Return what to ask of a stored place for these rows."""
+        if isinstance(rows, Range) or is_clear(place, rows.table):
+            return rows
+        if place.space != LOG and place.space in VOUCHED:  # a missing row is noticed only when all are read
+            return Range(rows.table, [(0, LAST_KEY)])
+        return Named(rows.table, [self.found_by(place, rows.table, id) for id in rows.ids])
 
     def sealed(self, place: Place, table: str, row: Cells, token: bytes, key_id: str) -> Row:
-        """A row as it is stored."""
+        """Return a row as it is stored."""
         return self.values.row(place, table, row, token, key_id, self.found_by(place, table, row[2]))
 
     # --- what is read
 
     def opened(
-        self, place: Place, asked: Range | Named, rows: Sequence[Cells], known: SealedHead | None
+        self, place: Place, asked: Range | Named, rows: Sequence[Cells], head: SealedHead | None
     ) -> Sequence[Cells]:
-        """The rows that were asked for, of a place with the head `known`. Raises StoreCorrupt, WrongKey.
+        """Open the rows that the store below gave for `asked`, of a stored place that has this head.
 
-        One that is not authentic comes without its value: who reads it tells.
+        A row of a log that is not authentic, or is an old one, comes as `Spoilt`: whoever reads its value is told so.
+        Raises StoreCorrupt when listed rows are missing, or a row of the tree is not authentic; WrongKey.
         """
         table = asked.table
         if is_clear(place, table):
             return rows
         vouched = place.space in VOUCHED
-        notes = known.notes if known is not None and vouched else NOTHING
-        own, listed = vouched and place.space != LOG, vouched and table in LISTED
-        if listed and (own or isinstance(asked, Range)):
-            all_of = self._asked(place, asked)
-            wanted = notes.keys(table, all_of.spans) if isinstance(all_of, Range) else []
+        notes = head.notes if head is not None and vouched else NOTHING
+        in_tree, listed = vouched and place.space != LOG, vouched and table in LISTED
+        if listed and (in_tree or isinstance(asked, Range)):
+            sent = self._asked(place, asked)
+            expected = notes.keys(table, sent.spans) if isinstance(sent, Range) else []
             if isinstance(asked, Range):
-                wanted = (wanted[::-1] if asked.newest_first else wanted)[: asked.limit]
-            if [row[0] for row in rows] != wanted:
+                expected = (expected[::-1] if asked.newest_first else expected)[: asked.limit]
+            if [row[0] for row in rows] != expected:
                 told = f"the {table}s of session {place.home!r} are not those that were committed"
                 raise StoreCorrupt(self._url, f"{told}: some are missing, or of an earlier time")
-        opened = self._opener(place, table) if own else self.values.opener(place, table)
-        is_noted, found = table in notes.tables, list[Cells]()
+        open_row = self._opener(place, table) if in_tree else self.values.opener(place, table)
+        is_noted, opened = table in notes.tables, list[Cells]()
         for row in rows:
-            token = notes.token(table, row[0]) if is_noted else None
+            noted = notes.token(table, row[0]) if is_noted else None
             try:
-                there, mark = opened(row)
-                _check(mark, token if listed else token or b"")
+                plain, row_token = open_row(row)
+                _check(row_token, noted if listed else noted or b"")
             except Unsealed as fault:
-                if fault.key_id or own:
+                if fault.key_id or in_tree:
                     raise fault.told(self._url, what_row(place, table, row[0])) from None
-                found.append((row[0], Spoilt.of(b"", f"it {fault.why}"), "", row[3]))
+                opened.append((row[0], Spoilt.of(b"", f"it {fault.why}"), "", row[3]))
                 continue
-            if row[3] != there[3] or ((row[2] or there[2]) and row[2] != self.found_by(place, table, there[2])):
+            if row[3] != plain[3] or ((row[2] or plain[2]) and row[2] != self.found_by(place, table, plain[2])):
                 told = "what it is found by, or when it expires, was changed"
-                there = there[0], Spoilt.of(there[1], told), there[2], there[3]
-            found.append(there)
-        if own and isinstance(asked, Named):
-            return [row for row in found if row[2] in asked.ids]
-        return found
+                plain = plain[0], Spoilt.of(plain[1], told), plain[2], plain[3]
+            opened.append(plain)
+        if in_tree and isinstance(asked, Named):
+            return [row for row in opened if row[2] in asked.ids]
+        return opened
 
 
 class Heads:
-    """Opens heads, and remembers them by where they are kept: none older than one that was seen is taken for newest."""
+    """Opens heads, and remembers the newest one seen of each stored place: an older one is refused from then on."""
 
     def __init__(self, url: str, rows: Rows) -> None:
         self._url, self._rows = url, rows
-        self.all: dict[Place, SealedHead] = {}
+        self.by_place: dict[Place, SealedHead] = {}
 
     def opened(self, place: Place, stored: PlaceHead | None, floor: SealedHead | None) -> SealedHead | None:
-        """The head of a place as it is stored, which is no earlier one than `floor`. Raises StoreCorrupt, WrongKey."""
+        """Open the head of a stored place, and remember it; None where there is none.
+
+        `floor` is the head that was known before this one was asked for. Raises StoreCorrupt when this one is older or
+        cannot be read, and WrongKey.
+        """
         if stored is None:
-            self.all.pop(place, None)
+            self.by_place.pop(place, None)
             return None
         if is_clear(place):
             return SealedHead(stored, stored)
         if isinstance(stored.hot, Spoilt):
             raise StoreCorrupt(self._url, stored.hot.why)
-        known = self.all.get(place)
-        if known is None or known.stored != stored:
+        head = self.by_place.get(place)
+        if head is None or head.stored != stored:
             try:
-                known = self._rows.values.opened(place, stored, known)
+                head = self._rows.values.opened(place, stored, head)
             except Unsealed as fault:
-                raise fault.told(self._url, self._rows.what(place, known)) from None
-        if floor is not None and known.is_before(floor):
+                raise fault.told(self._url, self._rows.what(place, head)) from None
+        if floor is not None and head.is_before(floor):
             told = "is of an earlier time: a later one was there before; if you know why, open the memory anew"
-            raise StoreCorrupt(self._url, f"{self._rows.what(place, known)} {told}")
-        self.remember(place, known)
-        return known
+            raise StoreCorrupt(self._url, f"{self._rows.what(place, head)} {told}")
+        self.remember(place, head)
+        return head
 
     def seen(
         self, place: Place, stored: PlaceHead | None, floor: SealedHead | None, *, alone: bool
     ) -> SealedHead | None:
-        """As `opened`. A session's that cannot be opened is not, so that it keeps nobody from others, where it is
-        looked at `alone`: beside it rows would be taken for those that it vouches for."""
+        """Open a head like `opened`, but return `SealedHead.unread` for a damaged session head instead of raising.
+
+        So one damaged session does not stop a listing of the others. Only when heads are looked at `alone`: rows of the
+        same look could not be checked against a head that cannot be opened, so StoreCorrupt is raised then.
+        """
         try:
             return self.opened(place, stored, floor)
         except StoreCorrupt as fault:
@@ -170,48 +203,51 @@ class Heads:
                 raise
             return SealedHead.unread(stored, fault.reason)
 
-    def remember(self, place: Place, known: SealedHead) -> None:
-        """Let this be the newest head that was seen of a place, unless a later one was."""
-        before = self.all.get(place)
-        if before is not None and known.is_before(before):
+    def remember(self, place: Place, head: SealedHead) -> None:
+        """Remember the head of a stored place, unless a later one is remembered already."""
+        latest = self.by_place.get(place)
+        if latest is not None and head.is_before(latest):
             return
-        if len(self.all) >= KEPT:
-            self.all.clear()
-        self.all[place] = known
+        if len(self.by_place) >= KEPT:
+            self.by_place.clear()
+        self.by_place[place] = head
 
 
-def _check(mark: bytes, token: bytes | None) -> None:
-    """Raise Unsealed unless a row has the token that is noted of it."""
-    if mark != token:
+def _check(row_token: bytes, noted: bytes | None) -> None:
+    """Raise Unsealed unless a row has the token that its head notes for it."""
+    if row_token != noted:
         raise Unsealed("is of an earlier time: it was changed since")
 
 
 def hides(place: Place) -> bool:
-    """Whether the name of a place is a token where it is kept."""
+    """Return whether the stored name of a place is a token."""
     return place.space.startswith(ITEMS)
 
 
 def is_clear(place: Place, table: str = "") -> bool:
-    """Whether what a place has, or rows of a table, are not sealed."""
+    """Return whether a place, or a table of it, is stored unsealed."""
     return place.space in (LEASES, ORDER) or table.startswith(CLEAR)
 
 
 def agrees(heads: Sequence[tuple[Place, SealedHead | None]]) -> bool:
-    """Whether heads of sessions, and what is noted of logs, know the same of each other, where both are there."""
+    """Return whether session heads and the heads of their logs know the same of each other, where both are given.
+
+    If not, somebody has put an earlier one of them back.
+    """
     logs = {place[:2]: log for place, log in heads if place.space == LOG}
-    for place, one in heads:
-        if isinstance(one and one.plain.hot, Unread):
-            continue  # whoever reads it is told
-        if one is not None and place.space == SESSION and place[:2] in logs:
+    for place, head in heads:
+        if isinstance(head and head.plain.hot, Unread):
+            continue  # whoever reads it gets the error
+        if head is not None and place.space == SESSION and place[:2] in logs:
             log = logs[place[:2]]
             moves = log.floors.get(place.name, 0) if log is not None else 0
-            if one.floor != (log.life if log is not None and moves else b"", moves):
+            if head.floor != (log.life if log is not None and moves else b"", moves):
                 return False
     return True
 
 
 def is_noted(step: Step) -> bool:
-    """Whether a step changes what a head notes of rows."""
+    """Return whether a step changes what a head notes of its rows."""
     return step.place.space in VOUCHED and bool(
         step.destroys
         or any(not table.startswith(CLEAR) for table, _, _ in step.drop)
@@ -220,6 +256,6 @@ def is_noted(step: Step) -> bool:
 
 
 def what_row(place: Place, table: str, key: int) -> str:
-    """What a row is, for messages."""
+    """Describe a row for messages."""
     what = {"entry": f"entry {key & 0xFFFFFFFF}", "record": f"the record of revision {key & 0xFFFFFFFF}"}
     return f"{what.get(table, f'{table} {key}')} of session {place.home!r}"

@@ -1,9 +1,9 @@
 """`sqlite:///file.db`: the default store, one file shared by threads and processes.
 
-It is the engine over tables of rows, which `palimpsest.stores.sqlite.layout` describes. Each call of the engine is one
-transaction. Appends that arrive while others are written are gathered by the engine, and written in one.
+`palimpsest.stores.sqlite.layout` describes its tables. Each call of the engine is one transaction. The engine gathers
+appends that arrive while others are being written, and writes them in one call.
 
-Write-ahead log; `synchronous=FULL` unless asked otherwise.
+The file is in write-ahead mode, with `synchronous=FULL` unless an option says otherwise.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def open_sqlite(url: str, runner: Runner, **options: Any) -> SQLiteBackend:
 
 
 def accepted(url: str, **options: Any) -> tuple[str, DiskOptions]:
-    """The path and the options that are opened. Raises ConfigError for what is not accepted."""
+    """Return the path and the checked options of an address. Raises ConfigError when either is not valid."""
     return path_of(url), disk_options(options)
 
 
 def path_of(url: str) -> str:
-    """The path of the file that an address without options names; `~` is the user's folder. Raises ConfigError."""
+    """Return the path in an address without options; `~` is the user's home folder. Raises ConfigError."""
     if not url.startswith("sqlite:///") or len(url) == len("sqlite:///"):
         shown = discreet_address(url)
         raise ConfigError("store", shown, "sqlite:///relative.db or sqlite:////absolute.db (three or four slashes)")

@@ -1,7 +1,4 @@
-"""The SQLite backend: each verb one transaction of a file, whose tables `palimpsest.stores.sqlite.layout` describes.
-
-It keeps the contract of backends, and the engine over it that of stores.
-"""
+"""`SQLiteBackend`: each verb is one transaction on a file, whose tables `palimpsest.stores.sqlite.layout` describes."""
 
 from __future__ import annotations
 
@@ -37,22 +34,22 @@ from palimpsest.stores.sqlite.scrubbing import PATIENCE, Scrubbing
 from palimpsest.stores.sqlite.tables import Tables
 
 FLEETING = 0.05
-"""Seconds that writing what may be lost waits for other processes, which hold up who reads."""
+"""Seconds that a write which may be lost waits for other processes: readers wait for it."""
 
 
 class SQLiteBackend(BlockingBackend):
-    """One file; every operation one transaction."""
+    """One SQLite file. Every operation is one transaction."""
 
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner)
         self.url, self.path, self.writable = url, path, not options.readonly
         self.large_bytes = options.large_bytes
         self._database, self._scrubbing = Database(url, path, options), Scrubbing(url)
-        self.companion = f"{os.path.realpath(self._database.path)}.recall"  # one, whatever links lead here
+        self.companion = f"{os.path.realpath(self._database.path)}.recall"  # the same for every link to the file
         try:
             self._database.prepare(lambda connection: migrate(connection, url, self.writable))
             if self.writable:
-                self._scrub()  # what a process that was killed has left
+                self._scrub()  # a process that was killed may have left it to do
         except BaseException:
             self._database.close(lambda _: None, 0)
             raise
@@ -70,7 +67,7 @@ class SQLiteBackend(BlockingBackend):
         if lasting:
             return self._database.write(act, _are_delayed(batches))
         if self.writable:
-            with suppress(StoreUnavailable):  # it is given up: it neither waits for others, nor does a full disk matter
+            with suppress(StoreUnavailable):  # then it is lost: others are writing, or the disk is full
                 return self._database.hastily(act, FLEETING)
         return [None] * len(batches)
 
@@ -89,7 +86,7 @@ class SQLiteBackend(BlockingBackend):
     async def tenants(self, **page: Any) -> list[str]:
         return self._database.read(lambda tables: tables.tenants(**page))
 
-    # --- the end
+    # --- scrubbing and closing
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
         if not self.writable:
@@ -97,16 +94,18 @@ class SQLiteBackend(BlockingBackend):
         return (self._vacuumed() if whole else None) or Scrubbed(self._scrub())
 
     def _vacuumed(self) -> Scrubbed | None:
-        """Take a step of writing the file anew; None where there is none to take."""
+        """Take one step of rewriting the file; None if there is no step left to take."""
 
         def act(tables: Tables) -> Scrubbed | None:
-            before, left = scrubbing.size_of(tables.connection), scrubbing.step(tables.connection)
-            return None if left is None else Scrubbed((), left, before - scrubbing.size_of(tables.connection))
+            size, remaining = scrubbing.size_of(tables.connection), scrubbing.step(tables.connection)
+            if remaining is None:
+                return None
+            return Scrubbed((), remaining, size - scrubbing.size_of(tables.connection))
 
-        done = self._database.hastily(act, self._database.busy_seconds)
-        if done is not None:
-            time.sleep(PAUSE * 3)  # or whoever waits would hardly find a moment between two steps
-        return done
+        scrubbed = self._database.hastily(act, self._database.busy_seconds)
+        if scrubbed is not None:
+            time.sleep(PAUSE * 3)  # between two steps, so that waiting writers get their turn
+        return scrubbed
 
     def _scrub(self) -> tuple[str, ...]:
         return self._database.alone(
@@ -115,7 +114,7 @@ class SQLiteBackend(BlockingBackend):
 
     @property
     def _patience(self) -> float:
-        """Seconds that scrubbing waits for others who use the file."""
+        """Seconds that scrubbing waits for other users of the file."""
         return min(self._database.busy_seconds, PATIENCE)
 
     async def durability(self) -> str:
@@ -126,7 +125,7 @@ class SQLiteBackend(BlockingBackend):
 
     async def close(self) -> None:
         def finish(connection: sqlite3.Connection) -> None:
-            with suppress(sqlite3.Error):  # what others are in the way of; closing does not fail by it
+            with suppress(sqlite3.Error):  # others may be in the way, which does not fail a close
                 if self.writable:
                     self._scrubbing.scrub(connection, self._patience)
 
@@ -134,9 +133,9 @@ class SQLiteBackend(BlockingBackend):
 
 
 def _are_delayed(batches: Sequence[Batch]) -> bool:
-    """Whether nothing that these do has to be on the disk before they are over."""
+    """Return whether the call may return before any of these batches is on the disk."""
     for batch in batches:
-        for step in batch:  # as a rule the first says no: quicker here than `all` of a generator
+        for step in batch:  # usually the first step decides: faster than `all` of a generator
             if not (step.delayed or step.fleeting):
                 return False
     return True

@@ -1,6 +1,6 @@
-"""Connections to an SQLite file: how it is opened, that it is still the same one, and what its faults mean.
+"""Connections to an SQLite file: how it is opened, whether its path still names it, and what its errors mean.
 
-Whoever uses a connection holds the lock of its link, and opens it again where a fork has closed it.
+Whoever uses a connection holds the lock of its `Link`, and opens it again if a fork has closed it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from palimpsest.runtime.once import ProcessLock
 C = TypeVar("C")
 
 Identity = tuple[int, int]
-"""The device and the inode of a file."""
+"""Device and inode of a file."""
 
 Journal = tuple[Identity | None, Identity | None]
-"""A write-ahead log, and its index."""
+"""The write-ahead log of a database, and the index of that (`-wal` and `-shm`)."""
 
 NO_JOURNAL = (None, None)
-"""That of a file which somebody has taken out of write-ahead mode."""
+"""The journal of a file that somebody has taken out of write-ahead mode."""
 
 PAUSE = 0.0005
-"""Seconds between two tries to begin while another process writes. Always the same: who waits longer and longer is
-overtaken for ever. And short, for between two writes of one that does nothing else there is but a moment."""
+"""Seconds between two tries to begin while another process writes. Constant, because a waiter whose pauses grow can be
+overtaken for ever; short, because a process that only writes leaves no more than a moment between two transactions."""
 
 _creating = ProcessLock()
 
 
 class Link(Generic[C]):
-    """A connection, or what was made of one, opened when it is first needed; and the lock of whoever uses it.
+    """A connection, or what was made from one, opened when it is first needed, and the lock that its users hold.
 
-    `journal` is the one that it writes to, where that was looked at.
+    `journal` is the one that the connection writes to, once that was looked up. `relaxed` says that it does not wait
+    for the disk at present.
     """
 
     __slots__ = ("_closing", "_opened", "bound", "journal", "lock", "relaxed")
@@ -48,21 +49,24 @@ class Link(Generic[C]):
         self._opened, self._closing = opened, closing
 
     def use(self) -> C:
-        """What there is; it is opened where it is not."""
+        """Return the connection, and open it if need be. The caller holds the lock."""
         if self.bound is None:
             self.bound = self._opened()
         return self.bound
 
     def close(self) -> None:
-        """Close it; it is opened again when it is needed."""
+        """Close the connection. `use` opens it again."""
         bound, self.bound, self.journal, self.relaxed = self.bound, None, None, False
         if bound is not None:
             self._closing(bound)
 
 
 class Links(Generic[C]):
-    """Links to the file at a path: all who write have the `writer`, who reads meanwhile has the `reader`, and who looks
-    at a head, and may wait for nobody, the `glancer`. For `palimpsest.stores.forking` they are a holder.
+    """The three links to the file at a path.
+
+    All writing goes through the `writer`, and so does reading while nobody writes. The `reader` is for reads during a
+    write, the `glancer` for looks at a head that may not wait for anybody. For `palimpsest.stores.forking` they are a
+    holder.
     """
 
     def __init__(self, path: str, opened: Callable[[], C], closing: Callable[[C], object]) -> None:
@@ -70,74 +74,75 @@ class Links(Generic[C]):
         self.writer, self.reader, self.glancer = self._all
 
     def to_read(self) -> Link[C]:
-        """The link for who reads."""
+        """Return the link to read with."""
         return self.reader if self.writer.lock.locked() else self.writer
 
     @property
     def locks(self) -> tuple[LockType, ...]:
-        """Who has these uses no connection."""
+        """The locks of all links: while a thread holds them, nobody uses a connection."""
         return tuple(link.lock for link in self._all)
 
     def let_go(self) -> None:
-        """Close them, for somebody who has the `locks`; they are opened again when they are needed."""
+        """Close all connections. The caller holds the `locks`; each is opened again when it is next used."""
         for link in reversed(self._all):
             link.close()
 
     def abandon(self) -> object:
-        """Give them away without closing them, in a process that has inherited them."""
-        given = [link.bound for link in self._all]
+        """Forget the connections without closing them, and return them: a fork has copied them into this process."""
+        inherited = [link.bound for link in self._all]
         for link in self._all:
             link.bound = link.journal = None
-        return given
+        return inherited
 
 
 class SameFile:
-    """Whether a path names the file still that was opened, and its journal the one that is written to.
+    """Checks that a path still names the file that was opened, and that its journal is the one that is written to.
 
-    What is written to one that nobody finds any more is lost. `seen` is the file, None before it was looked at.
+    What is written to a file or journal without a name is lost. `seen` is the file, None before the first check.
     """
 
     def __init__(self, url: str, path: str) -> None:
-        self._url, self._path, self._own = url, path, os.path.realpath(path)  # beside which its journal is
+        self._url, self._path, self._own = url, path, os.path.realpath(path)  # its journal is beside that
         self.seen: Identity | None = None
 
     def check(self, link: Link[C] | None = None) -> None:
-        """Raise StoreUnavailable for another file, or none; and for another journal than that of a link that writes.
+        """Raise StoreUnavailable if the file is gone or another one, or if a writing link's journal is another one.
 
-        Whoever comes after a journal was removed makes one of his own, and what is in the other is not seen by him.
+        After a journal was removed, the next process to open the file makes a new one, and does not see what is in the
+        old one.
         """
-        now = identity_of(self._path)
-        if now is None or self.seen not in (None, now):
-            raise self._moved("file", now)
-        self.seen = now
+        current = identity_of(self._path)
+        if current is None or self.seen not in (None, current):
+            raise self._moved("file", current)
+        self.seen = current
         if link is not None:
             journal = journal_of(self._own)
             if link.journal not in (None, NO_JOURNAL, journal):
                 raise self._moved("file's journal (-wal, -shm)", *journal)
             link.journal = journal
 
-    def _moved(self, what: str, *now: Identity | None) -> StoreUnavailable:
-        there = "is not there any more" if None in now else "is another one now"
+    def _moved(self, what: str, *current: Identity | None) -> StoreUnavailable:
+        change = "is not there any more" if None in current else "is another one now"
         told = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
-        return StoreUnavailable(self._url, f"the {what} {there}. {told}")
+        return StoreUnavailable(self._url, f"the {what} {change}. {told}")
 
 
 def journal_of(path: str) -> Journal:
-    """The files of the journal of the database at a path."""
+    """Return the journal of the database at a path."""
     return identity_of(f"{path}-wal"), identity_of(f"{path}-shm")
 
 
 def identity_of(path: str) -> Identity | None:
-    """The device and the inode of the file at a path; None where there is none, or it may not be looked at."""
+    """Return the identity of the file at a path; None if there is none, or it cannot be accessed."""
     try:
-        there = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return there.st_dev, there.st_ino
+    return status.st_dev, status.st_ino
 
 
 def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
-    """Open the file. Where it may be written, missing folders and a missing file are made, for their owner alone."""
+    """Open the file. If `writable`, missing folders and a missing file are made, accessible to their owner alone."""
     with Translated(url):
         if writable:
             _create(path)
@@ -147,15 +152,16 @@ def connected(url: str, path: str, *, writable: bool) -> sqlite3.Connection:
 
 
 def read_only(path: str, *, unchanging: bool) -> str:
-    """The address by which SQLite reads a file, and nothing else; of one that is `unchanging` without any lock."""
-    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on them has it
+    """Return the URI by which SQLite opens a file read-only. If it is `unchanging`, SQLite takes no locks, either."""
+    name = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")  # as SQLite's page on URIs asks for
     return f"file:{name}?mode=ro" + ("&immutable=1" if unchanging else "")
 
 
 def _create(path: str) -> None:
-    """Make the file, readable by its owner alone; SQLite gives its journal the same mode.
+    """Make the file, accessible to its owner alone; SQLite gives its journal the same mode.
 
-    To close a file takes the locks away that this process has on it. So nobody may open it before that is done.
+    Closing a file drops the locks that this process has on it (POSIX). So nobody may open it as a database before this
+    has closed it.
     """
     with _creating.own():
         if os.path.lexists(path):
@@ -168,7 +174,7 @@ def _create(path: str) -> None:
 
 
 def _make_folders(path: str) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone."""
+    """Make a folder and its missing parents, accessible to their owner alone."""
     if path and not os.path.isdir(path):
         _make_folders(os.path.dirname(path))
         try:
@@ -179,26 +185,27 @@ def _make_folders(path: str) -> None:
 
 
 def _is_unchanging(path: str) -> bool:
-    """Whether nobody can be writing: the file and its own folder are read-only, and there is no journal.
+    """Return whether nobody can write: the file and its own folder are read-only, and there is no journal.
 
-    SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told so.
+    SQLite reads a file in write-ahead mode only beside a journal, which it would have to make, unless it is told that
+    the file does not change.
     """
     writable = os.access(path, os.W_OK) or os.access(os.path.dirname(path), os.W_OK)
     return not writable and os.path.exists(path) and not os.path.exists(f"{path}-wal")
 
 
 FAULTS = (sqlite3.Error, OSError, UnicodeDecodeError)
-"""What the driver and the system raise."""
+"""What the driver and the operating system raise."""
 
 
 class Damaged(sqlite3.DatabaseError):
-    """Something is not there that always is."""
+    """Something is missing, or wrong, in the file that an undamaged one has."""
 
     sqlite_errorname = "SQLITE_CORRUPT"
 
 
 class Translated:
-    """Turns the driver's errors into ours: one place, the cause kept."""
+    """A context that translates the driver's errors into public ones, with the cause kept."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -209,14 +216,14 @@ class Translated:
     def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
         if isinstance(cause, sqlite3.Error):
             raise _ours(self._url, cause) from cause
-        if isinstance(cause, UnicodeDecodeError):  # the driver cannot even read the text of SQLite's complaint
+        if isinstance(cause, UnicodeDecodeError):  # even SQLite's own error text cannot be decoded
             raise StoreCorrupt(self._url, "its schema is not UTF-8: it is damaged. Nothing was changed") from cause
         if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, PalimpsestError):
             raise StoreUnavailable(self._url, f"{cause.strerror or cause}: {cause.filename}") from cause
 
 
 def is_busy(fault: Exception) -> bool:
-    """Whether others are in the way, so that to wait helps."""
+    """Return whether the fault is that another connection holds a lock, so that waiting helps."""
     return getattr(fault, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
@@ -229,9 +236,9 @@ _UNAVAILABLE = (
 
 
 def _ours(url: str, cause: sqlite3.Error) -> PalimpsestError:
-    """The error of ours that says what the driver's error means."""
+    """Return the public error that says what the driver's error means."""
     name, text = getattr(cause, "sqlite_errorname", ""), str(cause)
-    if text.startswith("Could not decode"):  # the driver's text would quote what is stored
+    if text.startswith("Could not decode"):  # the driver's own text would quote stored content
         name, text = "SQLITE_CORRUPT", "a stored text is not UTF-8"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return StoreCorrupt(url, f"{text}; it is no database of ours, or it is damaged. Nothing was changed")

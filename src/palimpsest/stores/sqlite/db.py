@@ -1,13 +1,13 @@
-"""An SQLite file as its users see it: transactions, and who waits for whom.
+"""`Database`, an SQLite file as its users see it: transactions, and who waits for whom.
 
-Connections with a lock of each. All writing, and reading while nobody writes, is done by one; who reads while somebody
-writes has another, so that no reader waits for a writer; an event loop, which may wait for nobody, looks at heads by a
-third. Nobody holds one while waiting for another process. What is done in a transaction is in `tables`.
+There are three connections, each with a lock. One does all writing, and reading while nobody writes. Another is for
+reads during a write, so that no reader waits for a writer. The third looks at heads for an event loop, which may wait
+for nobody. No lock is held while waiting for another process. What happens inside a transaction is in `tables`.
 
-Signals. Python runs their handlers between the steps of the main thread's code, and a handler may raise. So locks and
-transactions are held by `with` on the objects of C themselves, which leaves no step between taking and holding, with no
-function of ours in between; and what is held is left by no `return`. Rows are fetched in one call: a cursor that an
-exception's frames keep alive would hold on to a past state of the file.
+Signals: Python runs their handlers between the bytecodes of the main thread, and a handler may raise. So locks and
+transactions are held by `with` on the C objects themselves, without a Python function in between: then no bytecode lies
+between taking and holding one. No `return` leaves such a block. Rows are fetched in one call: a cursor that the
+frames of an exception keep alive would hold on to an old state of the file.
 """
 
 from __future__ import annotations
@@ -44,31 +44,33 @@ from palimpsest.stores.sqlite.tables import Tables
 T = TypeVar("T")
 
 NOWHERE = Place("", "", "", "")
-"""A place that has no head."""
+"""A place that never has a head: looking at it only opens a connection."""
 
 LOOK = 0.005
-"""Seconds for which the path is believed to name the file still: a look at it costs a tenth of an append."""
+"""Seconds for which a check that the path still names the file holds: each costs a tenth of an append."""
 
 _turning = ProcessLock()
 _turns: dict[tuple[int, int, int], ref[LockType]] = {}
 
 
 def _turn_of(identity: Identity) -> LockType:
-    """The turn at a file that all connections of this process to it share, by device and inode."""
+    """Return the lock that all writers of this process to a file share, by device and inode."""
     with _turning.own():
-        for mine in [mine for mine, turn in _turns.items() if turn() is None]:
-            del _turns[mine]
-        mine = (os.getpid(), *identity)  # a fork may have come while another thread had it
-        turn = _turns[mine]() if mine in _turns else None
+        for key in [key for key, turn in _turns.items() if turn() is None]:
+            del _turns[key]
+        key = (os.getpid(), *identity)  # a fork may have copied the lock while another thread held it
+        turn = _turns[key]() if key in _turns else None
         if turn is None:
             turn = allocate_lock()
-            _turns[mine] = ref(turn)
+            _turns[key] = ref(turn)
     return turn
 
 
 class Database:
-    """One file. `turn` is the lock of whoever writes, of all in this process who have the file open: they wait for each
-    other by a lock, and come sooner and more evenly to their turn than by trying. Nobody who is `leaving` waits.
+    """One file, with its connections.
+
+    `turn` is the lock of whoever writes, shared by all in this process who have the file open: waiting for a lock gives
+    them their turn sooner and more evenly than trying SQLite's. Once `leaving` is set, nobody waits any more.
     """
 
     def __init__(self, url: str, path: str, options: DiskOptions) -> None:
@@ -89,7 +91,7 @@ class Database:
             self._be_the_same()
             if self.writable:
                 connection.execute(f"PRAGMA synchronous={'FULL' if self.durable else 'NORMAL'}")
-                connection.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, however SQLite was built
+                connection.execute("PRAGMA secure_delete=ON")  # overwrite erased data, whatever the default is
             return Tables(connection, self._known)
         except BaseException:
             connection.close()
@@ -98,21 +100,22 @@ class Database:
     # --- transactions
 
     def read(self, body: Callable[[Tables], T]) -> T:
-        """Return what `body` returns, which sees one state of the file."""
+        """Call `body` in a reading transaction, where it sees one state of the file, and return its result."""
         if self._glances and self._links.glancer.bound is None:
             self._glanced(NOWHERE)
         return self._tried(partial(self._read, body), self.busy_seconds)
 
     def glance(self, place: Place) -> PlaceHead | None:
-        """The head of a place, for who may wait for nobody: the glancer is nobody's for longer than that takes.
+        """Return the head of a place without waiting for anybody.
 
-        None where somebody is in the way, or there is none, and before a reader has opened it for whoever glances.
+        None if there is no head, the look fails, or the connection for it is not open yet: the next `read` opens it,
+        since opening a file may take long. Its lock is only ever held for one such look.
         """
         self._glances = True
         return self._glanced(place) if self._links.glancer.bound is not None else None
 
     def _glanced(self, place: Place) -> PlaceHead | None:
-        with suppress(*FAULTS, PalimpsestError), self._links.glancer.lock:  # who reads is told
+        with suppress(*FAULTS, PalimpsestError), self._links.glancer.lock:  # a read will raise what is wrong
             if not self._closed:
                 return self._links.glancer.use().look([Ask(place)])[0].head
         return None
@@ -129,9 +132,10 @@ class Database:
         return result
 
     def write(self, body: Callable[[Tables], T], relaxed: bool) -> T:
-        """Return what `body` returns when that is committed; whatever is raised before takes all of it back.
+        """Call `body` in a writing transaction, and return its result once that is committed.
 
-        Another process may be in the way: `body` may be called again. What is `relaxed` does not wait for the disk.
+        Whatever is raised rolls it back. Where another process is in the way, `body` is called again. A `relaxed`
+        commit does not wait for the disk.
         """
         since = time.monotonic()
         try:
@@ -146,7 +150,7 @@ class Database:
         return result
 
     def hastily(self, body: Callable[[Tables], T], patience: float) -> T:
-        """Write what may be lost: it does not wait for the disk, and for other processes only so many seconds."""
+        """Write what may be lost: without waiting for the disk, and at most `patience` seconds for other processes."""
         return self._tried(partial(self._written, body, True), patience)
 
     def _written(self, body: Callable[[Tables], T], relaxed: bool) -> T:
@@ -157,7 +161,7 @@ class Database:
             bound = writer.bound or writer.use()
             connection = bound.connection
             if (relaxed and self.durable) is not writer.relaxed:
-                writer.relaxed = True  # until it is certain that it is not
+                writer.relaxed = True  # until the statement has run: if it fails, the next lasting write repeats it
                 connection.execute(f"PRAGMA synchronous={'NORMAL' if relaxed else 'FULL'}")
                 writer.relaxed = relaxed
             with connection:
@@ -166,14 +170,14 @@ class Database:
                     result = body(bound)
                     if writer.journal is None or time.monotonic() > self._looked + LOOK:
                         self._be_the_same(writer)
-                    connection.execute("COMMIT")  # prepared once, which `commit` is not
+                    connection.execute("COMMIT")  # a cached statement, which `commit()` is not
                 except BaseException:
                     self._known.forget()
                     raise
         return result
 
     def prepare(self, body: Callable[[sqlite3.Connection], object]) -> None:
-        """Call `body`, which begins transactions of its own and may be called again, until nobody is in its way."""
+        """Call `body`, which begins its own transactions, again and again until nobody is in its way."""
         self._tried(partial(self._prepared, body), self.busy_seconds)
 
     def _prepared(self, body: Callable[[sqlite3.Connection], object]) -> None:
@@ -181,9 +185,9 @@ class Database:
             body(self._writer.use().connection)
 
     def _tried(self, act: Callable[[], T], patience: float, since: float | None = None) -> T:
-        """Return what `act` returns, which others may be in the way of: for so many seconds, since a moment or now.
+        """Call `act` until no other process is in its way, for `patience` seconds from `since` (None: from now).
 
-        Nothing is held while waiting. What else is in the way is raised as what it means.
+        No lock is held between two tries. Any other fault is raised, translated.
         """
         until = (time.monotonic() if since is None else since) + patience
         while True:
@@ -193,7 +197,7 @@ class Database:
                 self._pause(fault, until)
 
     def _pause(self, fault: Exception, until: float) -> None:
-        """Wait a moment where others are in the way, and there is time left; else raise what the fault means."""
+        """Sleep for a moment if others are in the way and time remains; else raise the fault, translated."""
         if not is_busy(fault) or time.monotonic() >= until:
             with self._translated:
                 raise fault
@@ -202,7 +206,10 @@ class Database:
         time.sleep(PAUSE)
 
     def alone(self, body: Callable[[sqlite3.Connection], T], patience: float = 0) -> T:
-        """Call `body` with the writing connection, in no transaction; a statement of it waits so many seconds."""
+        """Call `body` with the writing connection, outside a transaction.
+
+        Each of its statements waits at most `patience` seconds for other connections.
+        """
         with self._translated, self._writer.lock:
             if self._closed:  # by another thread, while this one waited
                 raise Closed(self._url)
@@ -210,17 +217,17 @@ class Database:
         return result
 
     def _be_the_same(self, writer: Link[Tables] | None = None) -> None:
-        """Raise StoreUnavailable where what is written would be lost: `SameFile` says when."""
+        """Raise StoreUnavailable if what is written would be lost: `SameFile` explains when."""
         now, first = time.monotonic(), self._same.seen is None
         self._same.check(writer)
         if first and self._same.seen is not None:
             self.turn = _turn_of(self._same.seen)
         self._looked = now
 
-    # --- the end
+    # --- closing
 
     def close(self, last: Callable[[sqlite3.Connection], object], patience: float) -> None:
-        """Close both connections, when nobody uses them; before that, do what is `last`, where one is open."""
+        """Close all connections once nobody uses them. Before that call `last` with the writing one, if it is open."""
         self.leaving = self._closed = True
         with self._translated:
             for link in (self._links.glancer, self._reader):
@@ -235,7 +242,7 @@ class Database:
 
 
 def _patient(connection: sqlite3.Connection, body: Callable[[sqlite3.Connection], T], patience: float) -> T:
-    """Call `body`, whose statements wait so many seconds for others."""
+    """Call `body`, whose statements wait at most `patience` seconds for other connections."""
     try:
         connection.execute(f"PRAGMA busy_timeout={int(patience * 1000)}")
         return body(connection)

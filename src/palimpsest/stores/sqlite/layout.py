@@ -1,20 +1,21 @@
-"""The tables of an SQLite backend: numbered migrations, each applied and recorded in one transaction.
+"""The tables of an SQLite backend, as numbered migrations, each applied and recorded in one transaction.
 
-`PRAGMA user_version` is the number of the last one applied, `PRAGMA application_id` says that the file is ours.
+`PRAGMA user_version` is the number of the last migration applied, `PRAGMA application_id` marks the file as ours.
 
-    place    one row a place: its number, its address and a checksum of that, the hot value of its head, when that
-             expires, when it was written
+    place    one row for each place: its number, its address and a checksum of that, its head's hot value, when the head
+             expires, and its mark (when it was last written)
     cold     the cold value of a head, by the number of its place
-    part     4,294,967,296 keys of a table of a place, by their upper half: the number that they have in tables of rows,
-             and a checksum of that address
-    entry    rows of entries: `pos` is the number of the part * 2^32 + the lower half of the key, so that neighbours are
-             one range of the table's own tree and need no index
-    other    all other rows, in the same way: an empty table, with what finds rows by id and by expiry, is three pages
-    meta     `generation` tells who remembers numbers that some are gone; `scrub` that the file is to be scrubbed,
-             `vacuum` how far it was written anew, `clean` up to which `scrub` that was done
+    part     one row for each 4,294,967,296 keys (those of one upper half) of a place's table: the number that stands
+             for them in tables of rows, and a checksum of that address
+    entry    rows of entries: `pos` is the part's number * 2^32 + the lower half of the key, so that neighbouring rows
+             are one range of the table's own tree and need no index
+    other    all other rows, in the same way. One table, because an empty one with its indexes by id and by expiry takes
+             three pages
+    meta     `generation`: moves whenever a number goes, for connections that remember numbers. `scrub`: the file is to
+             be scrubbed. `vacuum`: how far it has been rewritten. `clean`: up to which `scrub` that has been done
 
-A place or part that is not found by its address is looked for by its checksum, too: an index that was damaged is not
-taken for something that is not there.
+A place or part that its address does not lead to is looked up by its checksum as well. So a damaged index raises an
+error, instead of hiding what is stored.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ ROWS = (
     "CREATE INDEX ROWS_id ON ROWS(id) WHERE id IS NOT NULL",
     "CREATE INDEX ROWS_expires ON ROWS(expires) WHERE expires IS NOT NULL",
 )
-"""What makes one of these tables, by its name in the place of ROWS."""
+"""Statements that make such a table, whose name goes in the place of ROWS."""
 
 
 Migration = tuple[str, ...]
 
 FIRST = 4
-"""The version of a new file. What earlier ones wrote is not read."""
+"""The oldest version that is read. A new file begins with it."""
 
 MIGRATIONS: tuple[Migration, ...] = (
     (
@@ -60,14 +61,14 @@ MIGRATIONS: tuple[Migration, ...] = (
         "INSERT INTO meta VALUES('generation', 0)",
     ),
 )
-"""From version `FIRST` on: what makes each of them of the one before."""
+"""The statements that make version `FIRST` from an empty file, then each later version from the one before."""
 
 
 def migrate(db: sqlite3.Connection, url: str, writable: bool, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the database to the present version; a new file becomes ours. Does the rest when it is called again.
+    """Bring the database to the newest version; an empty file becomes ours. If interrupted, call it again.
 
-    Raises StoreTooNew for a newer version, StoreCorrupt for a database of somebody else, or of a version that is not
-    read any more: none of these is touched.
+    Raises StoreTooNew for a newer version, StoreCorrupt for another program's database or a version that is not read
+    any more; neither is changed. Raises StoreUnavailable if a migration is needed and the file is not `writable`.
     """
     newest = FIRST - 1 + len(migrations)
     version = _version(db, url, newest)
@@ -76,7 +77,7 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, migrations: Sequen
     if not writable:
         told = f"schema version {version} needs migration to {newest}" if version else "there is nothing in it yet"
         raise StoreUnavailable(url, f"{told}: open it writable once")
-    db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that is new: its pages can be given back one by one
+    db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect in a new file: free pages can be given back singly
     db.execute("PRAGMA journal_mode=WAL").fetchone()
     while version < newest:
         with db:
@@ -91,6 +92,7 @@ def migrate(db: sqlite3.Connection, url: str, writable: bool, migrations: Sequen
 
 
 def _version(db: sqlite3.Connection, url: str, newest: int) -> int:
+    """Return the schema version of a database; 0 if it is empty. Raises like `migrate`."""
     # One statement, hence one snapshot: another process may be creating the tables just now.
     version, owner, tables = db.execute(
         "SELECT (SELECT user_version FROM pragma_user_version), (SELECT application_id FROM pragma_application_id), "

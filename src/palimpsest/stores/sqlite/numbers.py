@@ -1,8 +1,7 @@
-"""What an SQLite backend remembers of numbers: which places and parts of tables have which.
+"""Which numbers places and parts of tables have, and what the connections of a process remember of that.
 
-Numbers are never used again, but a place that went may come back under another one. So each transaction first compares
-the generation that stands in the file, which moves whenever a number goes, and forgets all that it remembers when that
-is another.
+Numbers are never reused, but a place that was dropped may come back under another one. So each transaction first
+compares the file's generation, which moves whenever a number goes, and forgets all numbers if that has changed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from palimpsest.stores.backend import Place
 from palimpsest.stores.sqlite.connections import Damaged
 
 KNOWN = 65_536
-"""Numbers remembered at once."""
+"""Numbers that are remembered at once."""
 
 LOW = 0xFFFFFFFF
 """The lower half of a key."""
 
 BESIDE = ("tokens/", "figure/")
-"""How tables begin that are often not there, and of which nothing is lost that stops a read."""
+"""Prefixes of tables that are often missing, and may be: a missing part of one is not looked up by its checksum."""
 
 
 class Numbers:
@@ -34,27 +33,27 @@ class Numbers:
         self.parts: dict[tuple[Place, str, int], int] = {}
 
     def place(self, db: sqlite3.Connection, place: Place) -> int | None:
-        """The number of a place; None where there is none."""
+        """Return the number of a place; None if it does not exist. Raises Damaged if an index is."""
         number = self.places.get(place)
         if number is None:
             sql = "SELECT number, sum FROM place WHERE tenant = ? AND space = ? AND name = ? AND home = ?"
-            found = db.execute(sql, (place.tenant, place.space, place.name, place.home)).fetchone()
-            if found is None:
+            row = db.execute(sql, (place.tenant, place.space, place.name, place.home)).fetchone()
+            if row is None:
                 refuse_lost(db, place)
                 return None
-            if found[1] != _sum(*place):
+            if row[1] != _sum(*place):
                 raise Damaged(f"the address of the place {place.space}/{place.name} leads to another")
-            number = self._know_place(place, found[0])
+            number = self._know_place(place, row[0])
         return number
 
     def make_place(self, db: sqlite3.Connection, place: Place) -> int:
-        """The number of a place, which is made where it is missing."""
+        """Return the number of a place, which is made if it does not exist."""
         number = self.place(db, place)
         if number is None:
             sql = "INSERT INTO place(tenant, home, space, name, sum) VALUES(?, ?, ?, ?, ?)"
-            made = db.execute(sql, (*place, _sum(*place))).lastrowid
-            assert made is not None, "an inserted row has a number"
-            number = self._know_place(place, made)
+            inserted = db.execute(sql, (*place, _sum(*place))).lastrowid
+            assert inserted is not None, "an inserted row has a number"
+            number = self._know_place(place, inserted)
         return number
 
     def _know_place(self, place: Place, number: int) -> int:
@@ -64,30 +63,30 @@ class Numbers:
         return number
 
     def part(self, db: sqlite3.Connection, place: Place, table: str, high: int) -> int | None:
-        """The number of a part of a table; None where there is none."""
+        """Return the number of a part of a table; None if it does not exist. Raises Damaged if an index is."""
         number = self.parts.get((place, table, high))
         if number is None:
             owner = self.place(db, place)
             sql = "SELECT number, sum FROM part WHERE place = ? AND name = ? AND high = ?"
-            found = db.execute(sql, (owner, table, high)).fetchone() if owner is not None else None
-            if found is None:
+            row = db.execute(sql, (owner, table, high)).fetchone() if owner is not None else None
+            if row is None:
                 if owner is not None and not table.startswith(BESIDE):
                     _refuse_lost_part(db, owner, table, high)
                 return None
-            if found[1] != _sum(owner or 0, table, high):
+            if row[1] != _sum(owner or 0, table, high):
                 raise Damaged(f"the address of rows of {table} leads to others")
-            number = self._know_part((place, table, high), found[0])
+            number = self._know_part((place, table, high), row[0])
         return number
 
     def make_part(self, db: sqlite3.Connection, place: Place, table: str, high: int) -> int:
-        """The number of a part of a table, which is made where it is missing."""
+        """Return the number of a part of a table, which is made if it does not exist."""
         number = self.parts.get((place, table, high)) or self.part(db, place, table, high)
         if number is None:
             owner = self.make_place(db, place)
             sql = "INSERT INTO part(place, name, high, sum) VALUES(?, ?, ?, ?)"
-            made = db.execute(sql, (owner, table, high, _sum(owner, table, high))).lastrowid
-            assert made is not None, "an inserted row has a number"
-            number = self._know_part((place, table, high), made)
+            inserted = db.execute(sql, (owner, table, high, _sum(owner, table, high))).lastrowid
+            assert inserted is not None, "an inserted row has a number"
+            number = self._know_part((place, table, high), inserted)
         return number
 
     def _know_part(self, part: tuple[Place, str, int], number: int) -> int:
@@ -101,16 +100,16 @@ class Numbers:
     def parts_within(
         self, db: sqlite3.Connection, place: Place, table: str, low: int, high: int
     ) -> list[tuple[int, int, int]]:
-        """The upper halves between two keys that there are of a table, with the least and greatest `pos` meant."""
+        """Return the parts of a table between two keys: each upper half, with its first and last `pos` between them."""
         if low >> 32 == high >> 32:
             number = self.part(db, place, table, low >> 32)
             return [] if number is None else [(low >> 32, number << 32 | low & LOW, number << 32 | high & LOW)]
         owner = self.place(db, place)
         sql = "SELECT high, number FROM part WHERE place = ? AND name = ? AND high BETWEEN ? AND ? ORDER BY high"
-        found = db.execute(sql, (owner, table, low >> 32, high >> 32)).fetchall() if owner is not None else []
-        if not found:
-            self.part(db, place, table, low >> 32)  # raises where an index has lost the first
-        if not all(isinstance(part, int) and not number >> 31 for part, number in found):
+        rows = db.execute(sql, (owner, table, low >> 32, high >> 32)).fetchall() if owner is not None else []
+        if not rows:
+            self.part(db, place, table, low >> 32)  # raises Damaged if an index has lost the first part
+        if not all(isinstance(part, int) and not number >> 31 for part, number in rows):
             raise Damaged(f"rows of {table} have a number that nothing has")
         return [
             (
@@ -118,30 +117,32 @@ class Numbers:
                 number << 32 | (low & LOW if part == low >> 32 else 0),
                 number << 32 | (high & LOW if part == high >> 32 else LOW),
             )
-            for part, number in found
+            for part, number in rows
         ]
 
 
 def refuse_lost(db: sqlite3.Connection, place: Place, *, head: bool = False) -> None:
-    """Raise where a place, or one with a `head`, that its address does not lead to is there all the same."""
+    """Raise Damaged if a place (one with a `head`) exists that its address did not lead to: an index is damaged."""
     sql = "SELECT hot IS NOT NULL FROM place WHERE sum = ? AND +tenant = ? AND +home = ? AND +space = ? AND +name = ?"
-    found = db.execute(sql, (_sum(*place), *place)).fetchone()
-    if found is not None and (found[0] or not head):
+    row = db.execute(sql, (_sum(*place), *place)).fetchone()
+    if row is not None and (row[0] or not head):
         raise Damaged(f"the place {place.space}/{place.name} is not found by its address")
 
 
 def _refuse_lost_part(db: sqlite3.Connection, owner: int, table: str, high: int) -> None:
+    """Raise Damaged if a part that was not found by its address exists."""
     sql = "SELECT 1 FROM part WHERE sum = ? AND +place = ? AND +name = ? AND +high = ?"
     if db.execute(sql, (_sum(owner, table, high), owner, table, high)).fetchone() is not None:
         raise Damaged(f"rows of {table} are not found by their address")
 
 
 def _sum(*address: str | int) -> int:
+    """Return the checksum of an address."""
     return crc32("\0".join(map(str, address)).encode())
 
 
 class Remembered:
-    """What the connections of one file remember together."""
+    """What all connections of a process to one file remember: numbers, and for each place the mark last written."""
 
     __slots__ = ("marked", "numbers")
 
@@ -149,23 +150,23 @@ class Remembered:
         self.numbers, self.marked = Numbers(-1), dict[int, int]()
 
     def of(self, generation: int) -> Numbers:
-        """What is remembered of this generation."""
+        """Return the numbers remembered of this generation. Those of another one are forgotten."""
         numbers = self.numbers
         if numbers.generation != generation:
             self.numbers = numbers = Numbers(generation)
         return numbers
 
     def mark(self, number: int, mark: int) -> None:
-        """Remember when the mark of a place was written."""
+        """Remember the mark that was written for the place of this number."""
         if len(self.marked) >= KNOWN:
             self.marked.clear()
         self.marked[number] = mark
 
     def forget(self) -> None:
-        """Forget all of it: a transaction was taken back."""
+        """Forget everything, since a transaction was rolled back."""
         self.numbers, self.marked = Numbers(-1), {}
 
 
 def table_of(name: str) -> str:
-    """The table of the file in which a table of the seam is."""
+    """Return the table of the file that holds a table of the seam."""
     return "entry" if name == "entry" else "other"

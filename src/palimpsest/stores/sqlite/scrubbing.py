@@ -1,16 +1,16 @@
-"""How the SQLite store sees that no byte of what was destroyed is left in its file or its write-ahead log.
+"""How an SQLite store sees to it that no byte of what was destroyed is left in its file or its write-ahead log.
 
-`secure_delete` overwrites what is deleted where it lies. Older copies may lie elsewhere: in the write-ahead log, until
-that is written back and cut off, and in the unused part of pages between which rows were moved, which only writing the
-database anew clears: at once where it is small, by pieces where it is not. That this is due stands in the file itself:
-after a kill the next to open it does it.
+`secure_delete` overwrites deleted data in its place. Older copies may lie elsewhere: in the write-ahead log, until that
+is written back and truncated; and in unused parts of pages between which SQLite has moved rows, which only rewriting
+the database clears. A small file is rewritten at once, by VACUUM, a large one by pieces. The file itself notes that
+this is due: after a kill, the next process to open it does it.
 
-By pieces, each a short transaction, others go on writing between any two. Each table in turn is copied into another
-one beside it, which triggers keep as it is: in whatever process a row is written meanwhile. When all is there, that one
-takes its name, in one step, and the old one is emptied. Pages that it gives up are overwritten (`secure_delete`), and
-those of the new table hold nothing but what was there when it was copied: so nothing is left of what SQLite leaves
-behind when it moves rows. Last, pages not in use are given back. What has been done stands in the file, too. So whoever
-goes on, after a kill or beside another, takes the next step.
+By pieces, each a short transaction, so that others can write in between. Each table in turn is copied into a new one
+beside it, and triggers keep the copy up to date, whichever process writes. When it is complete it takes the table's
+name, in one step, and the old table is emptied. Pages that the old table gives up are overwritten (`secure_delete`);
+pages of the new one never held anything but what existed when it was copied. So nothing is left of what SQLite leaves
+behind when it moves rows. Last, free pages are given back. The file notes how far this has come, so that after a kill,
+or beside another process, whoever goes on takes the next step.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from contextlib import suppress
 from palimpsest.stores.sqlite.layout import TABLES
 
 PATIENCE = 1.0
-"""Seconds that scrubbing waits, at most, for others who use the file."""
+"""Seconds that scrubbing waits at most for other users of the file."""
 
 PAUSE = 0.005
-"""Seconds between two tries to cut the write-ahead log off."""
+"""Seconds between two tries to truncate the write-ahead log."""
 
 HELD = (
     "the write-ahead log of {url} may still hold it, for another connection is in the middle of something. It is gone "
@@ -43,24 +43,24 @@ BUSY = (
 )
 
 SMALL = 16 << 20
-"""Bytes of a file that is written anew at once, by VACUUM: a tenth of a second or so."""
+"""The largest file, in bytes, that is rewritten at once, by VACUUM: that takes about a tenth of a second."""
 
 PIECE = 1 << 19
-"""Bytes of rows that one step is about, at least: some milliseconds, as one of a few rows is."""
+"""Bytes of rows that one step handles at least: some milliseconds, which a step of a few rows takes anyway."""
 
 EACH = 256
-"""Bytes that a row counts for beside its value: it has a place in an index, which may be on a page of its own."""
+"""Bytes that a row counts beside its value, for its entries in indexes, which may be on pages of their own."""
 
 MANY = 512
-"""Rows that are looked at to find as many bytes; pages that are given back in one step."""
+"""Rows that one step looks at to find `PIECE` bytes; pages that one step gives back."""
 
 KEYS = {"place": ("number", "coalesce(length(hot), 0)"), "cold": ("place", "length(body)")}
 KEYS |= dict.fromkeys(TABLES, ("pos", "length(value)"))
-"""Tables that hold what somebody has said: the key of each, and about how long a row is."""
+"""Tables that hold content: the key column of each, and an expression for the approximate length of a row."""
 
 
 def note(db: sqlite3.Connection) -> None:
-    """Note, in the transaction that destroys something, that the file is to be scrubbed: a number of its own."""
+    """Note, in the transaction that destroys something, that the file is to be scrubbed, under a new number."""
     sql = (
         "INSERT INTO meta VALUES('scrub', random() >> 12 & 0xFFFFFFFFFFFF) ON CONFLICT DO UPDATE SET value = value + 1"
     )
@@ -68,57 +68,62 @@ def note(db: sqlite3.Connection) -> None:
 
 
 def size_of(db: sqlite3.Connection) -> int:
-    """Bytes of the database."""
+    """Return the size of the database in bytes."""
     (size,) = db.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()
     return int(size)
 
 
 def free_in(db: sqlite3.Connection) -> int:
-    """Bytes of pages that are not in use."""
+    """Return the bytes in pages that are not in use."""
     sql = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
     (free,) = db.execute(sql).fetchone()
     return int(free)
 
 
 def note_in(db: sqlite3.Connection, name: str = "scrub") -> int | None:
-    """The number of a note in the file: `scrub`, that something was destroyed; `clean`, up to which none is left."""
+    """Return the number of a note: of `scrub`, or of `clean`, the last `scrub` that the file was rewritten for."""
     row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return None if row is None else int(row[0])
 
 
 class Scrubbing:
-    """Scrubs a file, of which it remembers up to which note the write-ahead log was cut off."""
+    """Scrubs a file. Remembers up to which `scrub` note the write-ahead log was truncated."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._cut: int | None = None
+        self._truncated: int | None = None
 
     def scrub(self, db: sqlite3.Connection, patience: float) -> tuple[str, ...]:
-        """Scrub the file, if that is due, and return what could not be done. Needs the connection for itself."""
+        """Scrub the file if that is due. Return sentences about what could not be done.
+
+        Nobody else may use the connection, and no transaction may be open.
+        """
         noted = note_in(db)
         return tuple(self._scrub(db, noted, patience)) if noted is not None else ()
 
     def _scrub(self, db: sqlite3.Connection, noted: int, patience: float) -> Iterator[str]:
-        left = None if note_in(db, "clean") == noted else _written_anew(self._url, db)
-        if left is not None:
-            yield left
-        if left is None or self._cut != noted:  # else all that came since is nobody's who was erased
-            if not _cut_off(db, patience):
+        obstacle = None if note_in(db, "clean") == noted else _written_anew(self._url, db)
+        if obstacle is not None:
+            yield obstacle
+        # A large file that is still to be rewritten keeps its note. What came into its log since the log was last
+        # truncated for this note is nothing that was erased.
+        if obstacle is None or self._truncated != noted:
+            if not _truncate_log(db, patience):
                 yield HELD.format(url=self._url)
                 return
-            self._cut = noted
-        if left is None:
-            with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which harms nobody
-                # Where more was destroyed since, the note stays, and that of what is clean says nothing any more.
+            self._truncated = noted
+        if obstacle is None:
+            with suppress(sqlite3.OperationalError):  # somebody is in the way: the note stays, which is harmless
+                # If more was destroyed since, `scrub` has moved on and stays, and `clean` does not hold any more.
                 db.execute("DELETE FROM meta WHERE (name = 'scrub' AND value = ?) OR name = 'clean'", (noted,))
 
 
-def _cut_off(db: sqlite3.Connection, patience: float) -> bool:
-    """Write the write-ahead log back and cut it off; whether others let that happen within so many seconds.
+def _truncate_log(db: sqlite3.Connection, patience: float) -> bool:
+    """Write the write-ahead log back and truncate it. Return whether others let that happen within `patience` seconds.
 
-    Each try waits for nobody: one that waits for who reads would keep everybody from writing meanwhile.
+    Each try waits for nobody: one that waited for readers would keep all writers out meanwhile.
     """
-    (waits,) = db.execute("PRAGMA busy_timeout").fetchone()
+    (timeout,) = db.execute("PRAGMA busy_timeout").fetchone()
     until = time.monotonic() + patience
     db.execute("PRAGMA busy_timeout=0")
     try:
@@ -127,18 +132,18 @@ def _cut_off(db: sqlite3.Connection, patience: float) -> bool:
                 break
             time.sleep(PAUSE)
     finally:
-        db.execute(f"PRAGMA busy_timeout={waits}")
+        db.execute(f"PRAGMA busy_timeout={timeout}")
     return not busy
 
 
 def _written_anew(url: str, db: sqlite3.Connection) -> str | None:
-    """Write the database anew, where it is small; why that was not done, None where it was."""
+    """Rewrite the database if it is small. Return None if that was done, else a sentence that says why not."""
     size = size_of(db)
     if size > SMALL:
         return LARGE.format(url=url, size=size, free=free_in(db))
     try:
         db.execute("VACUUM")
-    except sqlite3.OperationalError as fault:  # busy, or no room for a second copy: what is destroyed is destroyed
+    except sqlite3.OperationalError as fault:  # busy, or no room for a second copy: not worth failing an erasure
         return BUSY.format(url=url, why=fault)
     return None
 
@@ -147,13 +152,14 @@ def _written_anew(url: str, db: sqlite3.Connection) -> str | None:
 
 
 def step(db: sqlite3.Connection) -> int | None:
-    """Take the next step, in the transaction that is open; about how many bytes are left, None if there was none."""
+    """Take the next step in the open transaction. Return about how many bytes are left; None if no step was left."""
     size, due = size_of(db), note_in(db)
     row = db.execute("SELECT value FROM meta WHERE name = 'vacuum'").fetchone()
     if row is None:
         if due is None or size <= SMALL or note_in(db, "clean") == due:
             return _shrunk(db)
         row = (f"{due} 0 -1 0 {size}",)
+    # The `scrub` note it is for; the act of PLAN, and the last key handled by it; bytes handled, and to handle in all.
     since, number, after, moved, whole = map(int, row[0].split())
     budget = PIECE
     while budget > 0 and number < len(PLAN):
@@ -171,26 +177,26 @@ def step(db: sqlite3.Connection) -> int | None:
 
 
 def _shrunk(db: sqlite3.Connection) -> int | None:
-    """Give back pages at the end of the file, where those in use are moved to free ones for it."""
+    """Move pages from the end of the file into free ones, and give back the end. Return as `step` does."""
     free = free_in(db)
     if not free or db.execute("PRAGMA auto_vacuum").fetchone()[0] != 2:
         return None
-    for _ in range(min(MANY, free >> 9)):  # of more than one at once the driver does the first
+    for _ in range(min(MANY, free >> 9)):  # of several pages in one statement the driver does only one
         db.execute("PRAGMA incremental_vacuum(1)")
     return free_in(db) + 1
 
 
-# --- the plan for each table: what was done, in bytes, and where to go on, None where there is no more of it
+# --- acts of the plan: each returns the bytes it has handled, and the key to go on after (None: the act is complete)
 
 
 def _make(db: sqlite3.Connection, table: str, _: int) -> tuple[int, None]:
-    """Make the new table, and what keeps it as the old one is."""
+    """Make the new table with its indexes, and the triggers that keep it like the old one."""
     key, _size = KEYS[table]
-    (made,) = db.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
-    db.execute(f"CREATE TABLE {table}_anew{_behind(made)}")
+    (ddl,) = db.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
+    db.execute(f"CREATE TABLE {table}_anew{_definition(ddl)}")
     for name, sql in _indexes(db, table):
         other = name.removesuffix("_2") if name.endswith("_2") else f"{name}_2"
-        db.execute(f"CREATE INDEX {other} ON {table}_anew{_behind(sql)}")
+        db.execute(f"CREATE INDEX {other} ON {table}_anew{_definition(sql)}")
     put = f"INSERT OR REPLACE INTO {table}_anew SELECT * FROM {table} WHERE {key} = new.{key}"
     for event, act in (
         ("INSERT", put),
@@ -202,7 +208,7 @@ def _make(db: sqlite3.Connection, table: str, _: int) -> tuple[int, None]:
 
 
 def _copy(db: sqlite3.Connection, table: str, after: int) -> tuple[int, int | None]:
-    """Copy the next rows. What is there already has come by a trigger."""
+    """Copy the next rows, but for those that a trigger has put there already: they are newer."""
     key, _ = KEYS[table]
     size, last = _piece(db, table, after)
     if last is not None:
@@ -212,7 +218,7 @@ def _copy(db: sqlite3.Connection, table: str, after: int) -> tuple[int, int | No
 
 
 def _swap(db: sqlite3.Connection, table: str, _: int) -> tuple[int, None]:
-    """Put the new table in the place of the old one. Numbers go on where they were."""
+    """Give the new table the name of the old one. Its AUTOINCREMENT goes on where the old one was."""
     for event in ("INSERT", "UPDATE", "DELETE"):
         db.execute(f"DROP TRIGGER {table}_{event}")
     if db.execute("SELECT 1 FROM sqlite_sequence WHERE name = ?", (table,)).fetchone() is not None:
@@ -225,7 +231,7 @@ def _swap(db: sqlite3.Connection, table: str, _: int) -> tuple[int, None]:
 
 
 def _unindex(db: sqlite3.Connection, table: str, _: int) -> tuple[int, int | None]:
-    """Drop an index of the old table, so that rows go in their own order."""
+    """Drop one index of the old table, so that its rows are deleted in the order of their own tree alone."""
     for name, _sql in _indexes(db, f"{table}_old"):
         db.execute(f"DROP INDEX {name}")
         return PIECE, 0
@@ -233,7 +239,7 @@ def _unindex(db: sqlite3.Connection, table: str, _: int) -> tuple[int, int | Non
 
 
 def _empty(db: sqlite3.Connection, table: str, _: int) -> tuple[int, int | None]:
-    """Remove the next rows of the old table, and the table after the last."""
+    """Delete the next rows of the old table, and drop it after the last."""
     key, _size = KEYS[table]
     size, last = _piece(db, table, -1, "_old")
     if last is None:
@@ -250,23 +256,23 @@ PLAN = [(act, table) for table in KEYS for act in _ACTS]
 
 
 def _piece(db: sqlite3.Connection, table: str, after: int, suffix: str = "") -> tuple[int, int | None]:
-    """How many bytes the next rows have, about, and the key of the last of them: None where there are none."""
+    """Return the approximate bytes of the next rows, and the key of the last of them; None if there are none."""
     key, length = KEYS[table]
     sql = f"SELECT {key}, {length} FROM {table}{suffix} WHERE {key} > ? ORDER BY {key} LIMIT {MANY}"
     size, last = 0, None
-    for at, one in db.execute(sql, (after,)).fetchall():
-        size, last = size + one + EACH, at
+    for at, row_length in db.execute(sql, (after,)).fetchall():
+        size, last = size + row_length + EACH, at
         if size >= PIECE:
             break
     return size, last
 
 
 def _indexes(db: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
-    """The indexes of a table that are not part of it: their names, and what makes them."""
+    """Return the name and the statement of each index of a table that was made by a statement of its own."""
     sql = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL"
     return db.execute(sql, (table,)).fetchall()
 
 
-def _behind(sql: str) -> str:
-    """What stands behind the names in a statement that makes a table or an index."""
+def _definition(sql: str) -> str:
+    """Return what follows the name in a CREATE TABLE, or the table's name in a CREATE INDEX."""
     return sql[sql.index("(") :]

@@ -1,4 +1,4 @@
-"""What the verbs of an SQLite backend do inside a transaction of one connection that somebody else has begun."""
+"""`Tables`: what the verbs of an SQLite backend do inside a transaction, which `Database` begins and ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOVE = (
     "UPDATE place SET hot = ? WHERE number = ? AND hot = ? AND expires IS NULL "
     "AND (SELECT value FROM meta WHERE name = 'generation') = ? AND mark = (SELECT max(mark) FROM place)"
 )
-"""Moves a head on, if what is remembered of the file still holds, and its mark is the newest."""
+"""Replaces a head's hot value, if it is as expected, the remembered numbers still hold, and its mark is the newest."""
 
 SET = "UPDATE place SET hot = ?, expires = ?, mark = max(?, (SELECT max(mark) FROM place)) WHERE number = ?"
 LISTED = (
@@ -67,17 +67,17 @@ ADD = "INSERT INTO ROWS(pos, value, id, expires) VALUES(?, ?, nullif(?, ''), nul
 PUT = ADD.replace("INSERT", "INSERT OR REPLACE")
 DROP = "DELETE FROM ROWS WHERE pos BETWEEN ? AND ?"
 ANY = "SELECT 1 FROM ROWS WHERE pos BETWEEN ? AND ? LIMIT 1"
-"""Statements over a table of rows, by `_sql`."""
+"""Statements over a table of rows, whose name `_sql` puts in the place of ROWS."""
 
 FEW = 8
-"""Parts of a table that are looked into one by one for an id."""
+"""Up to so many parts of a table are searched for an id one by one."""
 
 MARKED = 1_000_000
-"""Microseconds that one mark lasts: the index of marks is not written with every head."""
+"""Microseconds that one mark lasts, so that the index of marks is not written with every head."""
 
 
 class Tables:
-    """One connection; `known` is what all those of the file remember."""
+    """The tables of one connection. `known` is what all connections of this process to the file remember."""
 
     __slots__ = ("_db", "_known", "connection", "numbers")
 
@@ -86,7 +86,7 @@ class Tables:
         self._known, self.numbers = known, known.numbers
 
     def begin(self) -> None:
-        """Look whether what is remembered still holds."""
+        """Forget the remembered numbers if the file's generation has moved. Call it first in a transaction."""
         row = self._db.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()
         if row is None:
             raise Damaged("it has no generation")
@@ -98,7 +98,7 @@ class Tables:
         if any([ask.rows for ask in asks]):  # noqa: C419 (quicker)
             self.begin()
         return [
-            Seen(self._head(ask.place) if ask.head else None, [self._rows(ask.place, one) for one in ask.rows])
+            Seen(self._head(ask.place) if ask.head else None, [self._rows(ask.place, rows) for rows in ask.rows])
             for ask in asks
         ]
 
@@ -113,33 +113,33 @@ class Tables:
         if isinstance(ask, Named):
             return self._named(place, ask)
         sql = _sql(NEWEST if ask.newest_first else OLDEST, ask.table)
-        found: list[Cells] = []
+        cells: list[Cells] = []
         for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
             parts = self.numbers.parts_within(self._db, place, ask.table, low, high)
             for part, first, last in reversed(parts) if ask.newest_first else parts:
-                left = -1 if ask.limit is None else ask.limit - len(found)
-                if left:
-                    shift = part - (first >> 32) << 32  # from where they are in the file to their keys
-                    found += self._fetch(sql, (shift, first, last, left))
-        return found
+                limit = -1 if ask.limit is None else ask.limit - len(cells)
+                if limit:
+                    shift = part - (first >> 32) << 32  # what to add to a `pos` to get the key
+                    cells += self._fetch(sql, (shift, first, last, limit))
+        return cells
 
     def _named(self, place: Place, ask: Named) -> list[Cells]:
         parts = self.numbers.parts_within(self._db, place, ask.table, 0, LAST_KEY) if ask.ids else ()
-        found: list[Cells] = []
+        cells: list[Cells] = []
         if len(parts) > FEW:
             sql, owner = _sql(ANYWHERE, ask.table), self.numbers.place(self._db, place)
             for id in ask.ids:
-                found += self._fetch(sql, (id, owner, ask.table))
+                cells += self._fetch(sql, (id, owner, ask.table))
         else:
             sql = _sql(NAMED, ask.table)
             for part, first, last in parts:
                 shift = part - (first >> 32) << 32
                 for id in ask.ids:
-                    found += self._fetch(sql, (shift, id, first, last))
-        return sorted(found)
+                    cells += self._fetch(sql, (shift, id, first, last))
+        return sorted(cells)
 
     def _fetch(self, sql: str, values: Sequence[object]) -> list[Cells]:
-        """What a statement gives. A damaged row may hold text that is none, which the driver would refuse to read."""
+        """Return the rows that a statement gives. Text of a damaged row that is not UTF-8 is read leniently."""
         try:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.OperationalError as fault:
@@ -177,8 +177,10 @@ class Tables:
     def _by_mark(
         self, tenant: str, space: str, way: str, bound: int | None, after: Place | None, limit: int
     ) -> list[Listed]:
-        """Places from a mark on, this way; of that mark those behind `after`."""
-        sql = LISTED + "WHERE +p.tenant = ? AND p.hot IS NOT NULL AND +p.space = ? "  # by the index of the marks
+        """Return places by mark, rising from `bound` (`way` ">") or falling; of that mark those behind `after`."""
+        sql = (
+            LISTED + "WHERE +p.tenant = ? AND p.hot IS NOT NULL AND +p.space = ? "
+        )  # `+`: SQLite is to use the index of marks
         values: list[object] = [tenant, space]
         if bound is not None:
             sql, values = f"{sql}AND p.mark {way}= ? ", [*values, bound]
@@ -189,18 +191,18 @@ class Tables:
         return _listed(self._db.execute(sql, (*values, limit)))
 
     def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        """A page in the order of when it was due, of tables, and of where it is in these: a range of each index."""
+        """As `Backend.expired`, in the order of the times, then of the tables, then of `pos`: a range of each index."""
         self.begin()
         since, last, behind = (0, -1, -1) if after is None else (after.at, *self._whereabouts(after))
-        found: list[tuple[int, int, int, Due]] = []
+        ordered: list[tuple[int, int, int, Due]] = []
         for i, sql in enumerate((HEADS_DUE, *(_sql(DUE, table) for table in TABLES))):
             bound = behind if i == last else LAST_KEY if i < last else -1
             for at, pos, high, name, *place in self._db.execute(sql, (since, bound, now, tenant, limit)).fetchall():
-                found.append((at, i, pos, Due(at, Place(*place), name, high << 32 | pos & LOW if name else 0)))
-        return [due for *_, due in sorted(found)[:limit]]
+                ordered.append((at, i, pos, Due(at, Place(*place), name, high << 32 | pos & LOW if name else 0)))
+        return [due for *_, due in sorted(ordered)[:limit]]
 
     def _whereabouts(self, due: Due) -> tuple[int, int]:
-        """The table of what was due, and where it was there: before all others, if nobody knows that any more."""
+        """Return which statement of `expired` lists a due thing, and its number or `pos` there (-1: it is gone)."""
         if not due.table:
             return 0, self.numbers.place(self._db, due.place) or -1
         part = self.numbers.part(self._db, due.place, due.table, due.key >> 32)
@@ -217,19 +219,19 @@ class Tables:
 
     def write(self, batches: Sequence[Batch], at: int, again: Again | None = None) -> list[Refusal | None]:
         """Do these batches, as `Backend.write` says."""
-        done: list[Refusal | None] = []
+        outcomes: list[Refusal | None] = []
         for number, batch in enumerate(batches):
             if self._moved(batch, at):
-                done.append(None)
+                outcomes.append(None)
                 continue
             self.begin()
-            done.append(tried(number, batch, lambda one: self._done(one, at), again, self.look))
-        return done
+            outcomes.append(tried(number, batch, lambda steps: self._done(steps, at), again, self.look))
+        return outcomes
 
     def _moved(self, batch: Batch, at: int) -> bool:
-        """Do a batch that moves one head on, and puts rows beside it, in as few statements as there can be.
+        """Do a batch that moves one head and has rows beside it, like an append, in as few statements as possible.
 
-        Whether that was done: else nothing was.
+        Return whether it was done. If not, nothing was changed.
         """
         if len(batch) != 2 or not batch[1].rows_only:
             return False
@@ -251,7 +253,7 @@ class Tables:
         return True
 
     def _done(self, batch: Batch, at: int) -> Refusal | None:
-        """Do a batch whose heads are as expected; else return those that are there."""
+        """Do a batch if its heads are as expected; else return the heads that are stored."""
         heads = [None if step.rows_only else self._head(step.place) for step in batch]
         if (refusal := refused(batch, heads)) is not None:
             return refusal
@@ -267,7 +269,7 @@ class Tables:
             if number is not None:
                 self._db.execute("UPDATE place SET hot = NULL, expires = NULL WHERE number = ?", (number,))
                 self._db.execute("DELETE FROM cold WHERE place = ?", (number,))
-                self._leave(number)
+                self._drop_if_empty(number)
         else:
             number, mark = self.numbers.make_place(self._db, step.place), at // MARKED
             self._db.execute(SET, (step.hot, step.expires, mark, number))
@@ -288,51 +290,52 @@ class Tables:
             self._drop(step.place, name, low, high)
         place, numbers = step.place, self.numbers
         for name, rows in step.put:
-            high, shift, values = -1, 0, []  # for `bytes` and None the driver would look for adapters, in vain
+            high, shift, values = -1, 0, []
             for key, value, id, expires in rows:
-                if key >> 32 != high:  # as a rule they are all of one part
+                if key >> 32 != high:  # usually all rows are of one part
                     high = key >> 32
                     shift = numbers.make_part(self._db, place, name, high) - high << 32
+                # Neither `bytes` nor None: for these the driver would search for adapters, in vain.
                 values.append((key + shift, bytearray(value), id, "" if expires is None else expires))
             try:
-                self._db.executemany(_sql(ADD, name), values)  # a third cheaper, and nearly always enough
+                self._db.executemany(_sql(ADD, name), values)  # a third cheaper than PUT, and nearly always enough
             except sqlite3.IntegrityError:
                 self._db.executemany(_sql(PUT, name), values)
 
     def _drop(self, place: Place, name: str, low: int, high: int) -> None:
-        """Remove the rows of a span, and the parts that are left empty."""
+        """Delete the rows of a span, then parts that have become empty, and the place if it has nothing left."""
         names = [name] if not name.endswith("*") else self._tables_like(place, name[:-1])
-        for one in names:
-            for _, first, last in self.numbers.parts_within(self._db, place, one, low, high):
-                gone = self._db.execute(_sql(DROP, one), (first, last)).rowcount
-                if gone and self._db.execute(_sql(ANY, one), (first & ~LOW, first | LOW)).fetchone() is None:
+        for table in names:
+            for _, first, last in self.numbers.parts_within(self._db, place, table, low, high):
+                dropped = self._db.execute(_sql(DROP, table), (first, last)).rowcount
+                if dropped and self._db.execute(_sql(ANY, table), (first & ~LOW, first | LOW)).fetchone() is None:
                     self._db.execute("DELETE FROM part WHERE number = ?", (first >> 32,))
                     self._retire()
         number = self.numbers.place(self._db, place)
         if number is not None:
-            self._leave(number)
+            self._drop_if_empty(number)
 
     def _tables_like(self, place: Place, begin: str) -> list[str]:
         number = self.numbers.place(self._db, place)
         sql = "SELECT DISTINCT name FROM part WHERE place = ? AND substr(name, 1, ?) = ?"
         return [name for (name,) in self._db.execute(sql, (number, len(begin), begin)).fetchall()]
 
-    def _leave(self, number: int) -> None:
-        """Remove a place that has neither a head nor rows."""
+    def _drop_if_empty(self, number: int) -> None:
+        """Delete a place that has neither a head nor rows."""
         sql = "DELETE FROM place WHERE number = ?1 AND hot IS NULL AND NOT EXISTS(SELECT 1 FROM part WHERE place = ?1)"
         if self._db.execute(sql, (number,)).rowcount:
             self._retire()
 
     def _retire(self) -> None:
-        """Say that a number is gone. Those who still read of before may remember it again meanwhile, all together: so
-        for the rest of the transaction this one remembers what it sees by itself."""
+        """Move the generation, since a number is gone. Until the commit, readers of the old state may fill the shared
+        memory of numbers again, so this connection keeps its own for the rest of its transaction."""
         self.numbers = Numbers(-1)
         self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
 
 
 @lru_cache(256)
 def _sql(statement: str, name: str) -> str:
-    """The statement over the table in which a table of the seam is: that has one of a few names of ours."""
+    """Return the statement over the file's table for a table of the seam, so that no caller's name gets into it."""
     return statement.replace("ROWS", table_of(name))
 
 
