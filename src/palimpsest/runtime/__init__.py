@@ -1,1 +1,1 @@
-"""What is about running and nothing about memory: runners, threads, events, the program's log, names."""
+"""How code runs, independent of memories: runners, threads, events, the program's log, names of plug-ins."""

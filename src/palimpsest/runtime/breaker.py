@@ -1,6 +1,6 @@
-"""A circuit breaker: what has failed several times in a row is left alone for a while, then tried once. Pure.
+"""`Breaker`, a circuit breaker: after several failures in a row it refuses calls for a while, then tries one. Pure.
 
-closed ── so many failures in a row ──> open ── a pause ──> one probe ── it fails ──> open
+closed ── several failures in a row ──> open ── a pause ──> one probe ── it fails ──> open
    ^                                                          │
    └────────────────────────── it succeeds ───────────────────┘
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class Paused(Exception):
-    """The breaker lets nothing through for so many `seconds`; with 0, until its probe has an outcome."""
+    """The breaker refuses calls for another `seconds`; 0: until its probe has reported."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -20,9 +20,9 @@ class Paused(Exception):
 
 
 class Breaker:
-    """Lets tries through, or says how long there are to be none. Safe to share between threads.
+    """Admits calls, or refuses them with how long that lasts. Threads may share it.
 
-    After `failures` in a row there is no try for `pause` seconds. `clock` returns seconds.
+    After `failures` in a row it refuses calls for `pause` seconds. `clock` returns seconds.
     """
 
     def __init__(self, failures: int, pause: float, clock: Callable[[], float]) -> None:
@@ -31,20 +31,20 @@ class Breaker:
         self._in_row, self._until, self._probing = 0, 0.0, False
 
     def admit(self) -> bool:
-        """Let a try through, which reports its outcome, and return whether it is the probe. Raises Paused."""
+        """Admit a call, which has to `report` its outcome. Return whether it is the probe. Raises Paused."""
         if self._in_row < self._failures:
             return False
         with self._lock:
-            if self._in_row < self._failures:  # a report came first
+            if self._in_row < self._failures:  # another call has reported a success meanwhile
                 return False
-            left = min(self._until - self._clock(), self._pause)  # a clock may have been set back
-            if left > 0 or self._probing:
-                raise Paused(max(left, 0.0))
+            remaining = min(self._until - self._clock(), self._pause)  # the clock may have been set back
+            if remaining > 0 or self._probing:
+                raise Paused(max(remaining, 0.0))
             self._probing = True
             return True
 
     def report(self, succeeded: bool | None, *, probe: bool) -> None:
-        """Note a try's outcome; None says that it has none, because whoever made it went away."""
+        """Report the outcome of an admitted call; None: it has none, for instance because it was cancelled."""
         if succeeded and not probe and not self._in_row:
             return
         with self._lock:

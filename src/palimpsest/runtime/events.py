@@ -1,4 +1,4 @@
-"""Events: what happened, told to whoever asked, after the commit. Handlers never break what they observe."""
+"""Events: handlers learn what happened, after the commit. A handler that raises breaks nothing but itself."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ EventName = Literal[
     "turn:ended",
     "config:changed",
 ]
-"""What handlers may be told of."""
+"""The events that handlers can be registered for."""
 EVENTS: tuple[str, ...] = get_args(EventName)
 
 T = TypeVar("T")
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[None] | None]
-"""Gets the session's id and the event's facts. It may be a coroutine function."""
+"""Called with the session's id and the event's facts. It may be a coroutine function."""
 
 
 class Observers:
-    """The handlers of one memory, by event. Cheap when there are none. `redact` cleans what is logged."""
+    """The handlers of one memory, by event. Cheap without handlers. `redact` cleans what is logged."""
 
     def __init__(self, redact: Redact | None = None) -> None:
         self._redact = redact
@@ -53,8 +53,8 @@ class Observers:
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call `handler` after each `event` and return a function that stops it.
 
-        Handlers run in the order in which they came, after the commit. One that raises is logged and
-        changes nothing. Raises ConfigError for a name that is no event.
+        Handlers run after the commit, in the order in which they were registered. An error of one is logged, and
+        changes nothing. Raises ConfigError for an unknown event.
         """
         values.choice("event", event, EVENTS)
         if not callable(handler):
@@ -65,39 +65,41 @@ class Observers:
         return left_once(handlers, handler)
 
     def first_failure(self, session: str, condition: str) -> bool:
-        """Whether this condition fails for the first time in this session: its event is sent once."""
+        """Return whether this condition fails for the first time in this session: its event is sent only once."""
         before = len(self._failed)
         self._failed.add((session, condition))
         return len(self._failed) > before
 
     @property
     def handled(self) -> bool:
-        """Whether anybody listens to anything."""
+        """Whether a handler was ever registered."""
         return bool(self._handlers)
 
     def wants(self, event: EventName) -> bool:
-        """Whether anybody listens to `event`: its facts need not be gathered otherwise."""
+        """Return whether `event` has a handler. If not, its facts need not be gathered."""
         return bool(self._handlers.get(event))
 
     async def emit(self, event: EventName, session: str, facts: dict[str, Any], run: RunAwaitable) -> None:
-        """Tell every handler of `event`; `run` awaits what an asynchronous one returns."""
+        """Call every handler of `event`; `run` awaits what an asynchronous one returns."""
         for handler in tuple(self._handlers.get(event, ())):
             try:
                 outcome = handler(session, dict(facts))
                 if outcome is not None:
                     await run(outcome)
-            except Exception as fault:  # noqa: BLE001 (the boundary: what observes must not break what it observes)
+            except Exception as fault:  # noqa: BLE001 (a boundary: a handler must not break the verb that it observes)
                 log_failure(self._redact, fault, "a handler of %s failed (session %s)", event, session)
 
 
 def left_once(handlers: list[T], handler: T) -> Callable[[], None]:
-    """A function that takes a handler out of those of an event, and out again that comes twice does nothing: the same
-    handler may be among them once more."""
-    there = [handler]
+    """Return a function that removes a handler from the list once. Calling it again does nothing.
+
+    Without that, a second call would remove another registration of the same handler.
+    """
+    registered = [handler]
 
     def leave() -> None:
-        while there:
-            handlers.remove(there.pop())
+        while registered:
+            handlers.remove(registered.pop())
 
     return leave
 

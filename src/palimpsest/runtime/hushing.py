@@ -1,5 +1,4 @@
-"""Taking what is private out of errors: their messages and fields, their notes, and what led to them; and doing so with
-whatever leaves a verb."""
+"""Redaction of errors: private text is taken out of their messages, fields, notes and causes when they leave a verb."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from palimpsest.runtime.logs import Redact
 T = TypeVar("T")
 
 _OUTSIDE = ("msg", "object", "strerror", "filename", "filename2", "text", "name", "path")
-"""Fields of errors that are built in, which neither `args` nor `vars` lead to."""
+"""Text fields of built-in errors, which are neither in `args` nor in `vars`."""
 
 COROUTINE = 0x80
-"""The flag of a function's code that is `async`, as `inspect` has it, which a cold start does without."""
+"""The code flag of an `async` function: `inspect.CO_COROUTINE`, without the cost of importing `inspect`."""
 
 
 class Hushed:
-    """While a verb runs: as a class, for a generator costs every append a microsecond."""
+    """A context for a verb: errors that leave it are redacted. A class, since a generator costs each append 1 us."""
 
     __slots__ = ("_redact", "_token")
 
@@ -34,24 +33,24 @@ class Hushed:
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         quoting.reset(self._token)
-        if isinstance(fault, Exception):  # one of a user's counter, or of Python, may quote as much as ours
-            told = redact_error(fault, self._redact)
-            if told is not fault:
+        if isinstance(fault, Exception):  # also Python's own, or one of a user's counter
+            redacted = redact_error(fault, self._redact)
+            if redacted is not fault:
                 try:
-                    raise told.with_traceback(fault.__traceback__)
+                    raise redacted.with_traceback(fault.__traceback__)
                 finally:
-                    told.__context__ = None  # the one that quotes it
+                    redacted.__context__ = None  # Python has set it to `fault`, which quotes private text
 
 
 def quietly(redact: Redact | None) -> AbstractContextManager[None]:
-    """What lets no error leave a block that quotes what is private; without `redact` nothing is changed."""
+    """Return a context that redacts the errors that leave it; without `redact` it does nothing."""
     return nullcontext() if redact is None else Hushed(redact)
 
 
 def hushed(redact_of: Callable[[Any], Redact | None]) -> Callable[[type[T]], type[T]]:
-    """Return what lets no error leave a public verb of a class that quotes what is private.
+    """Return a class decorator: errors that leave a public verb of the class are redacted.
 
-    `redact_of` returns, for an object of the class, what takes that out of a text; None: nothing does.
+    `redact_of` returns the redaction of an object of the class, or None for none.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -88,51 +87,52 @@ def _hushed_verb(verb: FunctionType, redact_of: Callable[[Any], Redact | None]) 
 
 
 def redact_error(fault: BaseException, redact: Redact) -> BaseException:
-    """Take what is private out of an error, let go of causes that hold some of it, and return it.
+    """Take private text out of an error, and return it.
 
-    Fields that hold some of it become the text that they show, without it. What the frames of a traceback hold stays.
-    Where an error shows some of it even so, what is returned stands for it: an error of a plain class.
+    Fields with private text become the text that they show, redacted. Causes with private text are cut off. What the
+    frames of a traceback hold stays. If the error shows private text even so, an error of a plain class is returned in
+    its place.
     """
-    if isinstance(fault, PrivacyRefused):  # that one holds nothing of the text, and is to say why nothing is told
-        told: BaseException = fault
+    if isinstance(fault, PrivacyRefused):  # it holds no private text, and has to say why
+        redacted: BaseException = fault
     else:
-        fault.args = tuple(_plain(one, redact) for one in fault.args)
+        fault.args = tuple(_plain(argument, redact) for argument in fault.args)
         fields = vars(fault)
         for name, value in fields.items():
             fields[name] = _plain(value, redact)
-        for name, value in _outside(fault):
+        for name, value in _text_fields(fault):
             if (plain := _plain(value, redact)) is not value:
                 setattr(fault, name, plain)
-        told = _told(fault, redact)
+        redacted = _shown_safely(fault, redact)
     if any(_quotes(cause, redact) for cause in _causes(fault)):
         fault.__cause__ = fault.__context__ = None
-    return told
+    return redacted
 
 
 _PLAIN = (ValueError, TypeError, LookupError, OSError, RuntimeError)
-"""Classes of what stands for an error: the first that it is of, else `Exception`."""
+"""Classes that can stand in for an error: the first that it is an instance of, else `Exception`."""
 
 
-def _told(fault: BaseException, redact: Redact) -> BaseException:
-    """The error, or what stands for it where it shows what is private, wherever it has that from."""
+def _shown_safely(fault: BaseException, redact: Redact) -> BaseException:
+    """Return the error, or one that stands in for it if it still shows private text, wherever it has that from."""
     if isinstance(fault, BaseExceptionGroup):
-        members = [redact_error(one, redact) for one in fault.exceptions]
+        members = [redact_error(member, redact) for member in fault.exceptions]
         message = redact(fault.message)
         same = all(new is old for new, old in zip(members, fault.exceptions, strict=True))
         return fault if same and message == fault.message else BaseExceptionGroup(message, members)
     try:
         shown = [str(fault), *([] if type(fault).__repr__ is BaseException.__repr__ else [repr(fault)])]
-    except Exception:  # noqa: BLE001 (whatever it cannot show any more)
+    except Exception:  # noqa: BLE001 (its words may be made of a field that was replaced above)
         shown = []
-    told = [redact(text) for text in shown]
-    if shown and told == shown:
+    redacted = [redact(text) for text in shown]
+    if shown and redacted == shown:
         return fault
-    kind = next((one for one in _PLAIN if isinstance(fault, one)), Exception)
-    return kind(": ".join([type(fault).__name__, *told[:1]]))
+    stand_in = next((kind for kind in _PLAIN if isinstance(fault, kind)), Exception)
+    return stand_in(": ".join([type(fault).__name__, *redacted[:1]]))
 
 
 def _plain(value: Any, redact: Redact) -> Any:
-    """The value itself where nothing was found in what it shows."""
+    """Return the value itself if it shows no private text; else what it shows, redacted."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -142,7 +142,7 @@ def _plain(value: Any, redact: Redact) -> Any:
         text = value.decode("utf-8", "replace")
         return value if redact(text) == text else b""
     if type(value) in (list, tuple):
-        items = [_plain(one, redact) for one in value]
+        items = [_plain(item, redact) for item in value]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
     shown = repr(value)
     text = redact(shown)
@@ -151,34 +151,39 @@ def _plain(value: Any, redact: Redact) -> Any:
     return value if text == shown else text
 
 
-def _pairs(value: dict[Any, Any], told: str, redact: Redact) -> Any:
-    """A mapping with what is private in it stays one where that is enough, for an error may make its words of it."""
-    pairs = {_plain(key, redact): _plain(one, redact) for key, one in value.items()}
-    return pairs if redact(repr(pairs)) == repr(pairs) else told
+def _pairs(value: dict[Any, Any], text: str, redact: Redact) -> Any:
+    """Redact the keys and values of a mapping; return `text` if it shows private text even so.
+
+    It should stay a mapping: the error may make its words from it.
+    """
+    pairs = {_plain(key, redact): _plain(item, redact) for key, item in value.items()}
+    return pairs if redact(repr(pairs)) == repr(pairs) else text
 
 
-def _outside(fault: BaseException) -> list[tuple[str, Any]]:
-    found = [(name, getattr(fault, name, None)) for name in _OUTSIDE if name not in vars(fault)]
-    return [(name, value) for name, value in found if isinstance(value, str | bytes)]
+def _text_fields(fault: BaseException) -> list[tuple[str, Any]]:
+    """Return the fields of `_OUTSIDE` that an error has."""
+    fields = [(name, getattr(fault, name, None)) for name in _OUTSIDE if name not in vars(fault)]
+    return [(name, value) for name, value in fields if isinstance(value, str | bytes)]
 
 
 def _quotes(fault: BaseException, redact: Redact) -> bool:
-    """Whether something private is in what an error says or keeps."""
-    kept = [str(fault), fault.args, vars(fault), *(value for _, value in _outside(fault))]
-    return any(_plain(one, redact) is not one for one in kept)
+    """Return whether an error shows or holds private text."""
+    contents = [str(fault), fault.args, vars(fault), *(value for _, value in _text_fields(fault))]
+    return any(_plain(content, redact) is not content for content in contents)
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:
-    """What led to an error, and to that, and so on."""
-    seen, todo = {id(fault)}, _links(fault)
-    while todo:
-        link = todo.pop()
+    """Yield the causes of an error, their causes, and so on, each once."""
+    seen, pending = {id(fault)}, _links(fault)
+    while pending:
+        link = pending.pop()
         if id(link) not in seen:
             seen.add(id(link))
             yield link
-            todo += _links(link)
+            pending += _links(link)
 
 
 def _links(fault: BaseException) -> list[BaseException]:
-    beside = fault.exceptions if isinstance(fault, BaseExceptionGroup) else ()
-    return [one for one in (fault.__cause__, fault.__context__, *beside) if one is not None]
+    """Return the errors that an error refers to directly: its cause, its context, the members of a group."""
+    members = fault.exceptions if isinstance(fault, BaseExceptionGroup) else ()
+    return [link for link in (fault.__cause__, fault.__context__, *members) if link is not None]

@@ -1,7 +1,7 @@
-"""What is done to its end for tasks that are cancelled. It loads asyncio, so only what is asynchronous imports it.
+"""Work that finishes even if its task is cancelled. This loads asyncio, so only asynchronous code imports it.
 
-A task may be cancelled again and again: inside a scope of anyio, as frameworks for the web have one for each request,
-every `await` is cancelled anew. So what must be done is done in a task of its own.
+A task may be cancelled again and again: in a cancelled scope of anyio (web frameworks have one for each request) every
+`await` raises. So work that has to finish runs in a task of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Start = Callable[[], Coroutine[Any, Any, T]]
 
 
 async def surely(start: Start[T], again: Start[T] | None = None, redact: Redact | None = None) -> T:
-    """Run a coroutine to its end, however often the caller is cancelled, who learns of that afterwards.
+    """Run a coroutine to its end, however often the caller is cancelled; its cancellation is raised afterwards.
 
-    A loop that is ending cancels every task that it knows: then `again` is run, by default what was started before.
-    What is raised is logged where the caller is told of his cancellation instead, without what `redact` finds in it.
+    A loop that shuts down cancels every task. If that hits the coroutine itself, `again` is run (None: `start` once
+    more). When the caller gets its cancellation, an error of the coroutine is logged instead, redacted by `redact`.
     """
     task = asyncio.ensure_future(start())
     try:
@@ -43,4 +43,4 @@ async def settled(future: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError:
             continue
     if not future.cancelled():
-        future.exception()  # seen: whoever was cancelled is told of that alone
+        future.exception()  # marks it as retrieved, or asyncio would log it

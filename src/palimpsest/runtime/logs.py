@@ -1,4 +1,4 @@
-"""What went wrong where nobody waits for it goes to the logger `palimpsest`; a program is warned at its own line."""
+"""Faults that nobody waits for go to the logger `palimpsest`; warnings to a program name its own line of code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from logging import Logger
 
 Redact = Callable[[str], str]
-"""Returns a text without what is private; never raises."""
+"""Returns a text without what is private in it. Never raises."""
 
 
 def log_failure(redact: Redact | None, fault: BaseException | None, message: str, *arguments: object) -> None:
-    """Log an error with its traceback, where there is one; with `redact` as that leaves it.
+    """Log an error, with its traceback if there is one; both redacted if `redact` is given.
 
-    Then handlers of the logger get no exception, only a text: its message, and those of its causes, may quote anything.
+    Then handlers of the logger get a text instead of the exception, whose message and causes may quote anything.
     """
     if redact is None:
         _logger().error(message, *arguments, exc_info=fault)
         return
-    import traceback  # a fault may pay for it, a start need not
+    import traceback  # late: only a fault needs it
 
     trace = "".join(traceback.format_exception(fault)) if fault is not None else ""
     _logger().error("%s", redact(f"{message % arguments}\n{trace}"))
@@ -36,14 +36,14 @@ def warn(message: str, *arguments: object) -> None:
 
 
 def warn_caller(text: str) -> None:
-    """Warn of something at the line outside of Palimpsest that has led here, where there is one."""
-    frame, level = sys._getframe(1), 2  # noqa: SLF001 (`inspect` has it, too, and costs a cold start)
+    """Issue a PalimpsestWarning for the innermost line of code outside of Palimpsest, if there is one."""
+    frame, level = sys._getframe(1), 2  # noqa: SLF001 (`inspect` has it, too, but costs a cold start more)
     while frame.f_globals.get("__name__", "").partition(".")[0] == "palimpsest" and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, PalimpsestWarning, stacklevel=level)
 
 
 def _logger() -> Logger:
-    import logging  # a fault may pay for it, a start need not
+    import logging  # late: only a fault needs it
 
     return logging.getLogger("palimpsest")

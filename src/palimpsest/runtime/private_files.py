@@ -1,4 +1,4 @@
-"""Files that are made: their owner's alone from their first moment on, whatever the umask lets through."""
+"""How files are made accessible to their owner alone, from their first moment on, whatever the umask."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ FILE, FOLDER = 0o600, 0o700
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that, where this makes it, nobody else may read or write: an `opener` for `open`."""
+    """Open a file; if that makes it, for its owner alone. An `opener` for `open`."""
     return os.open(path, flags, FILE)
 
 
 def as_before(fd: int, path: str) -> None:
-    """Give a new file the mode, and where the system lets it the owner, of the one whose place it will take."""
+    """Give a new file the mode of the file at `path` that it will replace, and its owner, if that is permitted."""
     if sys.platform == "win32":
         return
     with suppress(FileNotFoundError):
         before, now = os.stat(path), os.fstat(fd)
         if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
-            with suppress(PermissionError):  # only root gives files away
+            with suppress(PermissionError):  # only root may change an owner
                 os.fchown(fd, before.st_uid, before.st_gid)
         if stat.S_IMODE(before.st_mode) != stat.S_IMODE(now.st_mode):
             os.fchmod(fd, stat.S_IMODE(before.st_mode))

@@ -1,4 +1,4 @@
-"""Names of stores and formats, resolved in one order: registered by the program, built in, entry point."""
+"""`Registry`: names of plug-ins, resolved in one order: registered by the program, built in, entry point."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """What goes by a name. Built-in targets are `module:attribute`, imported when they are first asked for.
+    """Plug-ins of one kind, by name. Built-in targets are `module:attribute`, imported when they are first found.
 
-    `group` is the entry-point group in which installed packages offer more of the kind. `form` is how a name
-    is written where it is used, for messages.
+    `option` names the option that takes such a name. `group` is the entry-point group in which installed packages
+    offer more. `form` is how messages show a name.
     """
 
     def __init__(self, option: str, group: str, built_in: dict[str, str], form: str = "{}") -> None:
@@ -25,19 +25,19 @@ class Registry:
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """The names of what comes with Palimpsest."""
+        """The names of the plug-ins that come with Palimpsest."""
         return tuple(self._built_in)
 
     def is_built_in(self, name: str) -> bool:
-        """Whether `name` stands for what comes with Palimpsest, and the program has put nothing in its place."""
+        """Return whether `name` is built in, and the program has not registered another target for it."""
         return name in self._built_in and name not in self._registered
 
     def register(self, name: str, target: Any) -> None:
-        """Let `name` stand for `target` in this process, before anything built in."""
+        """Let `name` stand for `target` in this process, even if a built-in one has that name."""
         self._registered[name] = target
 
     def knows(self, name: str) -> bool:
-        """Whether `name` stands for anything. What installed packages offer is looked up once."""
+        """Return whether `name` stands for anything. Entry points are looked up once."""
         if name in self._registered or name in self._built_in:
             return True
         if self._offered is None:
@@ -45,15 +45,15 @@ class Registry:
         return name in self._offered
 
     def _points(self) -> EntryPoints:
-        """What installed packages offer."""
-        from importlib.metadata import entry_points  # costs 40 milliseconds, and only a name that is not ours needs it
+        """Return the entry points of installed packages."""
+        from importlib.metadata import entry_points  # late: it costs 40 milliseconds, for names of others only
 
         return entry_points(group=self._group)
 
     def find(self, name: object, given: object = None) -> Any:
-        """Return what `name` stands for. Raises ConfigError, with what there is, for an unknown name.
+        """Return the target of `name`. Raises ConfigError, which lists the known names, for an unknown one.
 
-        `given` is what the user wrote, where that is more than the name.
+        `given` is what the user wrote, if that is more than the name.
         """
         if not isinstance(name, str):
             raise ConfigError(self._option, name, ", ".join(map(self._form.format, sorted(self._built_in))))
@@ -68,7 +68,7 @@ class Registry:
         raise self._unknown(name, given)
 
     def check(self, name: str) -> None:
-        """Raise ConfigError, with what there is, for an unknown name. Nothing is loaded."""
+        """Raise ConfigError, which lists the known names, for an unknown one. Loads no target."""
         if not self.knows(name):
             raise self._unknown(name)
 

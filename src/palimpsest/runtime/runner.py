@@ -1,7 +1,7 @@
 """Where blocking functions run, and how a coroutine is driven without an event loop.
 
-The core is written once as coroutines. Over an embedded store in a synchronous memory they never suspend:
-`drive` runs them to their end in one step. In an asynchronous memory the same functions run in a worker thread.
+The core is written once, as coroutines. In a synchronous memory over an embedded store they never suspend: `drive` runs
+them to their end in one step. In an asynchronous memory the blocking functions run in worker threads.
 """
 
 from __future__ import annotations
@@ -30,99 +30,99 @@ PATIENCE = 10.0
 """Seconds that closing waits for background work."""
 
 GRACE = 1.0
-"""Seconds that background work which is given up has to tidy up, such as to give a lease back."""
+"""Seconds that background work gets to clean up once it is given up, for instance to give a lease back."""
 
 
 class Runner(Protocol):
     """Where blocking functions run: inline, or in worker threads.
 
-    `kept` holds what lives as long as the runner and is shared by all who use it, by key. `redact` cleans what is
-    logged. `patience` is how many seconds settling and closing wait where they are not told.
+    `kept` holds, by key, whatever lives as long as the runner and is shared by its users. `redact` cleans what is
+    logged. `patience` is the default timeout in seconds of settling and closing.
     """
 
     kept: dict[Any, Any]
     redact: Redact | None
     patience: float
     suspends: bool
-    """Whether what it runs may wait for an event loop of its caller's."""
+    """Whether what it runs may wait for the caller's event loop."""
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what the function returns, which is waited for once it has started, even when cancelled."""
+        """Return a function's result. Once it has started it is waited for, even if the caller is cancelled."""
         ...
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """As `run`, for a function that only reads: it waits for none that `run` was given."""
+        """Like `run`, for a function that only reads: it does not wait for functions given to `run`."""
         ...
 
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
-        """As `run`, for a caller that has been cancelled already."""
+        """Like `run`, for a caller that has been cancelled already."""
         ...
 
     async def whole(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        """Run a coroutine that waits for nothing but this runner, in one place: where `read` would, if it `reads`."""
+        """Run a coroutine that awaits nothing but this runner in one thread: that of `run`, or `read` if it `reads`."""
         ...
 
     async def surely(
         self, start: Callable[[], Coroutine[Any, Any, T]], again: Callable[[], Coroutine[Any, Any, T]] | None = None
     ) -> T:
-        """Run a coroutine to its end, however often the caller is cancelled, who learns of that afterwards.
+        """Run a coroutine to its end, however often the caller is cancelled; its cancellation is raised afterwards.
 
-        It may be started twice, so it does what does no harm when it is repeated, or `again` is what is done then.
+        It may be started a second time, so repeating it must be harmless; or else `again` is started then.
         """
         ...
 
     def beside(self, start: Callable[[], Coroutine[Any, Any, T]], caller: object = None) -> T:
-        """Run a coroutine that waits for nothing but this runner, for a thread that the runner knows nothing of.
+        """Run a coroutine that awaits nothing but this runner, for a thread that is not the runner's own.
 
-        One that waits for an event loop runs on that of the `caller` who began it all. Raises Closed after `close`, or
-        when that loop is, TimeoutError where it stands still for longer than `patience`.
+        With a `caller` it runs on that task's event loop. Raises Closed after `close` or when that loop is closed,
+        TimeoutError if that loop makes no progress for longer than `patience`.
         """
         ...
 
     def caller(self) -> object:
-        """Who calls, and can do nothing else until he is answered: a thread, or a task."""
+        """Return what is calling, and does nothing else until it gets its answer: a thread's number, or a task."""
         ...
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
-        """Return what a user's function returns; neither the store nor an event loop waits for it meanwhile.
+        """Call a user's function and return its result. Neither the store nor an event loop waits for it meanwhile.
 
-        Raises TimeoutError after `timeout` seconds. A function cannot be stopped: it goes on in its thread, which no
-        process waits for at its end, and what it returns is dropped. Where it raises asyncio's CancelledError, that is
-        an Exception here: only who is cancelled himself hears of a cancellation.
+        Raises TimeoutError after `timeout` seconds. A function cannot be stopped: it goes on in a daemon thread, and
+        its result is dropped. If it raises asyncio's CancelledError, an Exception is raised here: a cancellation means
+        only that the caller itself was cancelled.
         """
         ...
 
     async def wait(self, awaitable: Awaitable[T], timeout: float | None = None) -> T:
-        """Await what a user's callable or a driver returned. After `timeout` seconds it is cancelled: TimeoutError.
+        """Await what a user's callable or a driver returned. After `timeout` seconds cancel it and raise TimeoutError.
 
-        Where it was cancelled, and the caller was not, that is an Exception.
+        If it was cancelled, and the caller was not, an Exception is raised.
         """
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait without holding anything."""
+        """Wait without blocking anything else."""
         ...
 
     def meanwhile(self, function: Callable[[], object]) -> None:
-        """Have a short function called on the event loop while its caller awaits what he awaits next.
+        """Call a short function on the event loop while the caller awaits whatever it awaits next.
 
-        It is over before that is answered. Where there is no loop it is not called.
+        The function ends before that is answered. Without an event loop it is not called.
         """
         ...
 
     def background(self, start: Job) -> None:
-        """Run a coroutine beside everything else; one that raises is logged. Raises Closed after `close`."""
+        """Run a coroutine in the background; its error is logged. Raises Closed after `close`."""
         ...
 
     async def settle(self, timeout: float | None = None) -> bool:
-        """Wait until no background work is left, at most `timeout` seconds; return whether that is so."""
+        """Wait at most `timeout` seconds until no background work is left; return whether none is."""
         ...
 
     async def close(self, timeout: float | None = None, *, last: Last | None = None) -> None:
-        """Settle, do what is `last`, then let go of threads and of the loop.
+        """Settle, run `last`, then let go of threads and of the loop.
 
-        Background work that does not settle in time is cancelled, where it can be, and left to itself else; a warning
-        says so. `last` gets as much time once more: after that it is left to be done when it can be.
+        Background work that does not settle in time is cancelled if possible, else left to itself, and a warning says
+        so. `last` gets the same time again: if that is over it is left to finish by itself.
         """
         ...
 
@@ -130,8 +130,8 @@ class Runner(Protocol):
 class Inline:
     """Runs blocking functions where they are called: no thread, no event loop, never suspends.
 
-    What needs a loop, such as a user's coroutine, gets one in a thread of its own, started for the first. Background
-    work goes one after the other in another, which is there while there is any.
+    Whatever needs a loop, such as a user's coroutine, gets one in a thread, which is started on first use. Background
+    jobs run one after the other in another thread, which exists while there are any.
     """
 
     suspends = False
@@ -183,16 +183,17 @@ class Inline:
                 raise Closed("the memory") from None
             raise
         finally:
-            future.cancel()  # for who gave up or was interrupted; does nothing to one that is done
+            future.cancel()  # after a timeout or an interrupt; does nothing to a finished one
             self._waits.discard(future)
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Submit a coroutine to the loop, which is started if need be."""
         with self._lock:
             try:
                 if self._closed and get_ident() != self._ending:
                     raise Closed("the memory")
                 if self._loop is None:
-                    from palimpsest.runtime.loop_thread import LoopThread  # asyncio: only where something is awaited
+                    from palimpsest.runtime.loop_thread import LoopThread  # late: it loads asyncio
 
                     self._loop = LoopThread(self._stray)
                 return self._loop.submit(coroutine)
@@ -218,16 +219,17 @@ class Inline:
                 self._worker = apart(self._work)
 
     def _work(self) -> None:
+        """Run the background jobs until none is left."""
         self._working = get_ident()
         while True:
             with self._lock:
                 if not self._jobs:
-                    self._worker, self._working = None, 0  # a thread that begins now may get this one's number
+                    self._worker, self._working = None, 0  # a later thread may get this thread's number
                     return
                 start = self._jobs.popleft()
             try:
                 drive(start())
-            except BaseException as fault:  # noqa: BLE001 (the boundary of the thread: the next job is not to blame)
+            except BaseException as fault:  # noqa: BLE001 (the boundary of the thread: the next job has to run)
                 log_failure(self.redact, fault, "work in the background failed")
 
     async def settle(self, timeout: float | None = None) -> bool:
@@ -253,22 +255,22 @@ class Inline:
                 wait.cancel()
             await self.settle(min(patience, GRACE))
         if last is not None:
-            await self._done(lambda: self._end(last), patience)
+            await self._finished(lambda: self._end(last), patience)
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.close(patience if settled else min(patience, GRACE))
 
     async def _end(self, last: Last) -> None:
-        """Do it, which may still want the loop."""
+        """Run `last`, which may still use the loop."""
         self._ending = get_ident()
         try:
             await last()
         finally:
             self._ending = 0
 
-    async def _done(self, last: Last, patience: float) -> None:
-        """Do it here, or beside where somebody in the background may have what it needs."""
+    async def _finished(self, last: Last, patience: float) -> None:
+        """Run `last` here; or with a timeout in a thread, if a background job may still hold what it needs."""
         if self._worker is None or get_ident() == self._working:
             await last()
             return
@@ -287,7 +289,7 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends to its end and return its result."""
+    """Run a coroutine that never suspends to its end, and return its result. Raises Suspended if it does suspend."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -299,18 +301,18 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def within(block: Any, inside: T | None = None) -> Iterator[T]:
-    """Enter an asynchronous context manager that a generator was made, and that never suspends, by `with`.
+    """Enter, by `with`, an `@asynccontextmanager` that never suspends.
 
-    It gives `inside`, or where that is None what the block gives.
+    The value of the block is `inside`, or if that is None, the manager's own.
     """
     try:
-        given: T = drive(block.__aenter__())
+        entered: T = drive(block.__aenter__())
         try:
-            yield given if inside is None else inside
+            yield entered if inside is None else inside
         except BaseException as error:
             if not drive(block.__aexit__(type(error), error, error.__traceback__)):
                 raise
         else:
             drive(block.__aexit__(None, None, None))
     finally:
-        drive(block.gen.aclose())  # does something where an interrupt came before the block heard of its end
+        drive(block.gen.aclose())  # has an effect if an interrupt kept `__aexit__` from running

@@ -1,4 +1,4 @@
-"""A lock for tasks of whatever event loop. It loads asyncio, so only what is asynchronous imports it."""
+"""`TaskLock`: a lock for tasks of any event loops. It loads asyncio, so only asynchronous code imports it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class TaskLock:
-    """A lock that one task has at a time, in the order in which they asked, be they of several event loops.
+    """A lock that one task holds at a time, in the order of their requests, also if they belong to several event loops.
 
-    Loops run in threads of their own. asyncio's lock is for one of them: where tasks of two wait for it, one raises,
-    or is never woken.
+    The loops run in different threads. asyncio's own lock is for a single loop: if tasks of two wait for it, one of
+    them raises, or is never woken.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class TaskLock:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had its turn already
+            if turn.done() and not turn.cancelled():  # it already had the lock
                 self._pass_on()
             raise
 
@@ -37,7 +37,7 @@ class TaskLock:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give it to whoever has waited longest, or to nobody."""
+        """Hand the lock to the task that has waited longest, or release it."""
         here = asyncio.get_running_loop()
         while True:
             with self._guard:
@@ -47,14 +47,14 @@ class TaskLock:
                 turn = self._waiting.popleft()
             loop = turn.get_loop()
             if loop is here:
-                if not turn.done():  # it may have been cancelled
+                if not turn.done():  # else its task was cancelled
                     turn.set_result(None)
                     return
             elif calls(loop, self._hand, turn):
                 return
 
     def _hand(self, turn: asyncio.Future[None]) -> None:
-        """Give it to a task of this loop, unless that was cancelled meanwhile."""
+        """Hand the lock to a task of this loop; to the next if that one was cancelled meanwhile."""
         if turn.done():
             self._pass_on()
         else:
@@ -62,7 +62,7 @@ class TaskLock:
 
 
 def calls(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> bool:
-    """Have a loop call something, from whatever thread, and return whether it will: one that was closed does not."""
+    """Let a loop call a function, from any thread. Return False if the loop is closed, and will not."""
     try:
         loop.call_soon_threadsafe(function, *arguments)
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""The runner of asynchronous memories: blocking functions run in worker threads, coroutines on the caller's loop.
+"""`Threaded`, the runner of asynchronous memories: blocking functions run in worker threads, coroutines on the loop.
 
-It loads asyncio, so only what is asynchronous imports it.
+It loads asyncio, so only asynchronous code imports it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from palimpsest.runtime.workers import Call, Workers
 T = TypeVar("T")
 
 READERS = 8
-"""Threads that read at a time. Each waits for a disk, or for a write that its context has to make."""
+"""Threads that read at the same time. Each waits for a disk, or for a write that its context has to make."""
 
 
 class OneAtATime:
-    """Awaits the same for everybody who asks, one after the other."""
+    """Runs the same coroutine for every call, one call after the other."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work, self._turn = work, TaskLock()
@@ -36,17 +36,17 @@ class OneAtATime:
         await self.after(self._work)
 
     async def after(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Await something else in its turn, when nobody awaits that any more who was first."""
+        """Run another coroutine in its turn, once all earlier calls have ended."""
         async with self._turn:
             await work()
 
 
 class Threaded:
-    """Runs blocking functions in worker threads of its own, so that the event loop never waits for a disk.
+    """Runs blocking functions in its own worker threads, so that the event loop never waits for a disk.
 
-    One writes, others read: whoever reads does not stand behind a write that waits for another process. Plain asyncio:
-    anyio would add 20 ms to a cold start and 10 us to each hop. Inside `whole`, `run` and `read` call their function
-    where they are, so that several verbs of a store are one hop.
+    One thread writes, others read: a read does not queue behind a write that waits for another process. It uses plain
+    asyncio: anyio would add 20 ms to a cold start and 10 us to each hop. Inside `whole`, `run` and `read` call their
+    function directly, so that several verbs of a store take one hop.
     """
 
     suspends = True
@@ -55,7 +55,7 @@ class Threaded:
         self.kept: dict[Any, Any] = {}
         self.redact: Redact | None = None
         self.patience = PATIENCE
-        self._here = local()
+        self._thread = local()
         self._writer, self._readers = Workers(1), Workers(READERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[None] | None = None
@@ -68,14 +68,14 @@ class Threaded:
         return await self._run(self._readers, function, *arguments)
 
     async def _run(self, threads: Workers, function: Callable[..., T], *arguments: Any) -> T:
-        if getattr(self._here, "inside", False):
+        if getattr(self._thread, "inside", False):
             return function(*arguments)
         job = Call(function, arguments)
         threads.put(job)
         try:
             result: T = await job.future
         except asyncio.CancelledError:
-            if not job.withdraw():  # it has begun: cancelled or not, it is waited for
+            if not job.withdraw():  # it has begun, so it is waited for
                 await settled(job.over())
             raise
         return result
@@ -84,11 +84,12 @@ class Threaded:
         return await self._run(self._readers if reads else self._writer, self._driven, start)
 
     def _driven(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        before, self._here.inside = getattr(self._here, "inside", False), True
+        """Run a coroutine to its end in this worker thread."""
+        before, self._thread.inside = getattr(self._thread, "inside", False), True
         try:
             return drive(start())
         finally:
-            self._here.inside = before
+            self._thread.inside = before
 
     async def finish(self, function: Callable[..., T], *arguments: Any) -> T:
         job = Call(function, arguments)
@@ -109,7 +110,8 @@ class Threaded:
         return result
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T], caller: object) -> T:
-        assert isinstance(caller, asyncio.Task), "who takes something under an event loop is a task"
+        """Run a coroutine on the event loop of the task `caller`, and wait for it in this thread."""
+        assert isinstance(caller, asyncio.Task), "a caller under an event loop is a task"
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, caller.get_loop())
         except RuntimeError:
@@ -120,7 +122,7 @@ class Threaded:
         except CancelledError:
             raise Closed("the event loop of the memory") from None
         finally:
-            future.cancel()  # does nothing to one that is done
+            future.cancel()  # does nothing to a finished one
 
     def caller(self) -> object:
         return asyncio.current_task()
@@ -155,7 +157,7 @@ class Threaded:
         return not others
 
     def _under_way(self) -> set[asyncio.Task[None]]:
-        """What others still do: nothing goes on in a loop that was closed."""
+        """Return the unfinished background tasks but for the current one, and those of loops that are closed."""
         own = asyncio.current_task()
         return {task for task in tuple(self._tasks) if task is not own and not task.get_loop().is_closed()}
 
@@ -163,11 +165,11 @@ class Threaded:
         patience = self.patience if timeout is None else timeout
         try:
             await self._give_up(patience)
-        finally:  # whoever is cancelled leaves nothing open either
+        finally:  # a cancelled close leaves nothing open, either
             await surely(partial(self._end, last, patience), redact=self.redact)
 
     async def _give_up(self, patience: float) -> None:
-        """Settle as far as there is patience, and cancel what is under way then."""
+        """Settle for `patience` seconds, then cancel the background tasks that are left."""
         settled = False
         try:
             settled = await self.settle(patience)
@@ -180,7 +182,7 @@ class Threaded:
             await self.settle(min(patience, GRACE))
 
     async def _end(self, last: Last | None, patience: float) -> None:
-        """Wait, as far as there is patience, for what is last, which is begun unless it is under way already."""
+        """Begin `last` unless it is under way already, and wait at most `patience` seconds for it."""
         ending = self._ending
         if ending is None or ending.done() or ending.get_loop().is_closed():
             ending = self._ending = asyncio.ensure_future(self._ended(last))
@@ -188,10 +190,10 @@ class Threaded:
             ending.result()
             return
         warn(STILL_USED, patience)
-        ending.add_done_callback(self._told)
+        ending.add_done_callback(self._log_ending)
 
     async def _ended(self, last: Last | None) -> None:
-        """Do what is last, and let the threads go, which it needs to its end."""
+        """Run `last`, then let go of the threads, which it needs until then."""
         try:
             if last is not None:
                 await last()
@@ -199,33 +201,34 @@ class Threaded:
             self._writer.close()
             self._readers.close()
 
-    def _told(self, ending: asyncio.Task[None]) -> None:
-        """Log what was raised when nobody waited any more."""
+    def _log_ending(self, ending: asyncio.Task[None]) -> None:
+        """Log an error of `last`, which nobody waits for any more."""
         if not ending.cancelled() and (fault := ending.exception()) is not None:
             log_failure(self.redact, fault, "closing the store failed")
 
 
 def _end_of(task: asyncio.Task[None], here: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """A future of this loop that is done when a task is, whichever loop that is of."""
+    """Return a future of the loop `here` that is done when a task of any loop is."""
     loop = task.get_loop()
     if loop is here:
         return task
-    told: asyncio.Future[None] = here.create_future()
+    end: asyncio.Future[None] = here.create_future()
 
-    def tell() -> None:
-        if not told.done():
-            told.set_result(None)
+    def finish() -> None:
+        if not end.done():
+            end.set_result(None)
 
     def ended(_: object) -> None:
-        calls(here, tell)
+        calls(here, finish)
 
-    if not calls(loop, task.add_done_callback, ended):
-        tell()
-    return told
+    if not calls(loop, task.add_done_callback, ended):  # a closed loop runs its tasks no further
+        finish()
+    return end
 
 
 async def _logged(start: Job, redact: Redact | None) -> None:
+    """Run a background job, and log its error."""
     try:
         await start()
-    except Exception as fault:  # noqa: BLE001 (the boundary of the task: nobody else would hear of it)
+    except Exception as fault:  # noqa: BLE001 (the boundary of the task: nobody awaits it)
         log_failure(redact, fault, "work in the background failed")

@@ -1,4 +1,4 @@
-"""Threads beside the caller's, for functions of somebody else. No store, no session."""
+"""Running functions in other threads, and waiting for them in a way that a signal's handler may interrupt."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL = methodcaller("__call__")
-"""Calls what it is given, as a function of C: a signal's handler runs before it or after it, never in between."""
+"""Calls its argument. It is a C function: a signal's handler runs before or after it, never in between."""
 
 GLANCE = 0.5
-"""Seconds after which whoever waits looks whether a signal came right before the wait: C does not see that."""
+"""Seconds after which a wait is interrupted, to run the handler of a signal that came just before it began."""
 
 
 def unbroken(*steps: Callable[[], object]) -> None:
-    """Call functions of C one after the other, with no moment between them at which a signal's handler could run.
+    """Call C functions one after the other, so that no signal's handler can run between two of them.
 
-    Python runs handlers between the steps of its own code alone, and all this is one call of C.
+    Python runs handlers only between bytecodes, and this is a single call of C.
     """
     deque(map(CALL, steps), 0)
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Start a function in a daemon thread of its own, with the caller's context variables.
+    """Start a function in a new daemon thread, with the caller's context variables; return its future.
 
-    The thread is begun by one call of C: `Thread.start` waits for it in steps of Python, and where a handler raises
-    there, that is lost, and the function may never run.
+    The thread is started by one call of C. `Thread.start` waits for the thread in Python code: if a signal's handler
+    raises there, the exception is lost, and the function may never run.
     """
     future, work = promised(function, *arguments)
     start_new_thread(work, ())
@@ -44,7 +44,7 @@ def apart(function: Callable[..., T], *arguments: Any) -> Future[T]:
 
 
 def promised(function: Callable[..., T], *arguments: Any) -> tuple[Future[T], Callable[[], None]]:
-    """A future, and what calls a function with the caller's context variables and says there what came of it."""
+    """Return a future, and a function that makes the call, with the caller's context variables, and sets the future."""
     from concurrent.futures import Future  # loads logging and threading
 
     future: Future[T] = Future()
@@ -54,9 +54,10 @@ def promised(function: Callable[..., T], *arguments: Any) -> tuple[Future[T], Ca
     def work() -> None:
         try:
             result = context.run(function, *arguments)
-        except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
-            speaks = isinstance(error, StopIteration) or _is_cancellation(error)  # of who waits, and not of what for
-            future.set_exception(RuntimeError(f"the function raised {error!r}") if speaks else error)
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it belongs to whoever waits)
+            # Raised from a future, these two would be taken for the end or the cancellation of the task that awaits it.
+            misleading = isinstance(error, StopIteration) or _is_cancellation(error)
+            future.set_exception(RuntimeError(f"the function raised {error!r}") if misleading else error)
         else:
             future.set_result(result)
 
@@ -64,9 +65,10 @@ def promised(function: Callable[..., T], *arguments: Any) -> tuple[Future[T], Ca
 
 
 async def awaited(awaitable: Awaitable[T]) -> T:
-    """Await something of somebody else. Raises RuntimeError where it was cancelled, and whoever awaits it was not.
+    """Await an awaitable of the user's. Raises RuntimeError if it was cancelled, and the current task was not.
 
-    It awaits a task of its own that was cancelled, for instance. Let through, that would end the task of the caller.
+    It may, for instance, await another task that was cancelled. Passed on, that CancelledError would end the caller's
+    task.
     """
     try:
         return await awaitable
@@ -80,30 +82,30 @@ async def awaited(awaitable: Awaitable[T]) -> T:
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """Whether it is asyncio's: whoever raises that has loaded asyncio, which is not loaded here."""
+    """Return whether an error is asyncio's CancelledError, without loading asyncio: whoever raised that has."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def outcome(future: Future[T], timeout: float | None = None) -> T:
-    """What comes of a future. Raises TimeoutError where nothing has after so many seconds.
+    """Return a future's result, or raise its error. Raises TimeoutError after `timeout` seconds.
 
-    Its own `result` waits in steps of Python, in which a handler's exception is lost: another, of its
-    lock, comes in its stead.
+    `Future.result` waits in Python code: an exception of a signal's handler is lost there, and another one, from its
+    lock, is raised instead.
     """
     done = allocate_lock()
     done.acquire()
     future.add_done_callback(lambda _: done.release())
-    left = float("inf") if timeout is None else max(timeout, 0)
-    while not done.acquire(timeout=min(left, GLANCE)):
-        left -= GLANCE
-        if left <= 0:
+    remaining = float("inf") if timeout is None else max(timeout, 0)
+    while not done.acquire(timeout=min(remaining, GLANCE)):
+        remaining -= GLANCE
+        if remaining <= 0:
             raise TimeoutError
     return future.result()
 
 
 class Suspended(PalimpsestError, RuntimeError):
-    """A coroutine of a synchronous memory waited for an event loop that is not there, or is its own."""
+    """A coroutine of a synchronous memory waited for an event loop, without one running, or on its own one."""
 
     def __init__(self, why: str = "the store suspended inside a synchronous call; use AsyncMemory with this store"):
         super().__init__(why)

@@ -1,7 +1,7 @@
-"""Worker threads, and how an event loop waits for what they do.
+"""Worker threads, and how an event loop waits for their results.
 
-Less than a pool of the standard library does, at two thirds of its price: a hop to a thread and back is a third of what
-an asynchronous append costs, and most of that were the locks of a future that only one loop ever looks at.
+This does less than a pool of the standard library, at two thirds of the cost. A hop to a thread and back is a third of
+an asynchronous append, and most of that would be the locks of a future that only one loop ever looks at.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Work = Callable[[], object]
 
 
 class Workers:
-    """At most so many daemon threads, each begun when there is work that no other is free for.
+    """At most `most` daemon threads. Each is started when there is work and no other thread is idle.
 
-    They end when this is closed, or gone.
+    They end when this is closed or garbage-collected.
     """
 
     def __init__(self, most: int) -> None:
@@ -32,18 +32,18 @@ class Workers:
         self.closed = False
 
     def put(self, work: Work) -> None:
-        """Have something done, which raises nothing. Raises Closed after `close`, RuntimeError without a thread."""
+        """Let a thread call `work`, which may not raise. Raises Closed, or RuntimeError if no thread can be started."""
         if self.closed:
             raise Closed("the memory")
         try:
             self._idle.pop()
         except IndexError:
-            if self._one_more(work):
+            if self._start_thread(work):
                 return
         self._queue.put(work)
 
-    def _one_more(self, work: Work) -> bool:
-        """Begin a thread with this, where there may be another; whether there might."""
+    def _start_thread(self, work: Work) -> bool:
+        """Start another thread with this work; return False if there are `most` threads already."""
         with self._lock:
             if self._threads == self._most:
                 return False
@@ -52,7 +52,7 @@ class Workers:
         return True
 
     def close(self) -> None:
-        """Let the threads end when all that was put is done."""
+        """Let the threads end once all work that was put is done."""
         self.closed = True
         self._queue.put(None)
 
@@ -61,32 +61,35 @@ class Workers:
 
 
 def _work(queue: SimpleQueue[Work | None], idle: deque[None], first: list[Work]) -> None:
-    """Do what is first, then what is queued. Idle is a thread only from when it has nothing to do, and is about to
-    wait: what is queued for it would wait for its work otherwise, while others are free."""
-    work: Work | None = first.pop()  # out of what the thread is called with for as long as it lives
+    """Do the `first` work, then what is queued, until the queue ends.
+
+    A thread counts as idle only once it has nothing to do and is about to wait. Otherwise work could be queued for it
+    while it is busy, and wait although other threads are free.
+    """
+    work: Work | None = first.pop()  # so that the arguments of this thread do not keep it alive
     while work is not None:
         work()
-        del work  # or what it holds would stay in memory
+        del work  # else it would stay in memory until the next one
         if queue.empty():
             idle.append(None)
         work = queue.get()
-    queue.put(None)  # for the others
+    queue.put(None)  # for the next thread
 
 
 class Call:
-    """A function that runs in a thread, for a task that waits for `future`. Made on the task's loop."""
+    """A function call for a worker thread, for a task that awaits `future`. Made on the task's loop."""
 
     __slots__ = ("_arguments", "_context", "_function", "_loop", "_over", "_unclaimed", "future")
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._function, self._arguments, self._context = function, arguments, copy_context()
         self._loop = loop = asyncio.get_running_loop()
-        self._unclaimed = [None]
+        self._unclaimed = [None]  # popped by the first of `withdraw` and the call
         self.future: asyncio.Future[Any] = loop.create_future()
         self._over: asyncio.Future[None] | None = None
 
     def withdraw(self) -> bool:
-        """Take it back, if it has not begun; whether it had not. Whoever claims first has it."""
+        """Take the call back; return False if it has begun already."""
         try:
             self._unclaimed.pop()
         except IndexError:
@@ -94,26 +97,26 @@ class Call:
         return True
 
     def __call__(self) -> None:
-        """Do it, in a thread, unless it was withdrawn."""
+        """Make the call, in a thread, unless it was withdrawn."""
         if not self.withdraw():
             return
         result: Any = None
         error: BaseException | None = None
         try:
             result = self._context.run(self._function, *self._arguments)
-        except StopIteration as end:  # no future holds one
+        except StopIteration as end:  # a future cannot hold it
             error = RuntimeError(f"the function raised {end!r}")
         except BaseException as fault:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
             error = fault
         try:
-            self._loop.call_soon_threadsafe(self._told, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._set, result, error)
+        except RuntimeError:  # the loop is closed: nobody waits
             return
         finally:
-            del error  # else it and this frame hold each other
+            del error  # else it and this frame refer to each other
 
-    def _told(self, result: Any, error: BaseException | None) -> None:
-        """What came of it, on the loop."""
+    def _set(self, result: Any, error: BaseException | None) -> None:
+        """Set the futures, on the loop."""
         over, self._over = self._over, self.future
         if not self.future.done():
             if error is None:
@@ -124,7 +127,7 @@ class Call:
             over.set_result(None)
 
     def over(self) -> asyncio.Future[Any]:
-        """A future that is done when the function is, whether or not `future` was cancelled."""
+        """Return a future that is done when the function has ended, whether or not `future` was cancelled."""
         if self._over is None:
             self._over = self._loop.create_future()
         return self._over

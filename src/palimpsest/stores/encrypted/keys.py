@@ -68,7 +68,7 @@ class Keys:
 
     @classmethod
     def of(cls, given: object) -> Keys:
-        """Return as `Keys` what `encryption=` was given: keys, a mapping, or text."""
+        """Return as keys what `encryption=` was `given`: keys, a mapping, or text."""
         if isinstance(given, Keys):
             return given
         if isinstance(given, str):

@@ -1,15 +1,15 @@
-"""`file:folder`: a store of plain text files, one a home, that a person can read.
+"""`file:folder`: a store of plain text files that a person can read, one for each home.
 
     FOLDER/
       palimpsest.json                says that the folder is ours, and of which version
       <tenant>-<hash>/
         <home>-<hash>.jsonl          a log: one line is one batch, a JSON object with a checksum
-        marks                        when something of the tenant's was written last
+        marks                        the mark of the tenant's last write
 
-A home is a session with its branches, a namespace of items, or a lease. A log is only ever appended to, by whoever has
-its lock (flock); where much in it is not there any more, or something was destroyed, another file takes its place.
-Readers take no lock. Each process has an index of the logs that it reads in memory, and reads only what is new in them.
-`palimpsest.stores.file.lines` says how a line is written.
+A home is a session with its branches, a namespace of items, or a lease. Only the holder of a log's lock (flock) appends
+to it. When much of a log is dead, or something in it was destroyed, a new file takes its place. Readers take no lock.
+Each process keeps an index in memory of the logs that it reads, and reads only what is new in them.
+`palimpsest.stores.file.lines` explains the lines.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
     """Open `file:relative/folder` or `file:///absolute/folder`.
 
-    Options are those of `DiskOptions`; `busy_seconds` is for another writer of the same session. Raises ConfigError
-    where the system has no file locks (Windows).
+    Options are those of `DiskOptions`; `busy_seconds` is how long to wait for another writer of the same home. Raises
+    ConfigError where the system has no file locks (Windows).
     """
     path, checked = accepted(url, **options)
     try:
@@ -42,12 +42,12 @@ def open_file(url: str, runner: Runner, **options: Any) -> FileBackend:
 
 
 def accepted(url: str, **options: Any) -> tuple[str, DiskOptions]:
-    """The path and the options that are opened. Raises ConfigError for what is not accepted."""
+    """Return the path and the checked options of an address. Raises ConfigError when either is not valid."""
     return path_of(url), disk_options(options)
 
 
 def path_of(url: str) -> str:
-    """The path of the folder that an address without options names; `~` is the user's folder. Raises ConfigError."""
+    """Return the path in an address without options; `~` is the user's home folder. Raises ConfigError."""
     path = url.removeprefix("file:")
     if path.startswith("//"):
         path = path[2:] if path.startswith("///") else ""

@@ -1,4 +1,4 @@
-"""The file backend: a folder a tenant, a log a home, a line a batch. `palimpsest.stores.file.lines` shows a log."""
+"""`FileBackend`: a folder for each tenant, a log for each home, and in it a line for each batch (`lines`)."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ from palimpsest.stores.options import DiskOptions, on_disk
 from palimpsest.stores.rules import READ_ONLY, by_mark, by_name, page_of, tried
 
 T = TypeVar("T")
-There = dict[str, tuple[Home, int]]
-"""Homes by the paths of their logs, each with the open file."""
+OpenHomes = dict[str, tuple[Home, int]]
+"""Homes by the paths of their logs, each with the descriptor of the open log. A home without a log is left out."""
 
 FLEETING = 0.05
-"""Seconds that writing what may be lost waits for other processes, which hold up who reads."""
+"""Seconds that a write which may be lost waits for other processes: readers wait for it."""
 
 SLACK = 1 << 16
-"""Bytes that a log may have beside three times those of what is there, before it is written anew."""
+"""Bytes: a log is rewritten when it is longer than three times its live content and this."""
 
 SPARED = ("session", "where", "log")
-"""Spaces whose heads are looked at to find a session: in a log that is refused they keep nobody from it."""
+"""Spaces whose heads are looked at to find a session: a damaged log does not stop looks at several of them."""
 
 KNOWN = 16_384
-"""Homes of which is remembered what lies where."""
+"""Homes whose index is kept in memory at once."""
 
 
 class FileBackend(BlockingBackend):
-    """A folder of logs. Writers lock those of the homes that they write to, readers none."""
+    """A folder of logs. Writers lock the logs of the homes that they write to; readers lock none."""
 
-    gathers = False  # each home has a file of its own, and whoever keeps one locked holds up nobody else
+    gathers = False  # each home has its own file, whose lock holds up no other home
 
     def __init__(self, url: str, path: str, runner: Runner, options: DiskOptions) -> None:
         super().__init__(runner)
         self.url, self.path, self.writable = url, os.path.abspath(path), not options.readonly
         self._homes: dict[str, Home] = {}
         self._guard, self.large_bytes = allocate_lock(), options.large_bytes
-        self.companion = f"{os.path.realpath(self.path)}.recall"  # one, whatever links lead here
+        self.companion = f"{os.path.realpath(self.path)}.recall"  # the same for every link to the folder
         synced, busy = options.synchronous == "FULL", options.busy_seconds
         try:
             self._files = Folder(url, self.path, writable=self.writable, synced=synced, busy_seconds=busy)
         except StoreUnavailable:
-            raise  # which is an OSError, too
+            raise  # it is an OSError, too
         except OSError as cause:
             raise unavailable(url, cause) from cause
         self._marks = Marks(self._files)
@@ -82,37 +82,37 @@ class FileBackend(BlockingBackend):
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
-        done: list[Refusal | None] = [None] * len(batches)
+        outcomes: list[Refusal | None] = [None] * len(batches)
         if lasting:
-            self._do(self._write, batches, at, True, again, done)
+            self._do(self._write, batches, at, True, again, outcomes)
         elif self.writable:
-            with contextlib.suppress(StoreUnavailable):  # it is given up
-                self._do(self._write, batches, at, False, again, done)
-        return done
+            with contextlib.suppress(StoreUnavailable):  # then it is lost
+                self._do(self._write, batches, at, False, again, outcomes)
+        return outcomes
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = self._do(self._listing.listed, tenant, space, beneath)
-        return by_name(found, after, limit)
+        return by_name(self._do(self._listing.listed, tenant, space, beneath), after, limit)
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        # What is written meanwhile is for who asks next. Where no mark is known nobody was told a greater one.
+        # Whatever is written from here on has at least this mark: the caller, who asks again from the last mark that it
+        # was given, will not miss it. If no mark is known, nobody has been given one.
         until = self._do(self._marks.last, tenant_folder(self.path, tenant)) or LAST_MARK
-        found = self._do(self._listing.listed, tenant, space, False, True)
-        return by_mark([one for one in found if one.mark <= until], since, after, limit)
+        listed = self._do(self._listing.listed, tenant, space, False, True)
+        return by_mark([row for row in listed if row.mark <= until], since, after, limit)
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        # A mark is in its log alone, so every log is looked at, but once: each page of `recent` looks at all again.
+        # Marks are only in the logs, so all logs are looked at: once, though each page of `recent` does it again.
         return newest_of(await self.recent(tenant, space, limit=sys.maxsize), until, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        found, damaged = self._do(self._listing.due, tenant, now)
-        page = page_of(found, after, limit)
+        due, damaged = self._do(self._listing.due, tenant, now)
+        page = page_of(due, after, limit)
         if damaged is not None and not page:
             raise damaged
         return page
@@ -136,7 +136,7 @@ class FileBackend(BlockingBackend):
         self._homes, self._files.closed = {}, True
 
     def _do(self, verb: Callable[..., T], *arguments: object) -> T:
-        """What a verb returns, unless the folder is another; what the system objects to is an error of ours."""
+        """Call a verb. Raises StoreUnavailable if the folder is not the one that was opened, or for an OSError."""
         try:
             self._files.check()
             return verb(*arguments)
@@ -148,7 +148,7 @@ class FileBackend(BlockingBackend):
     # --- reading
 
     def _home(self, path: str) -> Home:
-        """The home whose log has this path, as far as it was read."""
+        """Return the home whose log has this path, with its index as far as it was read."""
         home = self._homes.get(path)
         if home is None:
             with self._guard:
@@ -157,10 +157,11 @@ class FileBackend(BlockingBackend):
                 home = self._homes.setdefault(path, Home(self.url, self.path, path))
         return home
 
-    def _reading(self, paths: Sequence[str], read: Callable[[There], T], *, locked: bool = False) -> T:
-        """What is made of these homes, as they all are at one moment; those that are not there are left out.
+    def _reading(self, paths: Sequence[str], read: Callable[[OpenHomes], T], *, locked: bool = False) -> T:
+        """Call `read` with the homes at these paths, as they all are at one moment, and return its result.
 
-        No lock is taken; but where something seems damaged, a writer may just have been at it: then once more, with it.
+        No lock is taken. If something seems damaged, a writer may have been at work: then all is read once more with
+        the locks of the logs. Raises StoreCorrupt if it seems damaged even then.
         """
         try:
             return self._opened(paths, {}, read, locked)
@@ -170,22 +171,26 @@ class FileBackend(BlockingBackend):
             told = f"{', '.join(paths)} cannot be read: {fault}"
             raise StoreCorrupt(self.url, told) from fault
 
-    def _opened(self, paths: Sequence[str], there: There, read: Callable[[There], T], locked: bool) -> T:
+    def _opened(self, paths: Sequence[str], opened: OpenHomes, read: Callable[[OpenHomes], T], locked: bool) -> T:
+        """Open the first of these logs, bring its index up to date, and go on with the rest; at last call `read`.
+
+        Recursive, so that each file and lock is held by a `with` until `read` has returned.
+        """
         if not paths:
-            if len(there) > 1 and not locked and not all(home.is_still(fd) for home, fd in there.values()):
+            if len(opened) > 1 and not locked and not all(home.is_still(fd) for home, fd in opened.values()):
                 raise Unsure("it was written to meanwhile")
-            return read(there)
-        path, opened = paths[0], False
+            return read(opened)
+        path, is_open = paths[0], False
 
         def go_on(fd: int, status: os.stat_result) -> T:
-            nonlocal opened
-            opened, home = True, self._home(path)
+            nonlocal is_open
+            is_open, home = True, self._home(path)
             with home.lock:
                 home.refresh(fd, status, sure=locked)
-                if home.spoiled == DESTROYED or home.torn:  # by a process that was killed, or has not come to it yet
+                if home.spoiled == DESTROYED or home.torn:  # its writer was killed, or has not scrubbed it yet
                     self._scrubbing.spoiled.add(path)
-                there[path] = home, fd
-                return self._opened(paths[1:], there, read, locked)
+                opened[path] = home, fd
+                return self._opened(paths[1:], opened, read, locked)
 
         try:
             if locked:
@@ -193,45 +198,48 @@ class FileBackend(BlockingBackend):
             with FileIO(path) as file:
                 return go_on(file.fileno(), os.fstat(file.fileno()))
         except FileNotFoundError:
-            if opened:
+            if is_open:
                 raise
-        return self._opened(paths[1:], there, read, locked)
+        return self._opened(paths[1:], opened, read, locked)
 
     def _look(self, asks: Sequence[Ask]) -> list[Seen]:
-        at = [log_of(self.path, ask.place.tenant, ask.place.home) for ask in asks]
+        paths = [log_of(self.path, ask.place.tenant, ask.place.home) for ask in asks]
 
-        def read(there: There) -> list[Seen]:
-            return [seen_in(there.get(path), ask) for path, ask in zip(at, asks, strict=True)]
+        def read(opened: OpenHomes) -> list[Seen]:
+            return [seen_in(opened.get(path), ask) for path, ask in zip(paths, asks, strict=True)]
 
         try:
-            return self._reading(sorted(set(at)), read)
+            return self._reading(sorted(set(paths)), read)
         except StoreCorrupt as fault:
             if any(ask.rows for ask in asks):
                 raise
-            return [self._head(path, ask, fault) for path, ask in zip(at, asks, strict=True)]
+            return [self._head(path, ask, fault) for path, ask in zip(paths, asks, strict=True)]
 
     def _head(self, path: str, ask: Ask, fault: StoreCorrupt) -> Seen:
-        """A head where one of several logs is refused, whose sessions keep nobody from those of others."""
+        """Return a head in a look where one log is damaged: the sessions in that log do not stop the others.
+
+        Raises `fault` if the head is in the damaged log, and it cannot be said which sessions are in that.
+        """
         refused = self._home(path).refused
         if refused is None:
-            return self._reading([path], lambda there: seen_in(there.get(path), ask))
-        lost = refused.places(ask.place.tenant)
-        if not lost or ask.place.space not in SPARED:
+            return self._reading([path], lambda opened: seen_in(opened.get(path), ask))
+        sessions = refused.places(ask.place.tenant)
+        if not sessions or ask.place.space not in SPARED:
             raise fault
-        return Seen(refused.head(ask.place) if ask.place in lost else None, [])
+        return Seen(refused.head(ask.place) if ask.place in sessions else None, [])
 
     def _of(self, path: str, read: Callable[[Home], T], locked: bool = False) -> T | None:
-        """What is made of one home; None where it is not there."""
+        """Call `read` with one home and return its result; None if it has no log."""
         return self._reading(
-            [path], lambda there: next((read(home) for home, _ in there.values()), None), locked=locked
+            [path], lambda opened: next((read(home) for home, _ in opened.values()), None), locked=locked
         )
 
     # --- writing
 
     def _write(
-        self, batches: Sequence[Batch], at: int, lasting: bool, again: Again | None, done: list[Refusal | None]
+        self, batches: Sequence[Batch], at: int, lasting: bool, again: Again | None, outcomes: list[Refusal | None]
     ) -> None:
-        """Do these batches, one home after the other; note what came of each."""
+        """Do these batches, one home after the other, and put what came of each into `outcomes`."""
         if not self.writable:
             raise StoreUnavailable(self.url, READ_ONLY)
         by_home: dict[str, list[int]] = {}
@@ -239,9 +247,10 @@ class FileBackend(BlockingBackend):
             tenant, home, _, _ = batch[0].place
             by_home.setdefault(log_of(self.path, tenant, home), []).append(i)
         written, patience = False, None if lasting else FLEETING
-        for path, which in by_home.items():
+        for path, numbers in by_home.items():
             try:
-                write = partial(self._write_home, path, [(i, batches[i]) for i in which], at, lasting, again, done)
+                of_home = [(i, batches[i]) for i in numbers]
+                write = partial(self._write_home, path, of_home, at, lasting, again, outcomes)
                 written |= self._files.locked(path, "ab+", write, patience=patience)
             except (PalimpsestError, OSError) as fault:
                 if not written:
@@ -256,45 +265,45 @@ class FileBackend(BlockingBackend):
         at: int,
         lasting: bool,
         again: Again | None,
-        done: list[Refusal | None],
+        outcomes: list[Refusal | None],
         fd: int,
         status: os.stat_result,
     ) -> bool:
         """Do batches in the home whose log is locked; return whether anything was written."""
         home = self._home(path)
         if not home.written:
-            remove(path + NEW)  # of a writer that was killed
+            remove(path + NEW)  # a killed writer may have left it
             home.written = True
         with home.lock:
             try:
                 home.refresh(fd, status, sure=True)
-                if home.refused is not None:  # a lease, which begins anew
+                if home.refused is not None:  # a damaged lease: it begins anew
                     home.forget()
             except StoreCorrupt:
                 if home.refused is None or not home.refused.goes([batch for _, batch in batches]):
                     raise
                 home.heads, home.tables = {}, {}
-            if home.unended:  # or what comes behind its last line would be one with it
+            if home.unended:  # else the next line would join the last one
                 self._files.end_line(path, home.end)
                 home.unended = False
             end, change = home.end, Change(home.head, lasting)
             look = partial(_looked, home, fd)
             for i, batch in batches if home.refused is None else ():
-                done[i] = tried(i, batch, change.take, again, look)
+                outcomes[i] = tried(i, batch, change.take, again, look)
             if not change.batches and home.refused is None:
                 if not end:
                     remove(path)  # nothing was ever written to it
                 return False
         if home.refused is not None:
-            self._scrubbing.anew(home, fd)  # it is empty, so that it goes
+            self._scrubbing.anew(home, fd)  # it is empty now, so its log is removed
             return True
         self._append(home, fd, status.st_size, end, change, at)
         return True
 
     def _append(self, home: Home, fd: int, size: int, end: int, change: Change, at: int) -> None:
-        """Write what was taken to the `end` of a log of this size, which is locked; anew where most of it is dead then.
+        """Write the taken batches at the `end` of a locked log of this size. Rewrite the log if most of it is dead.
 
-        Who reads the home meanwhile may forget it: so where its log ends is what was seen when the change was taken.
+        `end` is what was seen when they were taken: a reader may make the home forget its own in between.
         """
         path = home.path
         try:
@@ -311,10 +320,10 @@ class FileBackend(BlockingBackend):
             if change.destroys:
                 self._scrubbing.spoiled.add(path)
         if dead:
-            with contextlib.suppress(StoreUnavailable, OSError):  # it can be done another time
+            with contextlib.suppress(StoreUnavailable, OSError):  # a later write, or a scrub, does it
                 self._scrubbing.anew(home, fd)
 
 
 def _looked(home: Home, fd: int, asks: Sequence[Ask]) -> list[Seen]:
-    """What is asked for of a home that is locked."""
+    """Look at a home whose log is locked."""
     return [seen_in((home, fd), ask) for ask in asks]

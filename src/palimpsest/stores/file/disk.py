@@ -1,7 +1,7 @@
-"""What is asked of the disk: locks, names, files that are written whole, errors that name the file.
+"""Calls to the operating system: locks, names, files that are replaced whole, and errors that name the file.
 
-A signal's handler may raise between any two steps of ours in the main thread. So whatever is opened or locked is held
-by a `with` of an object of C from its first moment on, and no generator stands around it.
+A signal's handler may raise between any two bytecodes of the main thread. So whatever is opened or locked is held by a
+`with` on a C object from its first moment, never through a generator.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from palimpsest.stores import forking
 T = TypeVar("T")
 
 NEW = ".new"
-"""Ends the name of a file that is still being written, and takes another's place when it is whole."""
+"""Suffix of a file that is still being written, and takes the place of another when it is complete."""
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: its fsync leaves the data in the drive's cache
 _private = partial(os.open, mode=FILE)
 
 
 class Files:
-    """Files of the folder `path`, locked and written. Without `synced` writes do not wait for the disk."""
+    """The files of the folder `path`: locks and writes. Without `synced`, writes do not wait for the disk."""
 
     def __init__(self, url: str, path: str, *, synced: bool, busy_seconds: float) -> None:
         self.url, self.path, self.synced, self.busy_seconds, self.closed = url, path, synced, busy_seconds, False
@@ -38,7 +38,7 @@ class Files:
         forking.watch(self)
 
     def check(self) -> None:
-        """Raise StoreUnavailable where the folder is not the one that it was, as far as that is known."""
+        """Raise StoreUnavailable if the folder is not the one that was opened. A plain folder is not checked."""
 
     # --- locks
 
@@ -51,35 +51,36 @@ class Files:
         shared: bool = False,
         patience: float | None = None,
     ) -> T:
-        """Return what `do` returns with the lock of a file, open in this mode: the one that has its name now.
+        """Open a file in this mode, lock it, and return what `do` returns for its descriptor and status.
 
-        It is given the open file and what that is like. Raises FileNotFoundError where there is none, and the mode
-        makes none, StoreUnavailable where others keep it for longer than `patience`, or else `busy_seconds`, Closed
-        where the store is closed meanwhile.
+        The file is the one that has the name `path` once the lock is held. Mode "a" makes a missing file and its
+        folder. Raises FileNotFoundError for a missing file in another mode, StoreUnavailable when others keep it locked
+        for longer than `patience` seconds (None: `busy_seconds`), Closed when the store is closed meanwhile.
         """
-        operation, deadline, made = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, 0.0, False
+        operation, deadline, opened = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, 0.0, False
         while True:
             try:
                 with FileIO(path, mode, opener=_private) as file:
-                    made = True
+                    opened = True
                     fd = file.fileno()
                     try:
-                        self._locked.add(file)  # before it is: a child may be made at any moment
+                        self._locked.add(file)  # before the lock is taken: a fork may come at any moment
                         deadline = self._lock(fd, path, operation, deadline, patience)
                         if deadline:
                             self.check()
                         status = is_at(fd, path)
-                        if status is not None:  # else another file took its place while this one waited
+                        if status is not None:  # else another file took its place during the wait
                             return do(fd, status)
                     finally:
                         self._locked.discard(file)
                         fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the file open, too
             except FileNotFoundError:
-                if made or mode[0] != "a":
+                if opened or mode[0] != "a":
                     raise
                 self.make_folder(os.path.dirname(path))
 
     def _lock(self, fd: int, path: str, operation: int, deadline: float, patience: float | None) -> float:
+        """Lock an open file. Return when waiting for it ends (0: there was no need to wait yet)."""
         pause = 0.0002
         while True:
             try:
@@ -98,22 +99,25 @@ class Files:
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
 
-    # --- forks: a child closes what was locked when it was made, or that would stay so for as long as it lives
+    # --- forks: a child closes inherited files that are locked, or they would stay locked for as long as it lives
 
     locks = ()
 
     def let_go(self) -> None:
-        """Nothing is to be done in the parent: its threads go on with what they have locked."""
+        """Do nothing: the threads of the parent go on with what they have locked."""
 
     def abandon(self) -> None:
-        """Close what another thread of the parent had locked."""
+        """Close, in a forked child, the files that threads of the parent had locked."""
         while self._locked:
             self._locked.pop().close()
 
     # --- writing
 
     def append(self, fd: int, path: str, data: bytes, size: int, end: int, *, lasting: bool = True) -> None:
-        """Write to a file of this size at its `end`, and wait for the disk; where that fails, leave nothing of it."""
+        """Write at the `end` of a file of this size, over whatever is behind it, and wait for the disk.
+
+        If that fails, the file is cut back to `end`; a new one is removed.
+        """
         try:
             if size > end:
                 os.ftruncate(fd, end)
@@ -123,14 +127,14 @@ class Files:
             if not end:
                 self.sync_folder(os.path.dirname(path))
         except OSError as fault:
-            with contextlib.suppress(OSError):  # what cannot be taken back has no whole line and is not read
+            with contextlib.suppress(OSError):  # what stays is no complete line, and is not read
                 os.ftruncate(fd, end)
                 if not end:
                     remove(path)
             raise named(fault, path) from None
 
     def end_line(self, path: str, end: int) -> None:
-        """Give the last line of a file of this size, which is locked, the break that it has lost, in its place."""
+        """Put the last line break of a locked file of this size back: a damaged byte is in its place."""
         try:
             with FileIO(path, "rb+") as file:
                 os.pwrite(file.fileno(), b"\n", end - 1)
@@ -140,9 +144,9 @@ class Files:
             raise named(fault, path) from None
 
     def replace(self, path: str, fill: Callable[[BinaryIO], None]) -> None:
-        """Give a new file that has the name `path` once all is written, in one step; or leave nothing of it."""
+        """Have `fill` write a new file, then give it the name `path` in one step. A failure leaves nothing of it."""
         new = path + NEW
-        remove(new)  # of a writer that was killed
+        remove(new)  # a killed writer may have left it
         try:
             with open(new, "xb", buffering=1 << 18, opener=private) as file:
                 as_before(file.fileno(), path)
@@ -158,7 +162,7 @@ class Files:
         self.sync_folder(os.path.dirname(path))
 
     def make_folder(self, path: str) -> None:
-        """Make the folder and those above it, where they are missing, so that they last."""
+        """Make the folder and its parents where they are missing, and wait until they are on the disk."""
         if os.path.isdir(path):
             return
         above = os.path.dirname(path)
@@ -178,7 +182,7 @@ class Files:
 
 
 def unavailable(url: str, cause: OSError) -> StoreUnavailable:
-    """What the system objects to, as an error of ours: what happened and what to do about it, with the file."""
+    """Return the public error for a system's error: what happened to which file, and what to do about it."""
     what = f"{cause.strerror or cause}: {cause.filename}"
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         told = f"the disk is full: nothing was written; make room and try again ({what})"
@@ -192,12 +196,12 @@ def unavailable(url: str, cause: OSError) -> StoreUnavailable:
 
 
 def is_at(fd: int, path: str) -> os.stat_result | None:
-    """What an open file is like, if it is the one that has the name `path` now."""
+    """Return the status of an open file if it is the one that has the name `path` now, else None."""
     try:
-        there, status = os.stat(path), os.fstat(fd)
+        current, status = os.stat(path), os.fstat(fd)
     except FileNotFoundError:
         return None
-    return status if (there.st_ino, there.st_dev) == (status.st_ino, status.st_dev) else None
+    return status if (current.st_ino, current.st_dev) == (status.st_ino, status.st_dev) else None
 
 
 def write(fd: int, data: bytes) -> None:
@@ -216,7 +220,7 @@ def sync(fd: int) -> None:
 
 
 def remove(path: str) -> bool:
-    """Remove a file, if it is there; return whether it was."""
+    """Remove a file if it exists; return whether it did."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -225,7 +229,7 @@ def remove(path: str) -> bool:
 
 
 def names(folder: str) -> list[str]:
-    """The names in a folder, in order; none where there is no folder."""
+    """Return the names in a folder, sorted; none if there is no folder."""
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -233,24 +237,24 @@ def names(folder: str) -> list[str]:
 
 
 def folders(folder: str) -> list[str]:
-    """The paths of the folders in a folder."""
+    """Return the paths of the folders in a folder."""
     return [path for name in names(folder) if os.path.isdir(path := f"{folder}/{name}")]
 
 
 def named(fault: OSError, path: str) -> OSError:
-    """The error with the name of the file that it is about, which calls on an open file leave out."""
+    """Return the error with the name of its file, which calls on a descriptor leave out."""
     if fault.filename is None:
         fault.filename = path
     return fault
 
 
 def _holder(fd: int) -> str:
-    """Who has the lock of an open file, as far as the system tells."""
+    """Name the process that has the lock of an open file, as far as the system tells."""
     status = os.fstat(fd)
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
         for line in locks:
-            facts = line.split()
-            if "FLOCK" in facts and "->" not in facts and place in facts:
-                return f"process {facts[facts.index(place) - 1]}"
+            fields = line.split()
+            if "FLOCK" in fields and "->" not in fields and file in fields:
+                return f"process {fields[fields.index(file) - 1]}"
     return "another writer"

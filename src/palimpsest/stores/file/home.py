@@ -1,7 +1,7 @@
-"""What one home's log holds, as far as it was read: where each row lies in the file, and the heads.
+"""`Home`: the index of one home's log, as far as it was read: its heads, and where each row lies in the file.
 
-Eight bytes for a row's key, eight for its place, and its id. What is behind the last line that was read is read when
-somebody looks again; where another file has taken the log's place, or its end was taken back, all of it is.
+A row takes eight bytes for its key, eight for its spot, and its id. Lines behind the last one that was read are read at
+the next look. If another file has taken the log's place, or the log became shorter, everything is read again.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from palimpsest.stores.rules import is_meant
 
 BLOCK = 1 << 16
 NEAR = 4096
-"""Bytes between two rows up to which they are read at once."""
+"""Bytes between two rows up to which both are read in one call."""
 
 TOGETHER = 64
-"""Rows, or heads, of one line of a log that is written anew."""
+"""Rows, or heads, in one line of a rewritten log."""
 
 STRAY = "take it away, or give it its own name again if nothing has that"
 
 DROPPED, DESTROYED = 1, 2
-"""What a log holds that is not there any more: what was replaced or dropped, or what no byte may be left of."""
+"""The dead content of a log: something replaced or dropped; or something destroyed, of which no byte may be left."""
 
 
 class Unsure(Exception):
-    """Something seems damaged, to one who has no lock: perhaps somebody was just writing."""
+    """Something seems damaged to a reader without the lock: perhaps a writer is just at work."""
 
 
-class HeadThere(NamedTuple):
-    """A head: when it expires, when it was written, and how many bytes it has."""
+class IndexedHead(NamedTuple):
+    """A head with its expiry, the mark of its last write, and its size in bytes."""
 
     head: PlaceHead
     expires: int | None
@@ -63,7 +63,7 @@ class HeadThere(NamedTuple):
 
 
 class Home:
-    """The log at a path of the store in `root`, for one thread at a time, who has the `lock`."""
+    """The log at a path of the store in `root`, for one thread at a time: the holder of `lock`."""
 
     def __init__(self, url: str, root: str, path: str) -> None:
         self.url, self.root, self.path, self.lock = url, root, path, allocate_lock()
@@ -71,31 +71,31 @@ class Home:
         self.forget()
 
     def forget(self) -> None:
-        """Remember nothing: all is read anew."""
+        """Forget the index: the next look reads the whole log."""
         self.file: tuple[int, int] | None = None
         self.end = self.lines = self.live = self.spoiled = 0
-        self.torn = False  # whether something stands behind its end, which a writer has left there or is just writing
-        self.unended = False  # whether its last line is whole, and the break behind it another character
-        self.settled: tuple[int, ...] = ()  # what the log was like, where nobody can have written to it unseen since
+        self.torn = False  # whether an unfinished line is behind `end`: of a killed writer, or one just at work
+        self.unended = False  # whether the last line is complete, but a damaged byte is in the place of its line break
+        self.settled: tuple[int, ...] = ()  # the log's status, if any later write changes that (`Listing`)
         self.tenant = self.home = ""
         self.refused: Refused | None = None
         self._tail = b""
-        self.heads: dict[tuple[str, str], HeadThere] = {}
+        self.heads: dict[tuple[str, str], IndexedHead] = {}
         self.tables: dict[tuple[str, str, str], Table] = {}
 
     # --- catching up
 
     def refresh(self, fd: int, status: os.stat_result, *, sure: bool) -> None:
-        """Read what is new in the log. Raises Unsure where it seems damaged, unless that is `sure`: then StoreCorrupt.
+        """Read what is new in the log. `sure` says that the caller has the file's lock.
 
-        `sure` is who has the file's lock.
+        If it seems damaged, raises Unsure, or if `sure` StoreCorrupt.
         """
         file, size, tail = (status.st_dev, status.st_ino), status.st_size, len(self._tail)
         if self.file != file or size < self.end or self._read(fd, self.end - tail, tail) != self._tail:
             self.forget()
         self.torn = False
         if size != self.end or not size:
-            self.file = None  # whoever is interrupted here reads all of it again
+            self.file = None  # after an interrupt here everything is read again
             for offset, raw in self._lines(fd, self.end, size):
                 if offset + len(raw) == size and is_torn(raw):
                     self.torn = True
@@ -110,7 +110,7 @@ class Home:
                 raise StoreCorrupt(self.url, self.refused.why)
 
     def wrote(self, raws: Sequence[bytes], end: int) -> None:
-        """Note the lines that were written at its end, unless another thread has read them there."""
+        """Index lines that this process has written at `end`, unless another thread has read them meanwhile."""
         file, self.file = self.file, None
         if file is not None and self.end == end:
             for raw in raws:
@@ -118,52 +118,54 @@ class Home:
         self.file = file
 
     def _take(self, offset: int, raw: bytes, sure: bool, sound: bool = False) -> None:
-        """Note what a line says, which begins at `offset`."""
+        """Index the line that begins at `offset`."""
         self.lines += 1
         try:
             if not offset:
                 self._begin(raw, sure)
             elif self.refused is None:
                 self._note(offset, raw, sure, sound or is_sound(raw))
-        except (ValueError, TypeError, msgspec.DecodeError):  # of somebody else's making, with its checksum
+        except (ValueError, TypeError, msgspec.DecodeError):  # another program wrote it, with a fitting checksum
             self._refuse(offset, sure)
         if self.refused is not None:
             self.refused.note(raw)
         self.end, self._tail = offset + len(raw), raw[-TAIL:]
 
     def _begin(self, raw: bytes, sure: bool) -> None:
-        said = read_home(raw)
-        if said is None:
+        """Take the first line, which says whose log it is."""
+        owner = read_home(raw)
+        if owner is None:
             self._refuse(0, sure)
-        elif log_of(self.root, said.tenant, said.home) != self.path:
-            told = f"is the log of {said.home!r} of tenant {said.tenant!r}, copied or renamed"
+        elif log_of(self.root, owner.tenant, owner.home) != self.path:
+            told = f"is the log of {owner.home!r} of tenant {owner.tenant!r}, copied or renamed"
             self._refuse(0, sure, f"{self.path} {told}: {STRAY}")
         else:
-            self.tenant, self.home = said.tenant, said.home
+            self.tenant, self.home = owner.tenant, owner.home
 
     def _refuse(self, offset: int, sure: bool, why: str = "") -> None:
+        """Refuse the log because of the line at `offset`. Raises Unsure unless `sure`."""
         if not sure:
             raise Unsure("a line of it is not as it was written")
-        why = why or f"{self._line(offset)}. Nothing was changed: {RESTORE}"
+        why = why or f"{self._fault(offset)}. Nothing was changed: {RESTORE}"
         self.refused = Refused(self.root, self.path, self.home, why, self.heads)
 
-    def _line(self, offset: int) -> str:
+    def _fault(self, offset: int) -> str:
         return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"
 
     def _note(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
         said = read_batch(raw, sound) if sound or sure else None
         if said is None:
             if sure and is_fleeting(raw):
-                warn("%s", f"{self._line(offset)}: it may be lost, and is passed over")
+                warn("%s", f"{self._fault(offset)}: it may be lost, and is passed over")
             else:
                 self._refuse(offset, sure)
             return
         if not sound:
-            warn("%s", f"{self._line(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
+            warn("%s", f"{self._fault(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
         batch, at = said
         for step in batch.steps:
-            written = batch.at if step.at is None else step.at
-            at = self._head(step, written if is_mark(written) else 0, raw, at)  # of a damaged mark
+            mark = batch.at if step.at is None else step.at
+            at = self._head(step, mark if is_mark(mark) else 0, raw, at)  # 0: from a damaged `marks`
         if batch.destroys:
             self.spoiled = DESTROYED
         if batch.fleeting and not sound:
@@ -176,7 +178,7 @@ class Home:
                 at = self._put(step, name, rows, at, batch.fleeting)
 
     def _put(self, step: StepLine, name: str, rows: Sequence[RowLine], at: int, fleeting: bool) -> int:
-        """Note rows of a table, of which the first lies at a place; return where the next one is."""
+        """Index rows of a table, of which the first lies at `at`. Return where the next value begins."""
         where = step.space, step.name, name
         table = self.tables.get(where)
         if table is None:
@@ -185,21 +187,21 @@ class Home:
         live = 0
         for row in rows:
             size, length = row[1], abs(row[1])
-            gone = table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
+            replaced = table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
             live += length
-            if gone:
-                self._lose(gone)
+            if replaced:
+                self._lose(replaced)
             at += length + 1
         self.live += live
         return at
 
     def _lose(self, size: int) -> None:
-        """Note that so many bytes of the log are of what is not there any more."""
+        """Note that so many live bytes of the log have become dead."""
         self.live -= size
         self.spoiled = self.spoiled or DROPPED
 
-    def _head(self, step: StepLine, written: int, raw: bytes, at: int) -> int:
-        """Note a head, whose values begin at a place of the line; return where the next one is."""
+    def _head(self, step: StepLine, mark: int, raw: bytes, at: int) -> int:
+        """Index a head, whose values begin at `at` in the line. Return where the next value begins."""
         if not (step.hot or step.gone):
             return at
         where = step.space, step.name
@@ -213,7 +215,7 @@ class Home:
             cold = before.head.cold if before is not None else b""
         if hot is not None:
             size = len(hot) + len(cold)
-            self.heads[where] = HeadThere(PlaceHead(hot, cold), step.expires, written, size)
+            self.heads[where] = IndexedHead(PlaceHead(hot, cold), step.expires, mark, size)
             self.live += size
         if before is not None:
             self.live -= before.size
@@ -222,9 +224,9 @@ class Home:
         return at
 
     def _drop(self, space: str, name: str, table: str, low: int, high: int) -> None:
-        for where in [one for one in self.tables if one[:2] == (space, name) and is_meant(one[2], table)]:
-            if gone := self.tables[where].drop(low, high):
-                self._lose(gone)
+        for where in [key for key in self.tables if key[:2] == (space, name) and is_meant(key[2], table)]:
+            if dropped := self.tables[where].drop(low, high):
+                self._lose(dropped)
             if not self.tables[where].keys:
                 del self.tables[where]
 
@@ -232,31 +234,30 @@ class Home:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the home has no place any more."""
+        """Whether the home has neither heads nor rows."""
         return not (self.heads or self.tables)
 
     def listed(self, meant: Callable[[str], bool]) -> list[Listed]:
-        """The places of these spaces that have a head."""
-        there = [(where, one) for where, one in self.heads.items() if meant(where[0])]
-        return [Listed(self._place(*where), one.head, one.at) for where, one in there]
+        """Return the places with a head in spaces that are `meant`."""
+        wanted = [(where, head) for where, head in self.heads.items() if meant(where[0])]
+        return [Listed(self._place(*where), head.head, head.at) for where, head in wanted]
 
     def expired(self, now: int) -> list[Due]:
-        """What has expired of it."""
-        heads = [(one.expires, *where, "", 0) for where, one in self.heads.items() if one.expires is not None]
+        """Return the heads and rows that have expired at `now`."""
+        heads = [(head.expires, *where, "", 0) for where, head in self.heads.items() if head.expires is not None]
         rows = [(at, *where, key) for where, table in self.tables.items() for key, at in table.due.items()]
-        several = (*heads, *rows)
-        return [Due(at, self._place(space, name), table, key) for at, space, name, table, key in several if at <= now]
+        both = (*heads, *rows)
+        return [Due(at, self._place(space, name), table, key) for at, space, name, table, key in both if at <= now]
 
     def _place(self, space: str, name: str) -> Place:
         return Place(self.tenant, self.home, space, name)
 
     def head(self, space: str, name: str) -> PlaceHead | None:
-        """A place's head."""
-        there = self.heads.get((space, name))
-        return None if there is None else there.head
+        """Return a place's head; None if it has none."""
+        return None if (indexed := self.heads.get((space, name))) is None else indexed.head
 
     def rows(self, fd: int, space: str, name: str, ask: Range | Named) -> list[Cells]:
-        """The rows of a place that are asked for. Raises Unsure where the file has others by now."""
+        """Read rows of a place. Raises Unsure if the file does not have them where the index says."""
         table = self.tables.get((space, name, ask.table))
         if table is None:
             return []
@@ -273,12 +274,12 @@ class Home:
             raise Unsure(f"a row of {ask.table!r} is not as it was written") from fault
 
     def is_still(self, fd: int) -> bool:
-        """Whether nothing was written since it was looked at."""
+        """Return whether nothing was written to the log since it was read."""
         status = is_at(fd, self.path)
         return status is not None and status.st_size == self.end
 
     def _texts(self, fd: int, spots: Sequence[int]) -> Iterator[bytes]:
-        """The values at these spots as they stand in the file; neighbours are read at once."""
+        """Yield the values at these spots as they are in the file. Neighbours are read in one call."""
         places = [(spot >> WIDTH, length_of(spot)) for spot in spots]
         i = 0
         while i < len(places):
@@ -293,32 +294,32 @@ class Home:
     # --- bytes
 
     def write_anew(self, fd: int, file: BinaryIO) -> None:
-        """Write what the log that is open holds into a new file: first the heads, then the rows, a table at a time."""
+        """Write the live content of the open log into a new file: first the heads, then the rows, table by table."""
         at, writing = max((head.at for head in self.heads.values()), default=0), Writing()
         file.write(HomeLine(self.tenant, self.home).line())
         heads = iter(self.heads.items())
-        while some := list(islice(heads, TOGETHER)):
-            for (space, name), there in some:
-                step = StepLine(space, name, expires=there.expires, at=there.at)
-                writing.head(step, there.head.hot, there.head.cold or None)
+        while chunk := list(islice(heads, TOGETHER)):
+            for (space, name), indexed in chunk:
+                step = StepLine(space, name, expires=indexed.expires, at=indexed.at)
+                writing.head(step, indexed.head.hot, indexed.head.cold or None)
                 writing.steps.append(step)
             file.write(writing.line(at))
         for (space, name, title), table in self.tables.items():
             for first in range(0, len(table.keys), TOGETHER):
-                part = slice(first, first + TOGETHER)
-                lines = map(table.line, range(first, min(part.stop, len(table.keys))))
-                rows = list(map(writing.shown, lines, self._texts(fd, table.spots[part])))
+                chunk_of_rows = slice(first, first + TOGETHER)
+                lines = map(table.line, range(first, min(chunk_of_rows.stop, len(table.keys))))
+                rows = list(map(writing.shown, lines, self._texts(fd, table.spots[chunk_of_rows])))
                 writing.steps.append(StepLine(space, name, put={title: rows}))
                 file.write(writing.line(at, fleeting=table.fleeting))
 
     def _lines(self, fd: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The pieces between line breaks, each with its break, and where they begin."""
+        """Yield the lines between two places, with where each begins. The last may lack its line break."""
         at, parts = begin, list[bytes]()
         while begin < end:
             block = self._read(fd, begin, min(BLOCK, end - begin))
             begin += len(block)
-            *whole, rest = block.split(b"\n")
-            for piece in whole:
+            *complete, rest = block.split(b"\n")
+            for piece in complete:
                 raw = b"".join((*parts, piece, b"\n"))
                 parts = []
                 yield at, raw
@@ -331,19 +332,19 @@ class Home:
         data = b""
         while len(data) < size:
             try:
-                more = os.pread(fd, size - len(data), at + len(data))
+                block = os.pread(fd, size - len(data), at + len(data))
             except OSError as fault:
                 raise named(fault, self.path) from None
-            if not more:
+            if not block:
                 raise Unsure("it ends before it should")
-            data += more
+            data += block
         return data
 
 
-def seen_in(there: tuple[Home, int] | None, ask: Ask) -> Seen:
-    """What is asked for, of a home whose log is open, or None."""
-    if there is None:
+def seen_in(opened: tuple[Home, int] | None, ask: Ask) -> Seen:
+    """Answer an ask from a home and its open log; None stands for a home without a log."""
+    if opened is None:
         return Seen(None, [[] for _ in ask.rows])
-    home, fd = there
+    home, fd = opened
     _, _, space, name = ask.place
-    return Seen(home.head(space, name) if ask.head else None, [home.rows(fd, space, name, one) for one in ask.rows])
+    return Seen(home.head(space, name) if ask.head else None, [home.rows(fd, space, name, rows) for rows in ask.rows])

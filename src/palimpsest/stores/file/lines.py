@@ -4,15 +4,15 @@ r"""The lines of a home's log: how batches are written, checked and read. Pure.
     {"at":…,"steps":[{"space":"session","name":"one","hot":98},{"space":"log","put":{"entry":[[1,87]]}}],
         "frame":"…","values":[[7,…],"9f2c41d0",{"role":"user",…},"1a2b3c4d"],"sum":"…"}
 
-`at` is in seconds since 1970. `steps` say what the batch does, and how many bytes each value has that stands behind
-them: first those of heads, then those of rows, which are `[key, bytes, id, expires]`. A value is JSON and what follows
-it, eight characters, which is the checksum of whoever gave it. Other text is a string, and the eight characters are a
-CRC-32 of ours: its bytes are counted below zero. Other bytes are a string in base64: who seals, or knows a digest, has
-a checksum in them.
+`at` is in seconds since 1970. `steps` say what the batch does, and how many bytes each of the `values` has: first those
+of heads, then those of rows, which are `[key, bytes, id, expires]`. A value in JSON that ends with its own checksum (as
+the engine gives it) is written as that JSON and those eight characters. Other text is a string, with a CRC-32 of ours
+as the eight characters; its number of bytes is negated. Other bytes are a base64 string without one: these are
+ciphertexts, or have a digest that somebody knows, so whoever reads them notices a change.
 
-`sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of the steps and the heads: where that holds and
-`sum` does not, only a row can be another, and who reads that finds out. A batch that is `fleeting` goes then.
-One that `destroys` leaves no byte of what it replaced or dropped: the log is to be written anew.
+`sum` is BLAKE2b, 64 bits, of all bytes before it. `frame` is a CRC-32 of the steps and the values of heads: if it fits
+and `sum` does not, only a row can be damaged, which whoever reads that row will notice. A `fleeting` batch is ignored
+then. A batch that `destroys` leaves no byte of what it replaced or dropped: the log has to be rewritten.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from palimpsest.stores.rules import refused
 
 _SUM = b',"sum":"'
 TAIL = len(_SUM) + 16 + len(b'"}\n')
-"""Bytes at the end of each line that no other line has."""
+"""Bytes at the end of a line, with its checksum, that tell it from any other."""
 
 LONGEST, FARTHEST = (1 << 28) - 1, (1 << 35) - 1
-"""Bytes that a row's value may have as it stands in a line, and a log: an index has no room for more."""
+"""Most bytes of a row's value as written, and of a log: a spot in the index has no room for more."""
 
 _FRAME, _VALUES = b',"frame":"', b'","values":['
 _CHECK = len(b',"12345678"')
@@ -46,19 +46,19 @@ _read_text = msgspec.json.Decoder(str).decode
 
 
 def seal(body: bytes) -> bytes:
-    """Make a line of a JSON object that still lacks its closing brace."""
+    """Make a line, with its checksum, from a JSON object that still lacks its closing brace."""
     return b'%b%b%b"}\n' % (body, _SUM, _sum(body))
 
 
 def is_sound(raw: bytes) -> bool:
-    """Whether these bytes are a line as it was written."""
+    """Return whether these bytes are an undamaged line."""
     return raw[-TAIL : -TAIL + len(_SUM)] == _SUM and raw[-3:] == b'"}\n' and raw[-19:-3] == _sum(raw[:-TAIL])
 
 
 def is_torn(raw: bytes) -> bool:
-    """Whether the last piece of a log is what an interrupted write leaves: no end, or blocks of zeros.
+    """Return whether the last piece of a log is what an interrupted write leaves: a line without an end, or zeros.
 
-    Nothing else is: a line that has its end, and other bytes than it was written with, was damaged later.
+    A line that has its end, but other bytes than were written, was damaged later.
     """
     if raw.endswith(b"\n"):
         return raw.startswith(b"\0") or b"\0\0" in raw
@@ -70,14 +70,14 @@ def _sum(body: bytes) -> bytes:
 
 
 class TooLong(ValueError):
-    """What is to be written has more bytes than an index has room for."""
+    """A value or log would have more bytes than the index has room for."""
 
 
 # --- values
 
 
 def shown(value: bytes) -> tuple[bytes, int]:
-    """A value as it stands in a line, and how many bytes that are, below zero where its checksum is ours."""
+    """Return a value as it is written in a line, and its number of bytes, negated if the checksum is ours."""
     if value[:1] in (b"{", b"[") and value[-9:-8] in (b"}", b"]"):
         body, tail = value[:-8], value[-8:]
         if tail.isalnum() and _is_json(body):
@@ -93,7 +93,7 @@ def shown(value: bytes) -> tuple[bytes, int]:
 
 
 def value_of(text: bytes, ours: bool) -> bytes:
-    """The value that `shown` has written. Raises ValueError where our checksum tells that it is another."""
+    """Return the value that `shown` has written as `text`. Raises ValueError if a checksum of ours does not fit."""
     body, tail = text[:-_CHECK], text[2 - _CHECK : -1]
     if ours:
         if int(tail, 16) != crc32(body):
@@ -103,12 +103,12 @@ def value_of(text: bytes, ours: bool) -> bytes:
         return body + tail
     try:
         return b64decode(text[1:-1])
-    except ValueError:  # it was changed, which is for whoever gave it to find out
+    except ValueError:  # it was changed: whoever gave the value will notice
         return text
 
 
 def _is_json(body: bytes) -> bool:
-    """Whether these bytes can stand in a line as they are."""
+    """Return whether these bytes can be in a line as they are."""
     try:
         body.decode()
         _read_json(body)
@@ -121,18 +121,18 @@ def _is_json(body: bytes) -> bool:
 
 
 class HomeLine(msgspec.Struct, frozen=True, tag_field="kind", tag="home"):
-    """A log's first line: whose it is."""
+    """A log's first line: which home it belongs to."""
 
     tenant: str
     home: str
 
     def line(self) -> bytes:
-        """The line that it is."""
+        """Return it as a line."""
         return seal(_encode(self)[:-1])
 
 
 class RowLine(NamedTuple):
-    """A row: its key, the bytes of its value, its id and when it expires."""
+    """A row in a line: its key, the bytes of its value (negated as by `shown`), its id, and when it expires."""
 
     key: int
     size: int
@@ -141,9 +141,9 @@ class RowLine(NamedTuple):
 
 
 class StepLine(msgspec.Struct, omit_defaults=True):
-    """What a batch does to one place. The head stays as it is unless it has a `hot` value, or is `gone`.
+    """What a batch does to one place. Its head is unchanged unless `hot`, the bytes of that value, is set, or `gone`.
 
-    `at` is when the head was written, where that is not when the line was.
+    `at` is the mark of the head, if that is not the line's.
     """
 
     space: str
@@ -158,7 +158,7 @@ class StepLine(msgspec.Struct, omit_defaults=True):
 
 
 class BatchLine(msgspec.Struct, omit_defaults=True):
-    """A batch: when it was written, its steps, whether it may be lost, and whether no byte of what goes may stay."""
+    """A batch: its mark, its steps, whether it may be lost, and whether it destroys what it replaces or drops."""
 
     at: int
     steps: list[StepLine]
@@ -167,7 +167,7 @@ class BatchLine(msgspec.Struct, omit_defaults=True):
 
 
 class Writing:
-    """Batches as lines, which are made one after the other: a line has what was added since the one before."""
+    """Makes lines one after the other: each has the steps and values that were added since the one before."""
 
     def __init__(self) -> None:
         self._begin()
@@ -178,7 +178,7 @@ class Writing:
         self._rows: list[bytes] = []
 
     def head(self, step: StepLine, hot: bytes, cold: bytes | None) -> None:
-        """Give a step these values of a head; without `cold` that one stays."""
+        """Add a head's values to a step. With None the stored `cold` value stays."""
         text, step.hot = shown(hot)
         self._heads.append(text)
         if cold is not None:
@@ -186,7 +186,7 @@ class Writing:
             self._heads.append(text)
 
     def row(self, row: Cells) -> RowLine:
-        """A row with the value that it has."""
+        """Add the value of a row; return the row as it is written. Raises TooLong."""
         key, value, id, expires = row
         text, size = shown(value)
         if len(text) > LONGEST:
@@ -194,14 +194,14 @@ class Writing:
         return self.shown(RowLine(key, size, id, expires), text)
 
     def shown(self, row: RowLine, text: bytes) -> RowLine:
-        """A row whose value stands in a line like this."""
+        """Add a value that is written as `text`; return its row in the shortest form."""
         self._rows.append(text)
         if row.expires is None:
             return (row.key, row.size, row.id) if row.id else (row.key, row.size)  # type: ignore[return-value]
         return row
 
     def line(self, at: int, *, fleeting: bool = False, destroys: bool = False) -> bytes:
-        """The line of what was added."""
+        """Return the line of what was added, and begin the next."""
         body = _encode(BatchLine(at, self.steps, fleeting, destroys))[:-1]
         frame = crc32(b",".join(self._heads), crc32(body))
         values = b",".join(self._heads + self._rows)
@@ -214,7 +214,7 @@ _read_batch = msgspec.json.Decoder(BatchLine).decode
 
 
 def read_home(raw: bytes) -> HomeLine | None:
-    """What a log's first line says; None where it is not as it was written."""
+    """Read a log's first line; None if it is damaged."""
     try:
         return _read_home(raw) if is_sound(raw) else None
     except msgspec.DecodeError:
@@ -222,9 +222,12 @@ def read_home(raw: bytes) -> HomeLine | None:
 
 
 def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
-    """What a line says, and where its values begin; None where it cannot be read, or more than a row was changed."""
+    """Read a line, and where its values begin; None if it cannot be read, or more than rows was changed.
+
+    `sound` says that its checksum fits.
+    """
     cut = raw.find(_FRAME)
-    if not sound and len(_FRAMES.findall(raw)) != 1:  # the break between two lines was changed
+    if not sound and len(_FRAMES.findall(raw)) != 1:  # two lines, with a damaged break between them
         return None
     begin = cut + len(_FRAME) + 8 + len(_VALUES)
     try:
@@ -241,20 +244,20 @@ def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
 
 
 def is_fleeting(raw: bytes) -> bool:
-    """Whether what cannot be read is one line, of a batch that may be lost: it says so right before its only frame."""
-    frames = [found.start() for found in _FRAMES.finditer(raw)]
+    """Return whether a damaged line is one batch that may be lost: it says so right before its only frame."""
+    frames = [match.start() for match in _FRAMES.finditer(raw)]
     return len(frames) == 1 and raw[: frames[0]].endswith(b'],"fleeting":true')
 
 
 def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
-    """Give the row that became longer or shorter the bytes that it has now, so that those behind it are found."""
-    several = [rows for step in batch.steps for rows in step.put.values()]
+    """If a damaged row became longer or shorter, correct its size, so that the rows behind it are found."""
+    lists = [rows for step in batch.steps for rows in step.put.values()]
     end = raw.rfind(b"]" + _SUM)
-    more = end + 1 - at - sum(abs(row.size) + 1 for rows in several for row in rows)
-    for some, i in ((rows, i) for rows in several for i in range(len(rows)) if more and end > 0):
-        size = abs(some[i].size)
+    surplus = end + 1 - at - sum(abs(row.size) + 1 for rows in lists for row in rows)
+    for rows, i in ((list_, i) for list_ in lists for i in range(len(list_)) if surplus and end > 0):
+        size = abs(rows[i].size)
         if raw[at + size - 1 : at + size + 1] not in (b'",', b'"]'):
-            some[i] = some[i]._replace(size=max(size + more, 0) * (1 if some[i].size > 0 else -1))
+            rows[i] = rows[i]._replace(size=max(size + surplus, 0) * (1 if rows[i].size > 0 else -1))
             return
         at += size + 1
 
@@ -263,9 +266,9 @@ def _stretch(batch: BatchLine, raw: bytes, at: int) -> None:
 
 
 class Change:
-    """What is written to one home in one step: which batches are done, and their lines.
+    """What one write does to one home: the batches that were taken, and their lines.
 
-    `head` gives the head that a place has before, by space and name.
+    `head` returns the head that a place has before the write, by space and name.
     """
 
     def __init__(self, head: Callable[[str, str], PlaceHead | None], lasting: bool) -> None:
@@ -274,7 +277,7 @@ class Change:
         self._heads: dict[Place, PlaceHead | None] = {}
 
     def take(self, batch: Batch) -> Refusal | None:
-        """Take a batch whose heads are as expected; else return those that are there."""
+        """Take a batch if its heads are as expected; else return the heads, with what was taken before."""
         heads = [None if step.rows_only else self._head(step.place) for step in batch]
         if (refusal := refused(batch, heads)) is not None:
             return refusal
@@ -287,7 +290,7 @@ class Change:
 
     @property
     def destroys(self) -> bool:
-        """Whether no byte of what goes by it may stay."""
+        """Whether one of the batches destroys what it replaces or drops."""
         return any(map(_destroys, self.batches))
 
     def _head(self, place: Place) -> PlaceHead | None:
@@ -295,11 +298,11 @@ class Change:
 
     @property
     def lasts(self) -> bool:
-        """Whether anything of it may not be lost when the machine is."""
+        """Whether any of it has to survive a crash of the machine."""
         return self._lasting and not all(step.fleeting for batch in self.batches for step in batch)
 
     def lines(self, at: int, end: int) -> list[bytes]:
-        """The lines of what was taken, for the end of a log, with the home's own where that is new. Raises TooLong."""
+        """Return the lines to append at `end`, with the home's own first in a new log. Raises TooLong."""
         address = self.batches[0][0].place
         lines = [] if end else [HomeLine(address.tenant, address.home).line()]
         writing, fleeting = Writing(), not self.lasts
@@ -316,7 +319,7 @@ def _destroys(batch: Batch) -> bool:
 
 
 def _line(step: Step, writing: Writing) -> StepLine:
-    """What a step says in the log."""
+    """Return a step as it is written, with its values added to `writing`."""
     put: dict[str, list[RowLine]] = {}
     for table, rows in step.put:
         put.setdefault(table, []).extend(map(writing.row, rows))

@@ -1,7 +1,7 @@
-"""Logs of which a line cannot be read: nothing is, but their sessions are named, and where there is but one, it goes.
+"""`Refused`: a log with a line that cannot be read. None of its content is read, but the sessions in it are named.
 
-A step names its session in the line that it stands in, so names are read of lines that are not as they were written,
-too. Where a name is damaged itself, whoever destroys the session asks what else points to its home.
+Each step names its session in its own line, so names are read from damaged lines, too. A log with a single session can
+be destroyed. If the name itself is damaged, whoever destroys the session looks for what else points to its home.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _read_text = msgspec.json.Decoder(str).decode
 
 
 class Refused:
-    """Why a log is refused, and which sessions are in it. `home` is "" where that cannot be read.
+    """Why a log is refused, and which sessions are in it.
 
-    `there` are the places with heads, by space and name, that were known of before.
+    `home` is "" if it cannot be read. `heads` are the places with heads, by space and name, from before the damage.
     """
 
-    def __init__(self, root: str, path: str, home: str, why: str, there: Collection[tuple[str, str]]) -> None:
+    def __init__(self, root: str, path: str, home: str, why: str, heads: Collection[tuple[str, str]]) -> None:
         self._root, self._path, self._home, self.why = root, path, home, why
-        self.sessions = {name for space, name in there if space == "session"}
-        self._spaces = {space.encode() for space, _ in there}
+        self.sessions = {name for space, name in heads if space == "session"}
+        self._spaces = {space.encode() for space, _ in heads}
 
     def note(self, raw: bytes) -> None:
-        """Note in which spaces a line writes, which sessions, and which it takes away."""
-        steps = raw.partition(b',"frame":"')[0]  # behind that stands what people wrote
+        """Note the spaces that a line writes to, and the sessions that it writes or drops."""
+        steps = raw.partition(b',"frame":"')[0]  # content follows, in which anything may stand
         self._spaces.update(_SPACE.findall(steps))
         for name, gone in _SESSION.findall(steps):
             with contextlib.suppress(ValueError, msgspec.DecodeError):
@@ -45,11 +45,11 @@ class Refused:
 
     @property
     def is_lease(self) -> bool:
-        """Whether there was nothing but a lease: who was at work is no more than that."""
+        """Whether the log has nothing but a lease, which may be lost: it only says who is at work."""
         return self._spaces == {LEASES.encode()}
 
     def listed(self, tenant: str, meant: Callable[[str], bool]) -> list[Listed] | None:
-        """What is listed of these spaces; None where it cannot be said what is in it."""
+        """Return places in spaces that are `meant`, with heads that cannot be read; None if the log does not tell."""
         if sessions := self.places(tenant):
             return [Listed(place, self.head(place)) for place in sessions if meant("session")]
         spaces = [space.decode("utf-8", "replace") for space in self._spaces]
@@ -60,22 +60,22 @@ class Refused:
             return []
         if self.is_lease or not self._home or any(map(meant, items)):
             return None
-        there = Place(tenant, self._home, ORDER, "")
-        return [Listed(there, self.head(there))]
+        counter = Place(tenant, self._home, ORDER, "")
+        return [Listed(counter, self.head(counter))]
 
     def places(self, tenant: str) -> list[Place]:
-        """Its sessions, where it says which home it is of; nothing for another."""
-        named = (one for one in self.sessions if log_of(self._root, tenant, one) == self._path)
-        home = self._home or next(named, "")
-        return [Place(tenant, home, "session", one) for one in sorted(self.sessions)] if home else []
+        """Return the places of its sessions; none if it cannot be said that the log is this tenant's."""
+        roots = (name for name in self.sessions if log_of(self._root, tenant, name) == self._path)
+        home = self._home or next(roots, "")
+        return [Place(tenant, home, "session", name) for name in sorted(self.sessions)] if home else []
 
     def head(self, place: Place) -> PlaceHead:
-        """What stands for the head of a place of it."""
+        """Return a head that stands for one in this log: reading it fails, dropping it works."""
         what = f"session {place.name!r}" if place.space == "session" else repr(place.home)
         return PlaceHead(Spoilt.of(b"", f"the head of {what} cannot be read: {self.why}"))
 
     def goes(self, batches: Sequence[Batch]) -> bool:
-        """Whether batches destroy the only session of it."""
+        """Return whether batches destroy all sessions in the log."""
         steps = [step for batch in batches for step in batch]
-        gone = {step.place.name for step in steps if isinstance(step.expect, Spoilt) and step.hot is None}
-        return bool(gone) and gone == self.sessions
+        dropped = {step.place.name for step in steps if isinstance(step.expect, Spoilt) and step.hot is None}
+        return bool(dropped) and dropped == self.sessions

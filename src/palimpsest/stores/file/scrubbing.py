@@ -1,4 +1,4 @@
-"""Logs that hold what is not there any more, or never was, and how they are written anew without it."""
+"""`Scrubbing`: rewrites logs without what was dropped or destroyed, and what killed writers have left behind."""
 
 from __future__ import annotations
 
@@ -13,54 +13,53 @@ from palimpsest.stores.file.folder import LOG, Folder
 from palimpsest.stores.file.home import DESTROYED, DROPPED, Home
 
 PIECE = 1 << 20
-"""Bytes of logs that are gone through in one call, so that others have their turn."""
+"""Bytes of logs that one call goes through, so that writers get their turn."""
 
 
 class Scrubbing:
-    """Writes logs anew. `spoiled` are those of which this process knows that they hold what was destroyed, or what a
-    writer who was killed has left behind their end."""
+    """Rewrites logs. `spoiled` are those known to hold something destroyed, or the torn end of a killed writer."""
 
     def __init__(self, files: Folder, home: Callable[[str], Home]) -> None:
         self.spoiled: set[str] = set()
         self._files, self._home = files, home
-        self._left: list[tuple[str, int]] = []
+        self._remaining: list[tuple[str, int]] = []  # of a whole scrub: paths and sizes
 
     def scrub(self, whole: bool) -> Scrubbed:
-        """Write anew what is spoiled; or with `whole` the next of all logs that hold what was dropped."""
-        if whole and not self._left:
-            self._left = [(path, _size(path)) for path in self._all_logs()]
-        todo = self._left if whole else [(path, _size(path)) for path in sorted(self.spoiled)]
-        remains, freed, seen = [], 0, 0
-        while seen < PIECE or not whole:
+        """Rewrite the spoiled logs; or with `whole`, the next piece of all logs, where something was dropped."""
+        if whole and not self._remaining:
+            self._remaining = [(path, _size(path)) for path in self._all_logs()]
+        todo = self._remaining if whole else [(path, _size(path)) for path in sorted(self.spoiled)]
+        remains, freed, scanned = [], 0, 0
+        while scanned < PIECE or not whole:
             try:
                 path, size = todo.pop()
-            except IndexError:  # perhaps another thread has taken the last
+            except IndexError:  # also if another thread has taken the last
                 break
             try:
                 self._scrub_log(path, whole)
             except (StoreCorrupt, OSError) as fault:
                 why = fault if isinstance(fault, StoreError) else unavailable(self._files.url, fault)
                 remains.append(f"what was dropped from {path} may still be there: {why.reason}")
-            freed, seen = freed + max(size - _size(path), 0), seen + size
+            freed, scanned = freed + max(size - _size(path), 0), scanned + size
         self._files.check()
         return Scrubbed(tuple(remains), sum(size + 1 for _, size in todo), freed)
 
     def _all_logs(self) -> list[str]:
-        """Every log, also one of which there is only a new one that was never finished."""
+        """Return the paths of all logs, also of one that has only an unfinished new file."""
         found = set[str]()
         for folder in folders(self._files.path):
             try:
-                there = [f"{folder}/{name}".removesuffix(NEW) for name in names(folder)]
+                paths = [f"{folder}/{name}".removesuffix(NEW) for name in names(folder)]
             except PermissionError:
-                found.add(folder)  # so that it is told
+                found.add(folder)  # scrubbing it fails, and is reported
             else:
-                found.update(path for path in there if path.endswith(LOG))
+                found.update(path for path in paths if path.endswith(LOG))
         return sorted(found)
 
     def _scrub_log(self, path: str, whole: bool) -> None:
         def scrub(fd: int, status: os.stat_result) -> None:
             home = self._home(path)
-            remove(path + NEW)  # of a writer that was killed
+            remove(path + NEW)  # a killed writer may have left it
             with home.lock:
                 home.refresh(fd, status, sure=True)
             if not home.end:
@@ -73,8 +72,10 @@ class Scrubbing:
         self.spoiled.discard(path)
 
     def anew(self, home: Home, fd: int) -> None:
-        """Put another file in the log's place, for who has its lock: with what is there, and nothing of what was. Where
-        a link leads to the log, that is its place."""
+        """Put a new file with only the live content in the log's place; the caller has the log's lock.
+
+        If a link leads to the log, its target is replaced.
+        """
         path = os.path.realpath(home.path)
         with home.lock:
             if home.is_empty:
@@ -89,7 +90,7 @@ class Scrubbing:
 
 
 def _size(path: str) -> int:
-    """Bytes of a file; 0 where there is none, or none that can be looked at."""
+    """Return the size of a file in bytes; 0 if there is none, or it cannot be accessed."""
     try:
         return os.stat(path).st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the rows of a table lie in the log of their home."""
+"""`Table`: the index of one table of a place, with where its rows lie in the log of their home."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from palimpsest.stores.file.lines import LONGEST, RowLine
 from palimpsest.stores.rules import in_spans
 
 OURS, WIDTH = LONGEST + 1, LONGEST.bit_length() + 1
-"""In a row's spot: the bit of values with our checksum, above their length; where they begin is above that."""
+"""A row's spot is one number: the value's length, the bit `OURS` if its checksum is ours, and above, from bit `WIDTH`
+on, where it begins in the log."""
 
 
 class Table:
-    """The rows of a table, by key: where their values lie, and their ids.
+    """The rows of a table, by key: the spots of their values, and their ids.
 
-    `first` and `others` are keys that ids were given to, some of which may have another by now, or be gone: hardly any
-    id has two. One that is `fleeting` has only what may be lost.
+    `first` has a key for each id, `others` further keys of the few ids that were given to several rows. The rows of
+    these keys may have another id by now, or be gone. A `fleeting` table has only what may be lost.
     """
 
     __slots__ = ("due", "first", "fleeting", "keys", "names", "others", "spots")
@@ -31,7 +32,7 @@ class Table:
         self.due: dict[int, int] = {}
 
     def put(self, row: RowLine, spot: int) -> int:
-        """Note where a row lies; return how many bytes there are of one whose place it takes."""
+        """Index a row at a spot. Return the bytes of the value that it replaces, 0 if none."""
         keys, before = self.keys, 0
         key, _, id, expires = row
         if not keys or key > keys[-1]:
@@ -55,41 +56,41 @@ class Table:
         return before
 
     def drop(self, low: int, high: int) -> int:
-        """Forget the rows of a span of keys; return how many bytes they have."""
+        """Drop the rows of a span of keys. Return the bytes of their values."""
         begin, end = self.among(low, high)
-        gone = sum(map(length_of, self.spots[begin:end]))
+        dropped = sum(map(length_of, self.spots[begin:end]))
         for key in self.keys[begin:end] if self.due else ():
             self.due.pop(key, None)
         del self.keys[begin:end], self.spots[begin:end], self.names[begin:end]
-        return gone
+        return dropped
 
     def among(self, low: int, high: int) -> tuple[int, int]:
-        """From where to where the rows of a span are."""
+        """Return the indices of a span of keys: its begin, and behind its end."""
         keys = self.keys
-        if not keys or low > keys[-1]:  # as those of new rows are
+        if not keys or low > keys[-1]:  # as for new rows
             return len(keys), len(keys)
         begin = bisect_left(keys, low)
         return begin, bisect_right(keys, high, begin)
 
     def meant(self, ask: Range | Named) -> Sequence[int]:
-        """The numbers of the rows that are asked for, in that order."""
+        """Return the indices of the rows that are asked for, in that order."""
         if isinstance(ask, Named):
             return sorted({i for id in ask.ids for i in self._named(id)})
         return in_spans(ask, lambda low, high: range(*self.among(low, high)))
 
     def line(self, i: int) -> RowLine:
-        """What a line of a log says of the row with this number."""
+        """Return the row at this index as a line of a log has it."""
         key, spot = self.keys[i], self.spots[i]
         size = -length_of(spot) if spot & OURS else length_of(spot)
         return RowLine(key, size, self.names[i], self.due.get(key))
 
     def _named(self, id: str) -> list[int]:
-        """The numbers of the rows that have an id."""
+        """Return the indices of the rows that have this id."""
         first = self.first.get(id)
         keys = () if first is None else (first, *self.others.get(id, ()))
         return [i for key in keys for i in range(*self.among(key, key)) if self.names[i] == id]
 
 
 def length_of(spot: int) -> int:
-    """The bytes of the value at a spot."""
+    """Return the bytes of the value at a spot."""
     return spot & (OURS - 1)
