@@ -5,29 +5,29 @@ PalimpsestError
 │   └── InvalidResource                      declared memories have mistakes; none was loaded
 ├── InvalidEntry           (ValueError)      an entry or a provider message is malformed; nothing was stored
 ├── InvalidContext         (ValueError)      a rendered context breaks a rule of its provider (our own fault)
-├── ImportFailed           (ValueError)      an export does not hold together; nothing was imported
+├── ImportFailed           (ValueError)      an export is inconsistent; nothing was imported
 ├── EntryNotFound          (LookupError)     no such entry in this session
 ├── SessionNotFound        (LookupError)     no such session in this store
-├── WrongUser              (PermissionError) the session is another user's than was said
-├── PastUnknown            (LookupError)     what was given at a revision cannot be known any more
+├── WrongUser              (PermissionError) the session belongs to another user, or to nobody
+├── PastUnknown            (LookupError)     what a model was given at a revision cannot be found out any more
 ├── BudgetImpossible       (ValueError)      what must be sent does not fit
 ├── Conflict                                 another writer was first, or an id came back with other content
-├── LockTimeout            (TimeoutError)    somebody else held what was waited for
+├── LockTimeout            (TimeoutError)    somebody else held a lock for too long
 ├── Closed                                   used after `close`
-├── ForkedProcess                            used in a child of the process that opened it, or forked in between
-├── SummarizerFailed       (RuntimeError)    no answer could be had from a summarizer
-├── EmbedderFailed         (RuntimeError)    no vectors could be had from an embedder; what needs none goes on
-├── PrivacyRefused         (RuntimeError)    what was given could not be checked for what is private; nothing was stored
-├── ErasureFailed          (RuntimeError)    what was made from entries could not be removed; nothing was erased
+├── ForkedProcess                            used in a forked child, but opened in its parent
+├── SummarizerFailed       (RuntimeError)    a summarizer gave no answer
+├── EmbedderFailed         (RuntimeError)    an embedder gave no vectors; what needs none goes on
+├── PrivacyRefused         (RuntimeError)    input could not be checked for private text; nothing was stored
+├── ErasureFailed          (RuntimeError)    something derived from entries could not be removed; nothing was erased
 ├── MissingExtra           (ImportError)     a library that an option needs is not installed
 ├── ConditionFailed        (ValueError)      a condition cannot be evaluated
 └── StoreError                               the store could not do it
     ├── StoreUnavailable   (ConnectionError) unreachable, locked for too long, full or read-only
-    ├── StoreCorrupt                         what is there cannot be read as ours
+    ├── StoreCorrupt                         stored data is damaged, or not a store of ours
     ├── StoreTooNew                          written by a newer version of Palimpsest
-    └── WrongKey                             it is encrypted, and the keys given do not fit
+    └── WrongKey                             the store is encrypted, and the given keys do not fit
 
-Each class builds its message from typed facts, keeps them as attributes, and says what to do next.
+Each class builds its message from typed facts, keeps these as attributes, and says what to do next.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ __all__ = [
 
 
 class PalimpsestError(Exception):
-    """The root of every error that Palimpsest raises on purpose. It can be pickled, and keeps its facts."""
+    """The root of every error that Palimpsest raises on purpose. It can be pickled, with its attributes."""
 
     answer: object = None
-    """What a model has said, as its client or framework gave it, where an adapter of these could not store that."""
+    """A model's answer, as its client or framework gave it, if an adapter of these could not store that."""
 
     __reduce__ = taken_apart
 
 
 class ConfigError(PalimpsestError, ValueError):
-    """An option has a value that it may not have.
+    """An option has a value that is not allowed.
 
-    `where` names the option (or file, line and key), `found` is what was given, `allowed` says what is
-    accepted, `nearest` is the valid name closest to an unknown one. Bytes, what looks like a key, and user and
-    password of an address are not kept: they may be in the wrong place.
+    `where` names the option (or file, line and key), `found` is the given value, `allowed` says what is accepted,
+    `nearest` is the valid name closest to an unknown one. Bytes, whatever looks like a key, and user and password of an
+    address are not kept: they may be secrets that were put in the wrong place.
     """
 
     def __init__(self, where: str, found: object, allowed: str, *, nearest: str | None = None) -> None:
@@ -99,19 +99,19 @@ class ConfigError(PalimpsestError, ValueError):
 
 
 class InvalidResource(ConfigError):
-    """Declared memories have mistakes, and none of them was loaded. `mistakes` are all of them."""
+    """Declared memories have mistakes, and none of them was loaded. `mistakes` lists all mistakes."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
         first = self.mistakes[0]
         super().__init__(first.key, first.found, first.allowed, nearest=first.nearest)
-        from palimpsest.errors.mistakes import told_together  # only for who declares memories
+        from palimpsest.errors.mistakes import told_together  # late: only declared memories need it
 
         self.args = (told_together(self.mistakes),)
 
 
 class InvalidEntry(PalimpsestError, ValueError):
-    """What was handed to `add` is not a message or entry. Nothing was stored.
+    """The input of `add` is not a message or entry. Nothing was stored.
 
     `where` is the place in the input (`messages[3].tool_calls[0].id`), `reason` says what is wrong and what to do.
     """
@@ -130,7 +130,7 @@ class InvalidContext(PalimpsestError, ValueError):
 
 
 class ImportFailed(PalimpsestError, ValueError):
-    """An export does not hold together. Nothing was imported. `where` is the place in it, `reason` what is wrong."""
+    """An export is inconsistent. Nothing was imported. `where` is the place in it, `reason` what is wrong."""
 
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = bounded(where), bounded(reason, LONGEST_REASON)
@@ -138,8 +138,8 @@ class ImportFailed(PalimpsestError, ValueError):
 
 
 class EntryNotFound(PalimpsestError, LookupError):
-    """The `session` has no `entry` with this id or `seq`; or no "open call", no "summary", or none
-    that was not rewound (an "active entry"), as `kind` says."""
+    """The `session` has no such thing of this `kind`: no "entry" of this id or `seq` (`entry`), no "open call", no
+    "summary", or no "active entry", one that was not rewound."""
 
     def __init__(self, session: str, entry: object, kind: str = "entry") -> None:
         self.session, self.entry, self.kind = session, entry, kind
@@ -155,7 +155,7 @@ class SessionNotFound(PalimpsestError, LookupError):
 
 
 class WrongUser(PalimpsestError, PermissionError):
-    """The `session` is not this `user`'s: it is the `owner`'s, or nobody's (None). Nothing was read or written.
+    """The `session` is not this `user`'s, but the `owner`'s, or nobody's (None). Nothing was read or written.
 
     The message does not name the owner, since it may be shown to the user.
     """
@@ -168,7 +168,7 @@ class WrongUser(PalimpsestError, PermissionError):
 
 
 class PastUnknown(PalimpsestError, LookupError):
-    """What a model was given at a `revision` of a `session` is unknown now. `reason` says why, and what can be had."""
+    """The context at a `revision` of a `session` cannot be rebuilt. `reason` says why, and what is possible."""
 
     def __init__(self, session: str, revision: int, reason: str) -> None:
         self.session, self.revision, self.reason = session, revision, reason
@@ -176,10 +176,10 @@ class PastUnknown(PalimpsestError, LookupError):
 
 
 class BudgetImpossible(PalimpsestError, ValueError):
-    """What must be sent does not fit into the budget, even after everything that may be made smaller was.
+    """What must be sent does not fit into the budget, even after everything was reduced that may be.
 
-    All figures are tokens (messages where `unit` says so): `needed` for what may not be left out, `available`
-    for it, `parts` by what needs them. Nothing was sent and nothing was stored.
+    All figures are in tokens, or as `unit` says in messages: `needed` for what may not be left out, `available` for it,
+    and `parts`, what each part needs. Nothing was sent and nothing was stored.
     """
 
     def __init__(self, needed: int, available: int, parts: dict[str, int], unit: str = "tokens") -> None:
@@ -204,7 +204,7 @@ class Conflict(PalimpsestError):
 
 
 class LockTimeout(PalimpsestError, TimeoutError):
-    """Somebody else held `what` for all of the `seconds` that were to be waited. Nothing was done."""
+    """Somebody else held `what` during all of the `seconds` of the wait. Nothing was done."""
 
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self.seconds = what, seconds
@@ -213,8 +213,7 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
 
 class Closed(PalimpsestError):
-    """A memory or store was used after `close`, or a streamed answer after its block. `what` names it, `then` says
-    what to do."""
+    """Something (`what`) was used after `close`, or a streamed answer after its block. `then` says what to do."""
 
     def __init__(self, what: str, then: str = "open it again with Memory.open(...)") -> None:
         self.what, self.then = what, then
@@ -222,10 +221,10 @@ class Closed(PalimpsestError):
 
 
 class ForkedProcess(PalimpsestError):
-    """What was opened in another process was inherited by a fork, and is not safe to use here.
+    """A memory was opened before a fork, and is not safe to use in the forked child.
 
-    `opened_in` and `used_in` are numbers of processes. `path` is None for a memory that was inherited; else it is the
-    file that this process may not open, since the other was in the middle of something with it when it forked.
+    `opened_in` and `used_in` are process ids. `path` is None for an inherited memory. Otherwise it is a file that this
+    process may not open, since its parent was using it at the moment of the fork.
     """
 
     def __init__(self, opened_in: int, used_in: int, path: str | None = None) -> None:
@@ -242,10 +241,10 @@ class ForkedProcess(PalimpsestError):
 
 
 class SummarizerFailed(PalimpsestError, RuntimeError):
-    """No answer could be had from a summarizer. The log and the contexts are as they were.
+    """A summarizer gave no answer. The log and the contexts are unchanged.
 
-    `summarizer` names it, `kind` is timeout, refused, rate_limited, unavailable, raised, answer (one that nobody can
-    use) or paused (it failed too often and is left alone for a while), `why` tells a reader; its cause is the error.
+    `summarizer` names it, `kind` is timeout, refused, rate_limited, unavailable, raised, answer (an unusable one) or
+    paused (it failed too often and is not called for a while), `why` explains it. The cause is the original error.
     """
 
     def __init__(self, summarizer: str, kind: str, why: str) -> None:
@@ -254,10 +253,10 @@ class SummarizerFailed(PalimpsestError, RuntimeError):
 
 
 class EmbedderFailed(PalimpsestError, RuntimeError):
-    """No vectors could be had from an embedder. What is found by its words is still found.
+    """An embedder gave no vectors. Searches still find entries by their words.
 
-    `embedder` names it, `kind` is timeout, raised, answer (one that is no vectors of the texts), files (they are not
-    those of the model), replaced (the index is of another one) or paused (it failed too often), `why` tells a reader.
+    `embedder` names it, `kind` is timeout, raised, answer (not a vector for each text), files (not those of the model),
+    replaced (the index was made with another one) or paused (it failed too often), `why` explains it.
     """
 
     def __init__(self, embedder: str, kind: str, why: str) -> None:
@@ -266,11 +265,11 @@ class EmbedderFailed(PalimpsestError, RuntimeError):
 
 
 class PrivacyRefused(PalimpsestError, RuntimeError):
-    """What was given could not be checked for what is private. Nothing was stored, logged or sent on.
+    """Input could not be checked for private text. Nothing was stored, logged or sent on.
 
-    `rule` names what failed (`redact_patterns[2]`), `kind` is timeout, error, unstable (its own outcome matches again
-    and again) or paused (it failed too often and everything is refused for a while), `why` tells a reader. Neither
-    holds any of the text, and no cause is kept, because its message might.
+    `rule` names what failed (`redact_patterns[2]`), `kind` is timeout, error, unstable (its own result matches again
+    and again) or paused (it failed too often, and everything is refused for a while), `why` explains it. None of these
+    has any of the text, and no cause is kept, because its message might have some.
     """
 
     def __init__(self, rule: str, kind: str, why: str) -> None:
@@ -279,10 +278,10 @@ class PrivacyRefused(PalimpsestError, RuntimeError):
 
 
 class ErasureFailed(PalimpsestError, RuntimeError):
-    """What was made from entries could not be removed, so the entries are still there. Repeat it when that is mended.
+    """Something derived from entries could not be removed, so the entries were not erased. Fix that, and erase again.
 
-    `derived` names what failed, `kind` is the name of the error that it raised, which is the cause. From `derive` the
-    entries are gone already, and the note of what is to be removed stays. `then` says which in the message.
+    `derived` names what failed, `kind` the class of its error, which is the cause. Raised by `derive`, the entries are
+    gone already, and the note of what remains to be removed is kept. `then` says in the message which it is.
     """
 
     def __init__(self, derived: str, kind: str, then: str = "so nothing was erased") -> None:
@@ -291,7 +290,7 @@ class ErasureFailed(PalimpsestError, RuntimeError):
 
 
 class MissingExtra(PalimpsestError, ImportError):
-    """`what` was asked for needs a library that is not installed. `extra` is the extra that brings it."""
+    """`what` needs a library that is not installed. `extra` is the extra that installs it."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.what, self.extra = what, extra
@@ -299,7 +298,7 @@ class MissingExtra(PalimpsestError, ImportError):
 
 
 class StoreError(PalimpsestError):
-    """The store could not do what it was asked. `store` names it, `reason` says why; the cause is the driver's."""
+    """The store could not do its work. `store` names it, `reason` says why; the cause is the driver's error."""
 
     def __init__(self, store: str, reason: str) -> None:
         self.store, self.reason = without_login(store), reason
@@ -309,7 +308,7 @@ class StoreError(PalimpsestError):
 class StoreUnavailable(StoreError, ConnectionError):
     """The store cannot be reached or written now: locked, full, read-only, or away.
 
-    `written` says whether what was to be written is there: None where nobody knows, because the answer was lost.
+    `written` says whether the data of a write was stored: None if that is not known, because the answer was lost.
     """
 
     def __init__(self, store: str, reason: str, *, written: bool | None = False) -> None:
@@ -318,7 +317,7 @@ class StoreUnavailable(StoreError, ConnectionError):
 
 
 class StoreCorrupt(StoreError):
-    """What the store holds cannot be read as a Palimpsest store."""
+    """Stored data is damaged, or does not belong to a Palimpsest store."""
 
 
 class StoreTooNew(StoreError):
@@ -331,7 +330,7 @@ class StoreTooNew(StoreError):
 
 
 class WrongKey(StoreError):
-    """The store is encrypted, and the keys that were given do not fit. `key_id` is the id of the key in question."""
+    """The store is encrypted, and the given keys do not fit. `key_id` is the id of the key in question."""
 
     def __init__(self, store: str, key_id: str, reason: str) -> None:
         self.key_id = key_id
@@ -339,7 +338,7 @@ class WrongKey(StoreError):
 
 
 class ConditionFailed(PalimpsestError, ValueError):
-    """A condition has no answer for these values, as in `None < 3`. `text` is the condition, `cause` the reason."""
+    """A condition cannot be evaluated, as `None < 3`. `text` is the condition, `cause` the error."""
 
     def __init__(self, text: str, cause: Exception) -> None:
         self.text, self.cause = text, cause
@@ -347,4 +346,4 @@ class ConditionFailed(PalimpsestError, ValueError):
 
 
 class PalimpsestWarning(UserWarning):
-    """Something works, but perhaps not as it was meant. It is no error, and is warned of."""
+    """A warning: something works, but perhaps not as it was meant."""

@@ -1,4 +1,4 @@
-"""What is wrong in declared memories, as it is told: a line each, with its place."""
+"""`Mistake`: one thing that is wrong in declared memories, and how messages list these, a line each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from palimpsest.errors.wording import bounded
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong in a declared memory: the `file` (None: a mapping), the `line` and `column` of the key
-    (from 1; None: not known), the memory's id, the `key`, what was `found`, as it is shown, what is `allowed`, and the
-    `nearest` name to an unknown one."""
+    """One thing that is wrong in a declared memory.
+
+    It has the `file` (None: a mapping was given), the `line` and `column` of the key (from 1; None: not known), the id
+    of the `memory`, the `key`, what was `found`, as messages show it, what is `allowed`, and the `nearest` valid name
+    to an unknown one.
+    """
 
     file: str | None
     line: int | None
@@ -27,12 +30,12 @@ class Mistake(NamedTuple):
         whose = f"memory {bounded(self.memory)!r}" if self.memory is not None else ""
         hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
         found = "nothing" if self.found == "None" else self.found
-        said = f"{bounded(self.key) or 'the whole'}: {found} is not accepted; allowed: {self.allowed}{hint}"
-        return ": ".join(part for part in (place, whose, said) if part)
+        fault = f"{bounded(self.key) or 'the whole'}: {found} is not accepted; allowed: {self.allowed}{hint}"
+        return ": ".join(part for part in (place, whose, fault) if part)
 
 
 def told_together(mistakes: Sequence[Mistake]) -> str:
-    """All of them, a line each."""
+    """Return the text of an error about these mistakes, a line for each."""
     count = len(mistakes)
     heading = f"{count} {'mistake' if count == 1 else 'mistakes'} in declared memories:"
     return "\n  ".join([heading, *map(str, mistakes)])

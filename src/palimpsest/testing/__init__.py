@@ -1,9 +1,9 @@
-"""Public helpers for tests: `StoreConformance`, the contract of every backend, and a clock that stands still.
+"""Helpers for tests of programs: `StoreConformance`, the contract of every backend, and `FakeClock`.
 
-A backend takes the contract over like this; nothing here needs pytest, but its `test_` methods are made for it:
+A backend is tested against the contract like this. Nothing here needs pytest, but the `test_` methods are made for it:
 
     class TestMyStore(StoreConformance):
-        lasts = True  # what was written is there when it is opened again
+        lasts = True  # what was written is still there when the store is opened again
 
         @pytest.fixture
         def backend(self, tmp_path):

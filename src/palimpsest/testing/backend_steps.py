@@ -1,4 +1,4 @@
-"""The contract of backends: heads that are compared, rows by keys and by ids, steps that happen whole or not at all."""
+"""The contract of backends, first part: heads are compared, rows have keys and ids, batches are atomic."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ from palimpsest.testing.backend_contract import (
 
 
 class StepConformance(BackendContract):
-    """Heads, rows and steps."""
+    """The rules about heads, rows and batches."""
 
     # --- heads
 
     @rule
     async def test_a_head_is_what_was_written_last(self, backend: Backend) -> None:
-        """Both values come back as they were, whatever bytes they are; what is not given stays as it was."""
-        every = bytes(range(256))
+        """Both values come back unchanged, whatever bytes they have. A cold value that is not given stays."""
+        all_bytes = bytes(range(256))
         assert await head(backend, ONE) is None
 
-        assert await written(backend, Step(ONE, None, every, b"cold")) is None
-        assert await head(backend, ONE) == PlaceHead(every, b"cold")
-        assert await written(backend, Step(ONE, every, b"")) is None
+        assert await written(backend, Step(ONE, None, all_bytes, b"cold")) is None
+        assert await head(backend, ONE) == PlaceHead(all_bytes, b"cold")
+        assert await written(backend, Step(ONE, all_bytes, b"")) is None
         assert await head(backend, ONE) == PlaceHead(b"", b"cold")
-        assert await written(backend, Step(ONE, b"", b"hot", every)) is None
-        assert await head(backend, ONE) == PlaceHead(b"hot", every)
+        assert await written(backend, Step(ONE, b"", b"hot", all_bytes)) is None
+        assert await head(backend, ONE) == PlaceHead(b"hot", all_bytes)
         assert await written(backend, Step(ONE, b"hot", b"hot", b"")) is None
         assert await head(backend, ONE) == PlaceHead(b"hot", b"")
         assert await head(backend, TWO) is None
 
     @rule
     async def test_a_head_goes_with_both_values(self, backend: Backend) -> None:
-        """Without a hot value there is none, and the next begins with an empty cold one; rows stay."""
+        """A step without a hot value drops the head. The next head begins with an empty cold value. Rows stay."""
         await written(backend, Step(ONE, None, b"a", b"cold", put=[("t", [Row(1, b"row")])]))
 
         assert await written(backend, Step(ONE, b"a")) is None
@@ -73,14 +73,14 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_a_head_that_is_another_refuses_the_batch(self, backend: Backend) -> None:
-        """Of whichever step, of a place that has one or none: nothing happens, and all heads are told."""
+        """One unexpected or missing head in any step refuses the whole batch. The refusal has all heads."""
         await written(backend, Step(ONE, None, b"1", b"cold"))
         put = [("t", [Row(1, b"new")])]
-        for one, two in ((b"0", None), (None, None), (b"1", b"2")):
+        for first, second in ((b"0", None), (None, None), (b"1", b"2")):
             refusal = await written(
                 backend,
-                Step(ONE, one, b"x", b"y", drop=[("t", 0, 9)], put=put),
-                Step(TWO, two, b"x", put=put),
+                Step(ONE, first, b"x", b"y", drop=[("t", 0, 9)], put=put),
+                Step(TWO, second, b"x", put=put),
                 Step(BESIDE, rows_only=True, put=put),
             )
 
@@ -92,7 +92,7 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_a_head_can_be_compared_alone(self, backend: Backend) -> None:
-        """Where the hot value is the one that is expected, it stays, and so does the cold one: also where none is."""
+        """A step may only compare a head, or its absence. Then both values stay as they are."""
         await written(backend, Step(ONE, None, b"1", b"cold"))
 
         assert await written(backend, Step(ONE, b"1", b"1"), Step(TWO), filled(BESIDE, [1])) is None
@@ -104,7 +104,7 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_batches_happen_one_after_the_other(self, backend: Backend) -> None:
-        """Each sees what those before it did, one that is refused is passed by, and what came of each is told."""
+        """Each sees what those before it did. A refused one is skipped, and the outcome of each is returned."""
         batches: list[Batch] = [
             [Step(ONE, None, b"1")],
             [Step(ONE, None, b"never"), filled(TWO, [9])],
@@ -120,7 +120,7 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_what_need_not_last_is_written_all_the_same(self, backend: Backend) -> None:
-        """Nobody else being in the way, it is there at once."""
+        """A write that need not last is there at once, if no other writer is in the way."""
         assert await backend.write([[filled(ONE, [1])]], NOW, lasting=False) == [None]
         assert await keys(backend, ONE, all_of()) == [1]
 
@@ -128,22 +128,22 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_rows_come_in_the_order_of_their_keys(self, backend: Backend) -> None:
-        """However they were put, of all that a key can be, with ids and expiry; those of one key are one."""
-        given = [Row(key, b"%d" % key, "id" if key % 2 else "", NOW + 1 if key % 3 else None) for key in PARTS]
-        await written(backend, Step(ONE, rows_only=True, put=[("t", given[::-1])]))
+        """Rows are ordered by key, in whatever order they were put. A row replaces the one with its key."""
+        put = [Row(key, b"%d" % key, "id" if key % 2 else "", NOW + 1 if key % 3 else None) for key in PARTS]
+        await written(backend, Step(ONE, rows_only=True, put=[("t", put[::-1])]))
         await written(backend, Step(ONE, rows_only=True, put=[("t", [Row(1, b"other")]), ("u", [])]))
 
         found = await rows(backend, ONE, all_of())
 
-        assert found == [given[0], Row(1, b"other"), *given[2:]]
+        assert found == [put[0], Row(1, b"other"), *put[2:]]
         assert await rows(backend, ONE, all_of(newest_first=True)) == found[::-1]
         assert await rows(backend, ONE, all_of("u")) == []
 
     @rule
     async def test_a_range_has_the_rows_of_its_spans(self, backend: Backend) -> None:
-        """Span after span, as they are given, both ends included, at most so many; or all the other way round."""
+        """It has span after span, as given, both ends included, up to the limit; or all of that in reverse."""
         await written(backend, filled(ONE, PARTS))
-        bounds = sorted({key + by for key, by in product(PARTS, (-1, 0, 1)) if 0 <= key + by <= LAST_KEY})
+        bounds = sorted({key + shift for key, shift in product(PARTS, (-1, 0, 1)) if 0 <= key + shift <= LAST_KEY})
         for low, high in product(bounds, bounds):
             if low <= high:
                 wanted = [key for key in PARTS if low <= key <= high]
@@ -157,7 +157,7 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_rows_are_found_by_their_ids(self, backend: Backend) -> None:
-        """All that have one of them, in order of their keys; by no id that they had before."""
+        """All rows with one of the ids are found, in order of their keys; none by an id that it had before."""
         far = 9 << 32
         put = [Row(3, b"c", "x"), Row(1, b"a", "x"), Row(2, b"b", "y"), Row(4, b"d"), Row(far, b"e", "x")]
         await written(backend, Step(ONE, rows_only=True, put=[("t", put), ("u", [Row(7, b"", "x")])]))
@@ -173,7 +173,7 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_many_rows_of_many_halves_are_found_by_ids(self, backend: Backend) -> None:
-        """Also where the keys of a table are far from each other."""
+        """Rows are found by ids also if the keys of a table are far apart."""
         put = [Row(number << 32 | number, b"", str(number % 3)) for number in range(50)]
         await written(backend, Step(ONE, rows_only=True, put=[("t", put)]))
 
@@ -182,7 +182,7 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_what_is_dropped_is_gone(self, backend: Backend) -> None:
-        """Of one table, or of all whose names begin so, whatever is in the span; and that first, what is put stays."""
+        """`drop` takes the rows of a span from a table, or from all that match `prefix*`, before `put` adds rows."""
         for table in ("t", "tokens/a", "tokens/b", "token"):
             await written(backend, filled(ONE, PARTS, table))
         await written(backend, filled(TWO, PARTS))
@@ -191,11 +191,11 @@ class StepConformance(BackendContract):
         drop = [("t", low, high), ("tokens/*", 0, 1), ("none", 0, LAST_KEY), ("none*", 0, LAST_KEY)]
         await written(backend, Step(ONE, rows_only=True, drop=drop, put=[("t", [Row(2**32, b"new")])], destroys=True))
 
-        left = [key for key in PARTS if key not in {2**32 - 1, 7 << 32}]
-        assert await keys(backend, ONE, all_of()) == left
+        remaining = [key for key in PARTS if key not in {2**32 - 1, 7 << 32}]
+        assert await keys(backend, ONE, all_of()) == remaining
         assert (await rows(backend, ONE, Range("t", [(2**32, 2**32)]))) == [Row(2**32, b"new")]
-        for table, there in (("tokens/a", PARTS[2:]), ("tokens/b", PARTS[2:]), ("token", PARTS)):
-            assert await keys(backend, ONE, all_of(table)) == list(there)
+        for table, expected in (("tokens/a", PARTS[2:]), ("tokens/b", PARTS[2:]), ("token", PARTS)):
+            assert await keys(backend, ONE, all_of(table)) == list(expected)
         await written(backend, Step(ONE, rows_only=True, drop=[("*", 0, LAST_KEY)]))
         for table in ("t", "tokens/a", "tokens/b", "token"):
             assert await rows(backend, ONE, all_of(table)) == []
@@ -203,64 +203,64 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_who_is_asked_again_sees_what_is_there(self, backend: Backend) -> None:
-        """By the heads that he is told, and by looking at heads and rows. A store that asks nobody refuses, as ever."""
-        there, beside = PlaceHead(b"there", b"cold"), Step(BESIDE, None, b"beside")
+        """`again` gets the stored heads, and may look at heads and rows. A store may also refuse without asking."""
+        stored, beside = PlaceHead(b"there", b"cold"), Step(BESIDE, None, b"beside")
         put = [Row(1, b"a"), Row(2, b"b", "x")]
-        await written(backend, Step(ONE, None, there.hot, there.cold, put=[("t", put)]), beside)
+        await written(backend, Step(ONE, None, stored.hot, stored.cold, put=[("t", put)]), beside)
         asked: list[tuple[int, Refusal, list[Seen]]] = []
 
         def again(number: int, _: Batch, heads: Refusal, look: Look) -> Batch:
             asked.append((number, heads, look([Ask(ONE, [all_of(), Named("t", ["x"])]), Ask(BESIDE), Ask(TWO)])))
-            return [Step(ONE, there.hot, b"next")]
+            return [Step(ONE, stored.hot, b"next")]
 
         (refusal,) = await backend.write([[Step(ONE, b"other", b"never")]], NOW, again=again)
 
         if not asked:
-            assert refusal == (there,)
-            assert await head(backend, ONE) == there
+            assert refusal == (stored,)
+            assert await head(backend, ONE) == stored
             return
-        ((number, heads, (one, two, none)),) = asked
-        assert (number, heads, one.head) == (0, (there,), there)
-        assert [[Row(*row) for row in found] for found in one.rows] == [put, put[1:]]
-        assert (two.head, none.head) == (PlaceHead(b"beside"), None)
+        ((number, heads, (seen_one, seen_beside, seen_two)),) = asked
+        assert (number, heads, seen_one.head) == (0, (stored,), stored)
+        assert [[Row(*row) for row in found] for found in seen_one.rows] == [put, put[1:]]
+        assert (seen_beside.head, seen_two.head) == (PlaceHead(b"beside"), None)
         assert refusal is None
         assert await head(backend, ONE) == PlaceHead(b"next", b"cold")
 
     @rule
     async def test_what_is_tried_instead_is_refused_by_its_own_heads(self, backend: Backend) -> None:
-        """Who is asked again may say more steps: where these are refused, too, the heads are of their places."""
-        there, beside = PlaceHead(b"there", b"cold"), PlaceHead(b"beside")
-        await written(backend, Step(ONE, None, there.hot, there.cold), Step(BESIDE, None, beside.hot))
+        """`again` may return a batch with other steps. If that is refused, too, the refusal is about its places."""
+        stored, beside = PlaceHead(b"there", b"cold"), PlaceHead(b"beside")
+        await written(backend, Step(ONE, None, stored.hot, stored.cold), Step(BESIDE, None, beside.hot))
         asked: list[object] = []
 
         def again(*given: object) -> Batch:
             asked.append(given)
-            return [Step(BESIDE, b"other", b"never"), Step(ONE, there.hot, b"next")]
+            return [Step(BESIDE, b"other", b"never"), Step(ONE, stored.hot, b"next")]
 
         (refusal,) = await backend.write([[Step(ONE, b"other", b"never")]], NOW, again=again)
 
-        assert refusal == ((beside, there) if asked else (there,))
-        assert await head(backend, ONE) == there
+        assert refusal == ((beside, stored) if asked else (stored,))
+        assert await head(backend, ONE) == stored
         assert await head(backend, BESIDE) == beside
 
     @rule
     async def test_rows_that_are_put_instead_over_another_head_are_refused(self, backend: Backend) -> None:
-        """Who is asked again may be wrong once more: then nothing is written, and he is told the head that is there."""
-        there = PlaceHead(b"there")
-        await written(backend, Step(ONE, None, there.hot))
+        """If the batch of `again` expects a wrong head, too, nothing is written. The refusal has the stored head."""
+        stored = PlaceHead(b"there")
+        await written(backend, Step(ONE, None, stored.hot))
 
         def put(key: int) -> Batch:
             return [Step(ONE, b"%d" % key, b"never"), Step(TWO, rows_only=True, put=[("t", [Row(key, b"a")])])]
 
         (refusal,) = await backend.write([put(1)], NOW, again=lambda *_: put(2))
 
-        assert refusal == (there, None)
-        assert await head(backend, ONE) == there
+        assert refusal == (stored, None)
+        assert await head(backend, ONE) == stored
         assert await rows(backend, TWO, all_of("t")) == []
 
     @rule
     async def test_what_is_gone_can_come_again(self, backend: Backend) -> None:
-        """A place that lost head and rows is as new when it is written to again."""
+        """A place whose head and rows were dropped is like new when it is written to again."""
         for number in range(3):
             assert await written(backend, Step(ONE, None, b"%d" % number, put=[("t", [Row(number, b"")])])) is None
             assert await keys(backend, ONE, all_of()) == [number]
@@ -270,14 +270,14 @@ class StepConformance(BackendContract):
 
     @rule
     async def test_one_look_sees_several_places(self, backend: Backend) -> None:
-        """Heads and rows of each, in the order in which they are asked for, of homes and tenants apart."""
+        """A look has heads and rows of each place, in the order of the asks, and keeps homes and tenants apart."""
         for number, place in enumerate((ONE, TWO, AWAY, FOREIGN)):
             await written(backend, Step(place, None, b"%d" % number, put=[("t", [Row(1, b"%d" % number)])]))
 
         asks = [Ask(place, [all_of(), Named("t", ["x"])]) for place in (FOREIGN, AWAY, TWO, ONE)]
         seen = await backend.look([*asks, Ask(TWO, head=False)])
 
-        assert [one.head and one.head.hot for one in seen] == [b"3", b"2", b"1", b"0", None]
-        found: list[list[Cells]] = [list(one.rows[0]) for one in seen[:4]]
+        assert [answer.head and answer.head.hot for answer in seen] == [b"3", b"2", b"1", b"0", None]
+        found: list[list[Cells]] = [list(answer.rows[0]) for answer in seen[:4]]
         assert found == [[Row(1, b"%d" % number)] for number in (3, 2, 1, 0)]
         assert await backend.look([]) == []

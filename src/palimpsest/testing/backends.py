@@ -1,4 +1,4 @@
-"""The contract of backends: order, atomicity, conflicts, ranges, pages, ids, expiry, names, sizes, and those beside."""
+"""`StoreConformance`, the whole contract of backends: steps, listings, names, sizes, concurrency, durability."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from palimpsest.testing.backend_steps import StepConformance
 
 
 class StoreConformance(StepConformance):
-    """Everything that the docstrings of `palimpsest.stores.backend` promise, one rule a test.
+    """Everything that the docstrings of `palimpsest.stores.backend` promise, one test for each rule.
 
-    A subclass has a fixture `backend`: a function that opens it, empty for each test; one that `lasts` opens the same
-    again when it is called again. One whose driver needs an event loop overrides `run` and `beside`.
+    A subclass has a fixture `backend` that returns a function, which opens the backend: empty for each test. If it
+    `lasts`, a second call opens the same one again. For a driver that needs an event loop, override `run` and `beside`.
     """
 
     # --- listings
 
     @rule
     async def test_places_are_listed_page_by_page(self, backend: Backend) -> None:
-        """By space, name and home, of one space or all beneath it, those with a head, behind any place."""
+        """Places with a head are listed by space, name and home: of one space or all beneath, behind any place."""
         spaces, names = ("a", "a/", "a/b", "b"), ("", "\x01", "Z", "a", "é", "\U0001f600")
-        there = [Place("tenant", home, space, name) for space in spaces for name in names for home in ("h", "i")]
-        for place in reversed(there):
+        all_places = [Place("tenant", home, space, name) for space in spaces for name in names for home in ("h", "i")]
+        for place in reversed(all_places):
             await written(backend, Step(place, None, place.name.encode(), b"cold"))
         await written(backend, filled(Place("tenant", "h", "a", "no head"), [1]), at=NOW)
         await written(backend, Step(FOREIGN._replace(space="a"), None, b""))
 
         for space, beneath in (("a", False), ("a/", False), ("a/", True), ("", True), ("none", True)):
-            wanted = [p for p in there if (p.space.startswith(space) if beneath else p.space == space)]
+            wanted = [p for p in all_places if (p.space.startswith(space) if beneath else p.space == space)]
             found, page = [], await backend.places("tenant", space, beneath=beneath, limit=5)
             while page:
                 found += page
                 page = await backend.places("tenant", space, beneath=beneath, after=found[-1].place, limit=5)
-            assert [one.place for one in found] == wanted
-            assert all(one.head == PlaceHead(one.place.name.encode(), b"cold") for one in found)
-        gone = Place("tenant", "h", "a", "b")
-        assert [one.place.name for one in await backend.places("tenant", "a", after=gone)] == [
+            assert [row.place for row in found] == wanted
+            assert all(row.head == PlaceHead(row.place.name.encode(), b"cold") for row in found)
+        missing = Place("tenant", "h", "a", "b")
+        assert [row.place.name for row in await backend.places("tenant", "a", after=missing)] == [
             "é",
             "é",
             *names[-1:] * 2,
@@ -60,7 +60,7 @@ class StoreConformance(StepConformance):
 
     @rule
     async def test_places_are_listed_by_their_last_write(self, backend: Backend) -> None:
-        """Who asks from the last mark that he was given hears of every head that was written since."""
+        """Asking again from the last mark that was returned lists every head that was written since."""
         places = [Place("tenant", HOME, "s", str(number)) for number in range(6)]
         heads: dict[Place, bytes] = {}
 
@@ -71,16 +71,16 @@ class StoreConformance(StepConformance):
 
         for number in range(6):
             await move(number, NOW + number)
-        known: dict[Place, bytes] = {}
+        listed: dict[Place, bytes] = {}
         mark, clock = 0, NOW
         for step in range(40):
             page = await backend.recent("tenant", "s", since=mark, limit=4)
             while page:
-                assert all(one.mark <= other.mark for one, other in pairwise(page))
-                known |= {one.place: one.head.hot for one in page}
+                assert all(earlier.mark <= later.mark for earlier, later in pairwise(page))
+                listed |= {row.place: row.head.hot for row in page}
                 mark = page[-1].mark
                 page = await backend.recent("tenant", "s", since=mark, after=page[-1].place, limit=4)
-            assert known == heads
+            assert listed == heads
             clock += (0, 1, 400_000, 3_000_000, -2_000_000)[step % 5]
             await move((step * step) % 6, clock)
             await move(step % 2, clock)
@@ -89,7 +89,7 @@ class StoreConformance(StepConformance):
 
     @rule
     async def test_the_newest_are_listed_first(self, backend: Backend) -> None:
-        """By their last write, page by page, from any mark back; those of one mark by where they are."""
+        """`newest` lists by last write, page by page, from any mark back; places of one mark in their own order."""
         places = [Place("tenant", home, "s", str(number)) for number in range(4) for home in ("h", "i")]
         for i, place in enumerate([*places, *places[2:5], places[0]]):
             expect = None if i < len(places) else b"1"
@@ -99,9 +99,9 @@ class StoreConformance(StepConformance):
 
         ascending, page = dict[Place, Listed](), await backend.recent("tenant", "s")
         while page:
-            ascending |= {one.place: one for one in page}
+            ascending |= {row.place: row for row in page}
             page = await backend.recent("tenant", "s", since=page[-1].mark, after=page[-1].place)
-        wanted = sorted(ascending.values(), key=lambda one: (-one.mark, one.place.name, one.place.home))
+        wanted = sorted(ascending.values(), key=lambda row: (-row.mark, row.place.name, row.place.home))
         assert len(wanted) == len(places)
         for limit in (1, 3, 8, 100):
             found, page = list[Listed](), await backend.newest("tenant", "s", limit=limit)
@@ -113,7 +113,7 @@ class StoreConformance(StepConformance):
 
     @rule
     async def test_what_has_expired_is_listed_page_by_page(self, backend: Backend) -> None:
-        """Heads and rows, oldest first, until they are replaced or dropped; of one tenant."""
+        """Heads and rows of one tenant are listed, oldest first, until they are replaced or dropped."""
         await written(backend, Step(ONE, None, b"1", expires=NOW + 3), Step(TWO, None, b"1"))
         put = [Row(key, b"", "", NOW + 1 + key % 3) for key in range(10)]
         await written(backend, Step(TWO, rows_only=True, put=[("entry", put), ("other", [Row(5 << 32, b"", "", NOW)])]))
@@ -128,14 +128,16 @@ class StoreConformance(StepConformance):
             assert [due.at for due in found] == sorted(due.at for due in found)
             assert len(found) == len(set(found)) == 12
             assert Due(NOW + 3, ONE) in found
-            assert {type(number) for due in found for number in (due.at, due.key)} == {int}  # and not a driver's own
+            assert {type(number) for due in found for number in (due.at, due.key)} == {
+                int
+            }  # not a number type of the driver
         await written(backend, Step(ONE, b"1", b"2"), Step(TWO, b"1", b"1", drop=[("entry", 1, 9)]))
         await written(backend, Step(TWO, rows_only=True, put=[("other", [Row(5 << 32, b"")])]))
         assert await backend.expired("tenant", NOW + 3) == [Due(NOW + 1, TWO, "entry", 0)]
 
     @rule
     async def test_tenants_are_those_with_a_head(self, backend: Backend) -> None:
-        """Page by page, in order, the empty name, too."""
+        """Tenants are listed page by page, in order, also one with an empty name."""
         for name in ("b", "", "é", "a"):
             await written(backend, Step(ONE._replace(tenant=name), None, b""))
         await written(backend, filled(ONE._replace(tenant="rows only"), [1]))
@@ -150,25 +152,27 @@ class StoreConformance(StepConformance):
 
     @rule
     async def test_names_are_what_they_are(self, backend: Backend) -> None:
-        """Of any characters and of 1,024 of them: no two names meet, and each comes back."""
+        """Names of any characters, up to 1,024 of them, are told apart, and come back unchanged."""
         names = ["", " ", "a", "A", "a ", "\x00", "a\x00b", "a\x00c", "'\"", "%", "_", "*", "/", "..", "é", "e\u0301"]
         names += ["\U0010ffff", "{x}", "\n", "a:b", "n" * 1023, "n" * 1024]
-        there = [Place(name, name, f"s{name}", name) for name in names] + [Place("t", "h", "s", name) for name in names]
-        for number, place in enumerate(there):
+        places = [Place(name, name, f"s{name}", name) for name in names] + [
+            Place("t", "h", "s", name) for name in names
+        ]
+        for number, place in enumerate(places):
             put = [(f"t{place.name}", [Row(number, b"", place.name)])]
             assert await written(backend, Step(place, None, b"%d" % number, put=put)) is None
 
-        for number, place in enumerate(there):
+        for number, place in enumerate(places):
             assert await head(backend, place) == PlaceHead(b"%d" % number)
             found = await rows(backend, place, Range(f"t{place.name}", [(number, number)]))
             assert found == [Row(number, b"", place.name)]
             if place.name:
                 assert await keys(backend, place, Named(f"t{place.name}", [place.name])) == [number]
-        assert [one.place.name for one in await backend.places("t", "s")] == sorted(names)
+        assert [row.place.name for row in await backend.places("t", "s")] == sorted(names)
 
     @rule
     async def test_values_may_be_large(self, backend: Backend) -> None:
-        """Heads, rows and many of them come back whole."""
+        """Large heads and rows, and many rows, come back complete."""
         big = bytes(range(256)) * 16_384
         many = [Row(number, b"%d" % number * 50) for number in range(3_000)]
         await written(backend, Step(ONE, None, big, big, put=[("t", [Row(1, big), Row(2, b"")]), ("u", many)]))
@@ -177,37 +181,37 @@ class StoreConformance(StepConformance):
         assert await rows(backend, ONE, all_of()) == [Row(1, big), Row(2, b"")]
         assert await rows(backend, ONE, all_of("u")) == many
 
-    # --- beside others, and afterwards
+    # --- concurrency and durability
 
     @rule
     async def test_nothing_remains_where_nobody_is_in_the_way(self, backend: Backend) -> None:
-        """Scrubbing tells of nothing that could not be done, but what is always so, and leaves what is there."""
+        """Scrubbing completes, but for what the store always says, and leaves live rows alone."""
         await written(backend, Step(ONE, None, b"1", put=[("t", [Row(1, b"a"), Row(2, b"b")])]))
         await written(backend, Step(ONE, b"1", b"1", drop=[("t", 1, 1)], destroys=True))
 
         partly = await backend.scrub(whole=False)
         assert (partly.remains, partly.left) == (self.keeps, 0)
-        told = set[str]()
-        while (done := await backend.scrub()).left:
-            told |= {*done.remains}
-        assert {*told, *done.remains} == {*self.keeps, *self.refuses}
+        remains = set[str]()
+        while (scrubbed := await backend.scrub()).left:
+            remains |= {*scrubbed.remains}
+        assert {*remains, *scrubbed.remains} == {*self.keeps, *self.refuses}
 
         assert await rows(backend, ONE, all_of()) == [Row(2, b"b")]
 
     def test_of_writers_side_by_side_each_moves_the_head_once(self, backend: BackendFactory) -> None:
-        """Who is refused goes on from the head that he is told: as many steps as there were, and no row is lost."""
+        """Each refused writer goes on from the head in its refusal: every step is done once, and no row is lost."""
         opened = backend()
 
         async def add(number: int) -> None:
-            there: PlaceHead | None = None
+            stored: PlaceHead | None = None
             for turn in range(20):
                 while True:
-                    count = int(there.hot) if there is not None else 0
+                    count = int(stored.hot) if stored is not None else 0
                     row = Row(count, b"%d.%d" % (number, turn))
-                    expect = there.hot if there is not None else None
+                    expect = stored.hot if stored is not None else None
                     step = Step(ONE, expect, b"%d" % (count + 1), put=[("t", [row])])
                     refusal = await written(opened, step)
-                    there = PlaceHead(b"%d" % (count + 1)) if refusal is None else refusal[0]
+                    stored = PlaceHead(b"%d" % (count + 1)) if refusal is None else refusal[0]
                     if refusal is None:
                         break
 
@@ -222,7 +226,7 @@ class StoreConformance(StepConformance):
         self.run(look())
 
     def test_no_look_sees_half_a_batch(self, backend: BackendFactory) -> None:
-        """While one writes two places in one step, over and over, others always see both as of the same step."""
+        """While a writer changes two places in one batch, over and over, readers always see both of the same batch."""
         opened = backend()
         self.run(opened.write([[Step(ONE, None, b"0"), Step(TWO, None, b"0")]], NOW))
 
@@ -234,16 +238,16 @@ class StoreConformance(StepConformance):
 
         async def read() -> None:
             for _ in range(100):
-                one, two, three = await opened.look([Ask(ONE), Ask(TWO), Ask(BESIDE, [all_of()])])
+                one, two, beside = await opened.look([Ask(ONE), Ask(TWO), Ask(BESIDE, [all_of()])])
                 assert one.head == two.head
                 assert one.head is not None
-                assert [row[1] for row in three.rows[0]] in ([one.head.hot], [])
+                assert [row[1] for row in beside.rows[0]] in ([one.head.hot], [])
 
         self.beside([write, read, read])
         self.run(opened.close())
 
     def test_what_was_acknowledged_is_there_afterwards(self, backend: BackendFactory) -> None:
-        """Closed and opened again, a backend that lasts has heads, rows, ids, times and marks as they were."""
+        """A backend that lasts, closed and opened again, has the same heads, rows, ids, times and marks."""
         if not self.lasts:
             return
         put = [Row(1, b"a", "x", NOW), Row(7 << 32, b"b")]

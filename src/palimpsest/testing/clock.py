@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""`FakeClock`: a clock that stands still until it is advanced."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Move the clock forward by this many `seconds`."""
         self.now += round(seconds * 1_000_000)
