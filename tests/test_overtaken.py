@@ -171,18 +171,18 @@ class Full(Overtaken):
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
         database: Any = self._database
-        looked = database._be_the_same
+        looked = database._check_same_file
 
         def no_space(*_: object) -> None:
             if self.full and not self._inside:
                 raise StoreUnavailable(self.url, "no space left", written=False)
             looked()
 
-        database._be_the_same, database._looked = no_space, float("-inf")
+        database._check_same_file, database._looked = no_space, float("-inf")
         try:
             return await super().write(batches, at, lasting=lasting, again=again)
         finally:
-            database._be_the_same = looked
+            database._check_same_file = looked
 
 
 def appends_of(store: Store) -> Appends:

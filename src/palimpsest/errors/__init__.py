@@ -163,8 +163,8 @@ class WrongUser(PalimpsestError, PermissionError):
     def __init__(self, session: str, user: str, owner: str | None) -> None:
         self.session, self.user, self.owner = session, user, owner
         whose = "nobody's yet" if owner is None else "another user's"
-        told = f"session {session!r} is {whose}, and not that of user {user!r}"
-        super().__init__(f"{told}. To give it to a user, open it without `user`, and call `describe(user=…)`")
+        message = f"session {session!r} is {whose}, and not that of user {user!r}"
+        super().__init__(f"{message}. To give it to a user, open it without `user`, and call `describe(user=…)`")
 
 
 class PastUnknown(PalimpsestError, LookupError):
@@ -188,8 +188,8 @@ class BudgetImpossible(PalimpsestError, ValueError):
         advice = "raise max_tokens, lower the reserve, or shorten the system prompt, the tools or the pinned entries"
         if unit == "messages":
             advice = "raise max_messages, or unpin entries"
-        told = f"the context needs at least {needed} {unit} where {available} are available ({detail})"
-        super().__init__(f"{told}; {advice}")
+        message = f"the context needs at least {needed} {unit} where {available} are available ({detail})"
+        super().__init__(f"{message}; {advice}")
 
 
 class Conflict(PalimpsestError):
@@ -208,8 +208,8 @@ class LockTimeout(PalimpsestError, TimeoutError):
 
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self.seconds = what, seconds
-        told = f"{what} is held by another, who did not end within {seconds:g} seconds"
-        super().__init__(f"{told}; try again, or wait longer")
+        message = f"{what} is held by another, who did not end within {seconds:g} seconds"
+        super().__init__(f"{message}; try again, or wait longer")
 
 
 class Closed(PalimpsestError):

@@ -114,7 +114,7 @@ _PLAIN = (ValueError, TypeError, LookupError, OSError, RuntimeError)
 
 
 def _shown_safely(fault: BaseException, redact: Redact) -> BaseException:
-    """Return the error, or one that stands in for it if it still shows private text, wherever it has that from."""
+    """Return the error; or if it still shows private text, from whatever source, one that stands in for it."""
     if isinstance(fault, BaseExceptionGroup):
         members = [redact_error(member, redact) for member in fault.exceptions]
         message = redact(fault.message)

@@ -44,7 +44,7 @@ class Runner(Protocol):
     redact: Redact | None
     patience: float
     suspends: bool
-    """Whether what it runs may wait for the caller's event loop."""
+    """Whether code that it runs may wait for the caller's event loop."""
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return a function's result. Once it has started it is waited for, even if the caller is cancelled."""
@@ -80,7 +80,7 @@ class Runner(Protocol):
         ...
 
     def caller(self) -> object:
-        """Return what is calling, and does nothing else until it gets its answer: a thread's number, or a task."""
+        """Return the thread (its number) or the task that is calling, and does nothing else until it is answered."""
         ...
 
     async def outside(self, function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:

@@ -106,7 +106,7 @@ class Call:
             result = self._context.run(self._function, *self._arguments)
         except StopIteration as end:  # a future cannot hold it
             error = RuntimeError(f"the function raised {end!r}")
-        except BaseException as fault:  # noqa: BLE001 (whatever it is, it belongs to the one who waits)
+        except BaseException as fault:  # noqa: BLE001 (whatever it is, it belongs to whoever waits)
             error = fault
         try:
             self._loop.call_soon_threadsafe(self._set, result, error)

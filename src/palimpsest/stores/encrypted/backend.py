@@ -155,7 +155,7 @@ class SealedBackend(Wrapper):
         refusal: Refusal,
         look: Look,
     ) -> Batch | None:
-        """Ask `again` what to write in the place of a refused batch, and return that sealed; None: the refusal stands.
+        """Ask `again` for a batch in the place of a refused one, and return that sealed; None: the refusal stands.
 
         `write` gives this to the backend below as its `again`, which calls it while nobody else can write. None also
         when the batch moves the head of its log and is one of several in the call: another of them may have moved that
@@ -311,7 +311,10 @@ class SealedBackend(Wrapper):
         return found
 
     async def _due(self, page: Sequence[Due]) -> list[Due]:
-        """Return what of a page can be named. `expired` raises the first fault of the rest when nothing is left."""
+        """Return the items of a page with their engine places, but for those with a damaged head.
+
+        The first fault of such a head is kept, for `expired` to raise when nothing else is left.
+        """
         places = [due.place for due in page if not due.table]
         floors = [self._heads.by_place.get(place) for place in places]
         stored_heads = await heads_at(self.below, places) if places else []

@@ -29,11 +29,11 @@ RESTORE = "Restore it from a backup"
 UNPROVED = f"and nobody has said so who has that key: it was changed. {RESTORE}"
 
 NAMES = b"names"
-"""What the sealed secret, from which tokens of names are made, is bound to in `Mark.keys`."""
+"""Associated data of the sealed secret in `Mark.keys`. Tokens of names are made from that secret."""
 
 
 def _bequest(heir: str) -> bytes:
-    """Return what the secret is bound to where it proves that a key is retired, and that `heir` takes its place."""
+    """Return the associated data of the sealed secret that proves a key retired, with `heir` in its place."""
     return b"heir:" + heir.encode()
 
 
@@ -67,15 +67,18 @@ def read_mark(url: str, value: bytes) -> Mark:
     if mark.version > VERSION:
         raise StoreTooNew(url, mark.version, VERSION)
     if mark.version < VERSION:
-        told = f"is encrypted as by version {mark.version}, which this version does not read, and was not changed"
-        raise StoreCorrupt(url, f"{told}. Export its sessions with the version that wrote it, and import them")
+        reason = f"is encrypted as by version {mark.version}, which this version does not read, and was not changed"
+        raise StoreCorrupt(url, f"{reason}. Export its sessions with the version that wrote it, and import them")
     if not all(map(is_id, (mark.current, *mark.keys, *mark.retired, *mark.heirs))):
         raise StoreCorrupt(url, f"what it says of its encryption names what is no key. {RESTORE}")
     return mark
 
 
 async def _is_sealed(backend: Backend) -> bool | None:
-    """Return whether the store's places are sealed, judged by the first that tells; None if it holds leases at most."""
+    """Return whether the store's places are sealed, judged by the first one; None if there are only leases.
+
+    The counter of a namespace, which is never sealed, counts as unsealed if it is alone.
+    """
     sealed = None
     async for tenant in all_tenants(backend):
         async for row in all_places(backend, tenant, "", beneath=True):
@@ -110,11 +113,11 @@ class Markings:
             if item is None and sealed:
                 raise StoreCorrupt(backend.url, f"what it says of its encryption is missing. {RESTORE}")
             if item is None:
-                told = (
+                advice = (
                     "None for this store, which holds what is not encrypted: unset PALIMPSEST_KEY where that is set. "
                     "To encrypt it, export it without a key, and import that into a new store"
                 )
-                raise ConfigError("encryption", keys, told)
+                raise ConfigError("encryption", keys, advice)
         if item is None:
             markings._names = Secret(os.urandom(32))
             if not backend.writable:
@@ -136,9 +139,8 @@ class Markings:
     async def refresh(self) -> None:
         """Read the mark again. Raises WrongKey when the key that is now to be written with is not among ours."""
         item = await self._items.get(*MARK)
-        if (
-            item is None or item != self._item
-        ):  # compares versions, too: another process may have written an equal value
+        # Versions are compared, too: another process may have written an equal value.
+        if item is None or item != self._item:
             await self._take(item)
 
     async def begin(self) -> bool:
@@ -195,13 +197,13 @@ class Markings:
             id = heir
         return id
 
-    def _opened(self, id: str, sealed: bytes, bound_to: bytes = NAMES, *, claim: str = "") -> bytes:
+    def _opened(self, id: str, sealed: bytes, associated: bytes = NAMES, *, claim: str = "") -> bytes:
         """Open the secret with one of our keys. Raises WrongKey when our key of this id is missing or another one.
 
         With a `claim` it raises StoreCorrupt instead of the latter: our key is known to fit, so the claim is forged.
         """
         try:
-            return self._values.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], bound_to)
+            return self._values.cipher(id, ("store",)).decrypt(sealed[:NONCE], sealed[NONCE:], associated)
         except Unsealed:
             advice = "something is encrypted with it, and it is not among the keys given; give it, too"
         except REFUSED:
@@ -210,10 +212,10 @@ class Markings:
             advice = "it is another one than the one of this id that the store is encrypted with"
         raise WrongKey(self._url, id, advice)
 
-    def _sealed(self, id: str, bound_to: bytes = NAMES) -> bytes:
+    def _sealed(self, id: str, associated: bytes = NAMES) -> bytes:
         """Seal the secret so that `_opened` opens it."""
         nonce = os.urandom(NONCE)
-        return nonce + self._values.cipher(id, ("store",)).encrypt(nonce, self.secret, bound_to)
+        return nonce + self._values.cipher(id, ("store",)).encrypt(nonce, self.secret, associated)
 
     def _with(self, id: str) -> Mark:
         """Return the mark with this key added."""

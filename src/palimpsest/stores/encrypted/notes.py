@@ -1,8 +1,8 @@
-"""Notes: what a head knows of rows, in a few bytes. Which were written anew and, for some tables, which exist. Pure.
+"""`Notes`: what a head knows of rows, in a few bytes. Which were rewritten and, for some tables, which exist. Pure.
 
-A row that was written only once needs no note where something else tells that it exists. A row that was written anew is
-bound, by its ciphertext, to the token of the step that did it. The note has the same token, so an old row in the place
-of the new one is recognised.
+A row that was written only once needs no note if something else tells that it exists. The ciphertext of a rewritten row
+is bound to the token of the step that rewrote it. The note has the same token, so an old row in the place of the new
+one is recognised.
 """
 
 from __future__ import annotations

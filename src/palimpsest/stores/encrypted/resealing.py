@@ -1,4 +1,4 @@
-"""`Resealer`: what is stored under another key, sealed anew under the key in use while others read and write."""
+"""`Resealer`: seals heads and rows under other keys anew, under the key in use, while others read and write."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Resealer:
         await self._below.write([[Step(place, None, head.hot, head.cold)]], 0)
 
     def _resealed(self, place: Place, table: str, rows: Sequence[Cells]) -> tuple[list[Row], list[StoreError]]:
-        """Return those of these rows that are under another key, sealed anew, and the errors for those unreadable."""
+        """Seal those of these rows that are under another key. Return them, and an error for each unreadable one."""
         own, resealed, bad = self._markings.writing, list[Row](), list[StoreError]()
         open_row = self._rows.values.opener(place, table)
         for row in rows:
@@ -86,7 +86,7 @@ class Resealer:
                 try:
                     plain, token = open_row(row)
                 except Unsealed as fault:
-                    bad.append(fault.told(self._below.url, what_row(place, table, row[0])))
+                    bad.append(fault.as_error(self._below.url, what_row(place, table, row[0])))
                 else:
                     resealed.append(self._rows.values.row(place, table, plain, token, own, row[2]))
         return resealed, bad

@@ -31,7 +31,7 @@ from palimpsest.stores.encrypted.sealed_rows import LOG, SESSION, hides, is_clea
 from palimpsest.stores.rules import all_places, all_tenants
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Called with the number of sessions done, and of all sessions."""
+"""Called with the number of sessions that are done, and the number of all sessions."""
 
 
 class Rotated(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,14 +108,15 @@ async def rotate(store: Store, progress: Progress | None = None) -> Rotated:
 def _check_not_overtaken(markings: Markings, own: str) -> None:
     """Raise Conflict if the mark names another key to write with by now."""
     if markings.writing != own:
-        told = f"was overtaken by another one, to the key {markings.writing!r}: all comes under that"
-        raise Conflict("the change of keys", told)
+        reason = f"was overtaken by another one, to the key {markings.writing!r}: all comes under that"
+        raise Conflict("the change of keys", reason)
 
 
 async def _home(backend: SealedBackend, places: Sequence[Place]) -> tuple[int, int]:
-    """Seal these places of one home, and its rows, under the current key. Return how many items and rows were not.
+    """Seal these places of one home, and its rows, under the current key.
 
-    Starts again if another change of keys has begun meanwhile.
+    Return how many items, and how many rows, were under another key. Starts again if another change of keys has begun
+    meanwhile.
     """
     log = Place(places[0].tenant, places[0].home, LOG, "")
     items = texts = 0
@@ -123,7 +124,7 @@ async def _home(backend: SealedBackend, places: Sequence[Place]) -> tuple[int, i
         own = backend.markings.writing
         for place in places:
             items += await backend.resealer.head(place) and hides(place)
-        await backend.resealer.head(log)  # last: who has seen the others makes none under the old key
+        await backend.resealer.head(log)  # last: a writer that has seen the others makes no old one
         await backend.resealer.rows(log._replace(space="tree"))
         texts += await backend.resealer.rows(log)
         await backend.markings.refresh()

@@ -1,4 +1,4 @@
-"""`Sealing`: one batch sealed. Which heads it makes, what they note of its rows, and the steps to write below."""
+"""`Sealing`: one batch, with the heads that it makes, their notes of its rows, and the sealed steps to write."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Unsealed(ValueError):
         self.why, self.key_id = why, key_id
         super().__init__(why)
 
-    def told(self, url: str, what: str) -> StoreError:
+    def as_error(self, url: str, what: str) -> StoreError:
         """Return the public error about `what` in the store: WrongKey for a missing key, else StoreCorrupt."""
         if self.key_id:
             return WrongKey(url, self.key_id, f"{what} {self.why}")
@@ -235,8 +235,8 @@ class Values:
 
 
 def _changed(value: bytes) -> Unsealed:
-    told = f"cannot be decrypted with the key {key_of(value)!r}: it was changed, or comes from another place"
-    return Unsealed(told)
+    reason = f"cannot be decrypted with the key {key_of(value)!r}: it was changed, or comes from another place"
+    return Unsealed(reason)
 
 
 def key_of(value: bytes) -> str | None:

@@ -54,7 +54,7 @@ class Rows:
 
     def __init__(self, url: str, values: Values, markings: Markings) -> None:
         self.values, self._url = values, url
-        self._token = lru_cache(4096)(partial(token, markings.secret))  # a change of keys leaves the secret as it is
+        self._token = lru_cache(4096)(partial(token, markings.secret))  # a change of keys keeps this secret
         self._opener = lru_cache(64)(lambda place, table: lru_cache(4096)(values.opener(place, table)))
 
     # --- addresses
@@ -76,7 +76,7 @@ class Rows:
         return self._token("id", *place[:3], table, id) if id else ""
 
     def what(self, place: Place, head: SealedHead | None = None) -> str:
-        """Describe a stored place for messages, an item by the name in its head where that is known."""
+        """Describe a stored place for messages; an item by the name in its `head`, if that is given."""
         if hides(place):
             return f"the item {place.home}/{head.name if head is not None else place.name}"
         if place.space.startswith(OWNED):
@@ -100,7 +100,7 @@ class Rows:
         return Looking(asks, places, below, [known.get(ask.place) for ask in below])
 
     def _asked(self, place: Place, rows: Range | Named) -> Range | Named:
-        """Return what to ask of a stored place for these rows."""
+        """Translate an ask for rows of a stored place."""
         if isinstance(rows, Range) or is_clear(place, rows.table):
             return rows
         if place.space != LOG and place.space in VOUCHED:  # a missing row is noticed only when all are read
@@ -111,14 +111,14 @@ class Rows:
         """Return a row as it is stored."""
         return self.values.row(place, table, row, token, key_id, self.found_by(place, table, row[2]))
 
-    # --- what is read
+    # --- rows that were read
 
     def opened(
         self, place: Place, asked: Range | Named, rows: Sequence[Cells], head: SealedHead | None
     ) -> Sequence[Cells]:
         """Open the rows that the store below gave for `asked`, of a stored place that has this head.
 
-        A row of a log that is not authentic, or is an old one, comes as `Spoilt`: whoever reads its value is told so.
+        A row of a log that is not authentic, or is an old one, comes as `Spoilt`: reading its value fails.
         Raises StoreCorrupt when listed rows are missing, or a row of the tree is not authentic; WrongKey.
         """
         table = asked.table
@@ -133,8 +133,8 @@ class Rows:
             if isinstance(asked, Range):
                 expected = (expected[::-1] if asked.newest_first else expected)[: asked.limit]
             if [row[0] for row in rows] != expected:
-                told = f"the {table}s of session {place.home!r} are not those that were committed"
-                raise StoreCorrupt(self._url, f"{told}: some are missing, or of an earlier time")
+                reason = f"the {table}s of session {place.home!r} are not those that were committed"
+                raise StoreCorrupt(self._url, f"{reason}: some are missing, or of an earlier time")
         open_row = self._opener(place, table) if in_tree else self.values.opener(place, table)
         is_noted, opened = table in notes.tables, list[Cells]()
         for row in rows:
@@ -144,12 +144,12 @@ class Rows:
                 _check(row_token, noted if listed else noted or b"")
             except Unsealed as fault:
                 if fault.key_id or in_tree:
-                    raise fault.told(self._url, what_row(place, table, row[0])) from None
+                    raise fault.as_error(self._url, what_row(place, table, row[0])) from None
                 opened.append((row[0], Spoilt.of(b"", f"it {fault.why}"), "", row[3]))
                 continue
             if row[3] != plain[3] or ((row[2] or plain[2]) and row[2] != self.found_by(place, table, plain[2])):
-                told = "what it is found by, or when it expires, was changed"
-                plain = plain[0], Spoilt.of(plain[1], told), plain[2], plain[3]
+                reason = "what it is found by, or when it expires, was changed"
+                plain = plain[0], Spoilt.of(plain[1], reason), plain[2], plain[3]
             opened.append(plain)
         if in_tree and isinstance(asked, Named):
             return [row for row in opened if row[2] in asked.ids]
@@ -164,7 +164,7 @@ class Heads:
         self.by_place: dict[Place, SealedHead] = {}
 
     def opened(self, place: Place, stored: PlaceHead | None, floor: SealedHead | None) -> SealedHead | None:
-        """Open the head of a stored place, and remember it; None where there is none.
+        """Open the head of a stored place, and remember it; None if there is none.
 
         `floor` is the head that was known before this one was asked for. Raises StoreCorrupt when this one is older or
         cannot be read, and WrongKey.
@@ -181,10 +181,10 @@ class Heads:
             try:
                 head = self._rows.values.opened(place, stored, head)
             except Unsealed as fault:
-                raise fault.told(self._url, self._rows.what(place, head)) from None
+                raise fault.as_error(self._url, self._rows.what(place, head)) from None
         if floor is not None and head.is_before(floor):
-            told = "is of an earlier time: a later one was there before; if you know why, open the memory anew"
-            raise StoreCorrupt(self._url, f"{self._rows.what(place, head)} {told}")
+            reason = "is of an earlier time: a later one was there before; if you know why, open the memory anew"
+            raise StoreCorrupt(self._url, f"{self._rows.what(place, head)} {reason}")
         self.remember(place, head)
         return head
 
@@ -237,7 +237,7 @@ def agrees(heads: Sequence[tuple[Place, SealedHead | None]]) -> bool:
     logs = {place[:2]: log for place, log in heads if place.space == LOG}
     for place, head in heads:
         if isinstance(head and head.plain.hot, Unread):
-            continue  # whoever reads it gets the error
+            continue  # reading its value raises the error
         if head is not None and place.space == SESSION and place[:2] in logs:
             log = logs[place[:2]]
             moves = log.floors.get(place.name, 0) if log is not None else 0

@@ -98,8 +98,8 @@ class FileBackend(BlockingBackend):
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        # Whatever is written from here on has at least this mark: the caller, who asks again from the last mark that it
-        # was given, will not miss it. If no mark is known, nobody has been given one.
+        # Whatever is written from here on has at least this mark, so a caller that asks again from the last mark it was
+        # given does not miss it. If no mark is known, no caller was given one.
         until = self._do(self._marks.last, tenant_folder(self.path, tenant)) or LAST_MARK
         listed = self._do(self._listing.listed, tenant, space, False, True)
         return by_mark([row for row in listed if row.mark <= until], since, after, limit)
@@ -168,8 +168,8 @@ class FileBackend(BlockingBackend):
         except Unsure as fault:
             if not locked:
                 return self._reading(paths, read, locked=True)
-            told = f"{', '.join(paths)} cannot be read: {fault}"
-            raise StoreCorrupt(self.url, told) from fault
+            reason = f"{', '.join(paths)} cannot be read: {fault}"
+            raise StoreCorrupt(self.url, reason) from fault
 
     def _opened(self, paths: Sequence[str], opened: OpenHomes, read: Callable[[OpenHomes], T], locked: bool) -> T:
         """Open the first of these logs, bring its index up to date, and go on with the rest; at last call `read`.
@@ -239,7 +239,7 @@ class FileBackend(BlockingBackend):
     def _write(
         self, batches: Sequence[Batch], at: int, lasting: bool, again: Again | None, outcomes: list[Refusal | None]
     ) -> None:
-        """Do these batches, one home after the other, and put what came of each into `outcomes`."""
+        """Do these batches, one home after the other, and put each result into `outcomes`."""
         if not self.writable:
             raise StoreUnavailable(self.url, READ_ONLY)
         by_home: dict[str, list[int]] = {}
@@ -255,8 +255,8 @@ class FileBackend(BlockingBackend):
             except (PalimpsestError, OSError) as fault:
                 if not written:
                     raise
-                told = f"some of it was written, and some was not: {fault}"
-                raise StoreUnavailable(self.url, told, written=None) from fault
+                reason = f"some of it was written, and some was not: {fault}"
+                raise StoreUnavailable(self.url, reason, written=None) from fault
 
     def _write_home(
         self,
@@ -282,7 +282,7 @@ class FileBackend(BlockingBackend):
             except StoreCorrupt:
                 if home.refused is None or not home.refused.goes([batch for _, batch in batches]):
                     raise
-                home.heads, home.tables = {}, {}
+                home.heads, home.tables = {}, {}  # the batches destroy all sessions of the damaged log
             if home.unended:  # else the next line would join the last one
                 self._files.end_line(path, home.end)
                 home.unended = False

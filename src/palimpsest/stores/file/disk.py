@@ -92,8 +92,8 @@ class Files:
                 if self.closed:
                     raise Closed(self.url) from None
                 if now >= deadline:
-                    told = f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
-                    raise StoreUnavailable(self.url, told + "try again, or raise busy_seconds") from None
+                    message = f"{_holder(fd)} has kept {path} locked for {self.busy_seconds:g} seconds; "
+                    raise StoreUnavailable(self.url, message + "try again, or raise busy_seconds") from None
             except OSError as fault:
                 raise named(fault, path) from None
             time.sleep(pause)
@@ -185,14 +185,14 @@ def unavailable(url: str, cause: OSError) -> StoreUnavailable:
     """Return the public error for a system's error: what happened to which file, and what to do about it."""
     what = f"{cause.strerror or cause}: {cause.filename}"
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        told = f"the disk is full: nothing was written; make room and try again ({what})"
+        message = f"the disk is full: nothing was written; make room and try again ({what})"
     elif cause.errno == errno.EFBIG:
-        told = f"the system or the disk lets a file grow no further: nothing was written ({what})"
+        message = f"the system or the disk lets a file grow no further: nothing was written ({what})"
     elif cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        told = f"{what}: it cannot be written or read; look at the permissions, or open it with readonly=True"
+        message = f"{what}: it cannot be written or read; look at the permissions, or open it with readonly=True"
     else:
-        told = f"{what}: look at the path and the disk"
-    return StoreUnavailable(url, told)
+        message = f"{what}: look at the path and the disk"
+    return StoreUnavailable(url, message)
 
 
 def is_at(fd: int, path: str) -> os.stat_result | None:

@@ -131,8 +131,10 @@ class Folder(Files):
         if mark["version"] > VERSION:
             raise StoreTooNew(self.url, mark["version"], VERSION)
         if mark["version"] < VERSION:
-            told = f"{self.path} has version {mark['version']}, which this version does not read, and was not changed"
-            raise StoreCorrupt(self.url, f"{told}. Export its sessions with the version that wrote it, and import them")
+            reason = f"{self.path} has version {mark['version']}, which this version does not read, and was not changed"
+            raise StoreCorrupt(
+                self.url, f"{reason}. Export its sessions with the version that wrote it, and import them"
+            )
         return str(mark.get("id")), seen
 
     def _is_marked(self) -> bool:

@@ -67,7 +67,7 @@ class Home:
 
     def __init__(self, url: str, root: str, path: str) -> None:
         self.url, self.root, self.path, self.lock = url, root, path, allocate_lock()
-        self.folder, self.written = os.path.dirname(path), False
+        self.folder, self.written = os.path.dirname(path), False  # whether this process has written to it
         self.forget()
 
     def forget(self) -> None:
@@ -101,7 +101,7 @@ class Home:
                     self.torn = True
                     break
                 self.unended = raw[-1:] != b"\n"
-                self._take(offset, raw[:-1] + b"\n" if self.unended else raw, sure)
+                self._index(offset, raw[:-1] + b"\n" if self.unended else raw, sure)
                 self._tail = raw[-TAIL:]
             self.file = file
         if self.refused is not None:
@@ -114,31 +114,31 @@ class Home:
         file, self.file = self.file, None
         if file is not None and self.end == end:
             for raw in raws:
-                self._take(self.end, raw, True, True)
+                self._index(self.end, raw, True, True)
         self.file = file
 
-    def _take(self, offset: int, raw: bytes, sure: bool, sound: bool = False) -> None:
+    def _index(self, offset: int, raw: bytes, sure: bool, sound: bool = False) -> None:
         """Index the line that begins at `offset`."""
         self.lines += 1
         try:
             if not offset:
-                self._begin(raw, sure)
+                self._index_owner(raw, sure)
             elif self.refused is None:
-                self._note(offset, raw, sure, sound or is_sound(raw))
+                self._index_batch(offset, raw, sure, sound or is_sound(raw))
         except (ValueError, TypeError, msgspec.DecodeError):  # another program wrote it, with a fitting checksum
             self._refuse(offset, sure)
         if self.refused is not None:
             self.refused.note(raw)
         self.end, self._tail = offset + len(raw), raw[-TAIL:]
 
-    def _begin(self, raw: bytes, sure: bool) -> None:
+    def _index_owner(self, raw: bytes, sure: bool) -> None:
         """Take the first line, which says whose log it is."""
         owner = read_home(raw)
         if owner is None:
             self._refuse(0, sure)
         elif log_of(self.root, owner.tenant, owner.home) != self.path:
-            told = f"is the log of {owner.home!r} of tenant {owner.tenant!r}, copied or renamed"
-            self._refuse(0, sure, f"{self.path} {told}: {STRAY}")
+            reason = f"is the log of {owner.home!r} of tenant {owner.tenant!r}, copied or renamed"
+            self._refuse(0, sure, f"{self.path} {reason}: {STRAY}")
         else:
             self.tenant, self.home = owner.tenant, owner.home
 
@@ -152,9 +152,10 @@ class Home:
     def _fault(self, offset: int) -> str:
         return f"{self.path}, line {self.lines} (byte {offset}), is not as it was written"
 
-    def _note(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
-        said = read_batch(raw, sound) if sound or sure else None
-        if said is None:
+    def _index_batch(self, offset: int, raw: bytes, sure: bool, sound: bool) -> None:
+        """Index the heads and rows of a line; what is damaged in it is refused, or set aside if it is only rows."""
+        line = read_batch(raw, sound) if sound or sure else None
+        if line is None:
             if sure and is_fleeting(raw):
                 warn("%s", f"{self._fault(offset)}: it may be lost, and is passed over")
             else:
@@ -162,10 +163,10 @@ class Home:
             return
         if not sound:
             warn("%s", f"{self._fault(offset)}: what was changed in it is set aside, or refused, and nothing beside it")
-        batch, at = said
+        batch, at = line
         for step in batch.steps:
             mark = batch.at if step.at is None else step.at
-            at = self._head(step, mark if is_mark(mark) else 0, raw, at)  # 0: from a damaged `marks`
+            at = self._index_head(step, mark if is_mark(mark) else 0, raw, at)  # 0: from a damaged `marks`
         if batch.destroys:
             self.spoiled = DESTROYED
         if batch.fleeting and not sound:
@@ -173,11 +174,11 @@ class Home:
         at += offset
         for step in batch.steps:
             for table, low, high in step.drop:
-                self._drop(step.space, step.name, table, low, high)
+                self._drop_rows(step.space, step.name, table, low, high)
             for name, rows in step.put.items():
-                at = self._put(step, name, rows, at, batch.fleeting)
+                at = self._index_rows(step, name, rows, at, batch.fleeting)
 
-    def _put(self, step: StepLine, name: str, rows: Sequence[RowLine], at: int, fleeting: bool) -> int:
+    def _index_rows(self, step: StepLine, name: str, rows: Sequence[RowLine], at: int, fleeting: bool) -> int:
         """Index rows of a table, of which the first lies at `at`. Return where the next value begins."""
         where = step.space, step.name, name
         table = self.tables.get(where)
@@ -190,17 +191,17 @@ class Home:
             replaced = table.put(row, at << WIDTH | (length if size > 0 else length | OURS))
             live += length
             if replaced:
-                self._lose(replaced)
+                self._mark_dead(replaced)
             at += length + 1
         self.live += live
         return at
 
-    def _lose(self, size: int) -> None:
+    def _mark_dead(self, size: int) -> None:
         """Note that so many live bytes of the log have become dead."""
         self.live -= size
         self.spoiled = self.spoiled or DROPPED
 
-    def _head(self, step: StepLine, mark: int, raw: bytes, at: int) -> int:
+    def _index_head(self, step: StepLine, mark: int, raw: bytes, at: int) -> int:
         """Index a head, whose values begin at `at` in the line. Return where the next value begins."""
         if not (step.hot or step.gone):
             return at
@@ -220,13 +221,13 @@ class Home:
         if before is not None:
             self.live -= before.size
             if before.head.cold and (hot is None or step.cold):
-                self._lose(0)
+                self._mark_dead(0)
         return at
 
-    def _drop(self, space: str, name: str, table: str, low: int, high: int) -> None:
+    def _drop_rows(self, space: str, name: str, table: str, low: int, high: int) -> None:
         for where in [key for key in self.tables if key[:2] == (space, name) and is_meant(key[2], table)]:
             if dropped := self.tables[where].drop(low, high):
-                self._lose(dropped)
+                self._mark_dead(dropped)
             if not self.tables[where].keys:
                 del self.tables[where]
 
@@ -239,8 +240,7 @@ class Home:
 
     def listed(self, meant: Callable[[str], bool]) -> list[Listed]:
         """Return the places with a head in spaces that are `meant`."""
-        wanted = [(where, head) for where, head in self.heads.items() if meant(where[0])]
-        return [Listed(self._place(*where), head.head, head.at) for where, head in wanted]
+        return [Listed(self._place(*key), head.head, head.at) for key, head in self.heads.items() if meant(key[0])]
 
     def expired(self, now: int) -> list[Due]:
         """Return the heads and rows that have expired at `now`."""

@@ -45,7 +45,7 @@ class Refused:
 
     @property
     def is_lease(self) -> bool:
-        """Whether the log has nothing but a lease, which may be lost: it only says who is at work."""
+        """Whether the log has nothing but a lease, which may be lost: it only names a writer at work."""
         return self._spaces == {LEASES.encode()}
 
     def listed(self, tenant: str, meant: Callable[[str], bool]) -> list[Listed] | None:

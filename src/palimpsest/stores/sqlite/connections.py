@@ -123,8 +123,10 @@ class SameFile:
 
     def _moved(self, what: str, *current: Identity | None) -> StoreUnavailable:
         change = "is not there any more" if None in current else "is another one now"
-        told = "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
-        return StoreUnavailable(self._url, f"the {what} {change}. {told}")
+        advice = (
+            "It was moved or removed while it was open, and nothing was written. Close the memory and open it again"
+        )
+        return StoreUnavailable(self._url, f"the {what} {change}. {advice}")
 
 
 def journal_of(path: str) -> Journal:

@@ -88,7 +88,7 @@ class Database:
         forking.refuse(self.path)
         connection = connected(self._url, self.path, writable=self.writable)
         try:
-            self._be_the_same()
+            self._check_same_file()
             if self.writable:
                 connection.execute(f"PRAGMA synchronous={'FULL' if self.durable else 'NORMAL'}")
                 connection.execute("PRAGMA secure_delete=ON")  # overwrite erased data, whatever the default is
@@ -103,13 +103,13 @@ class Database:
         """Call `body` in a reading transaction, where it sees one state of the file, and return its result."""
         if self._glances and self._links.glancer.bound is None:
             self._glanced(NOWHERE)
-        return self._tried(partial(self._read, body), self.busy_seconds)
+        return self._retried(partial(self._read, body), self.busy_seconds)
 
     def glance(self, place: Place) -> PlaceHead | None:
         """Return the head of a place without waiting for anybody.
 
-        None if there is no head, the look fails, or the connection for it is not open yet: the next `read` opens it,
-        since opening a file may take long. Its lock is only ever held for one such look.
+        None if there is no head, if the look fails, or if the glancing connection is not open yet: opening may take
+        long, so the next `read` does it. Nobody holds the lock of that connection for longer than one such look.
         """
         self._glances = True
         return self._glanced(place) if self._links.glancer.bound is not None else None
@@ -121,6 +121,7 @@ class Database:
         return None
 
     def _read(self, body: Callable[[Tables], T]) -> T:
+        """Run one reading transaction, with whichever connection `Links.to_read` gives."""
         link = self._links.to_read()
         with link.lock:
             if self._closed:  # by another thread, while this one waited
@@ -142,7 +143,7 @@ class Database:
             return self._in_turn(body, relaxed)
         except FAULTS as fault:
             self._pause(fault, since + self.busy_seconds)
-        return self._tried(partial(self._in_turn, body, relaxed), self.busy_seconds, since)
+        return self._retried(partial(self._in_turn, body, relaxed), self.busy_seconds, since)
 
     def _in_turn(self, body: Callable[[Tables], T], relaxed: bool) -> T:
         with self.turn:
@@ -151,9 +152,10 @@ class Database:
 
     def hastily(self, body: Callable[[Tables], T], patience: float) -> T:
         """Write what may be lost: without waiting for the disk, and at most `patience` seconds for other processes."""
-        return self._tried(partial(self._written, body, True), patience)
+        return self._retried(partial(self._written, body, True), patience)
 
     def _written(self, body: Callable[[Tables], T], relaxed: bool) -> T:
+        """Run one writing transaction with the writing connection."""
         writer = self._writer
         with writer.lock:
             if self._closed:  # by another thread, while this one waited
@@ -169,7 +171,7 @@ class Database:
                 try:
                     result = body(bound)
                     if writer.journal is None or time.monotonic() > self._looked + LOOK:
-                        self._be_the_same(writer)
+                        self._check_same_file(writer)
                     connection.execute("COMMIT")  # a cached statement, which `commit()` is not
                 except BaseException:
                     self._known.forget()
@@ -178,13 +180,13 @@ class Database:
 
     def prepare(self, body: Callable[[sqlite3.Connection], object]) -> None:
         """Call `body`, which begins its own transactions, again and again until nobody is in its way."""
-        self._tried(partial(self._prepared, body), self.busy_seconds)
+        self._retried(partial(self._prepared, body), self.busy_seconds)
 
     def _prepared(self, body: Callable[[sqlite3.Connection], object]) -> None:
         with self._writer.lock:
             body(self._writer.use().connection)
 
-    def _tried(self, act: Callable[[], T], patience: float, since: float | None = None) -> T:
+    def _retried(self, act: Callable[[], T], patience: float, since: float | None = None) -> T:
         """Call `act` until no other process is in its way, for `patience` seconds from `since` (None: from now).
 
         No lock is held between two tries. Any other fault is raised, translated.
@@ -216,7 +218,7 @@ class Database:
             result = _patient(self._writer.use().connection, body, patience)
         return result
 
-    def _be_the_same(self, writer: Link[Tables] | None = None) -> None:
+    def _check_same_file(self, writer: Link[Tables] | None = None) -> None:
         """Raise StoreUnavailable if what is written would be lost: `SameFile` explains when."""
         now, first = time.monotonic(), self._same.seen is None
         self._same.check(writer)

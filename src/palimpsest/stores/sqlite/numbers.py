@@ -1,4 +1,4 @@
-"""Which numbers places and parts of tables have, and what the connections of a process remember of that.
+"""`Numbers`: the numbers of places and of parts of tables, as the connections of a process remember them.
 
 Numbers are never reused, but a place that was dropped may come back under another one. So each transaction first
 compares the file's generation, which moves whenever a number goes, and forgets all numbers if that has changed.

@@ -105,8 +105,8 @@ class Scrubbing:
         obstacle = None if note_in(db, "clean") == noted else _written_anew(self._url, db)
         if obstacle is not None:
             yield obstacle
-        # A large file that is still to be rewritten keeps its note. What came into its log since the log was last
-        # truncated for this note is nothing that was erased.
+        # A file that is too large to be rewritten here keeps its note. Once its log was truncated for this note, that
+        # has nothing more that was destroyed: a later destruction would have moved the note.
         if obstacle is None or self._truncated != noted:
             if not _truncate_log(db, patience):
                 yield HELD.format(url=self._url)
@@ -159,8 +159,9 @@ def step(db: sqlite3.Connection) -> int | None:
         if due is None or size <= SMALL or note_in(db, "clean") == due:
             return _shrunk(db)
         row = (f"{due} 0 -1 0 {size}",)
-    # The `scrub` note it is for; the act of PLAN, and the last key handled by it; bytes handled, and to handle in all.
-    since, number, after, moved, whole = map(int, row[0].split())
+    # The `scrub` note that this is for; the number of the act in PLAN, and the last key that it has handled; the bytes
+    # handled so far, and the size of the file at the beginning.
+    noted, number, after, moved, whole = map(int, row[0].split())
     budget = PIECE
     while budget > 0 and number < len(PLAN):
         act, table = PLAN[number]
@@ -169,11 +170,11 @@ def step(db: sqlite3.Connection) -> int | None:
         budget, moved = budget - done, moved + done
     if number == len(PLAN):
         db.execute("DELETE FROM meta WHERE name = 'vacuum'")
-        db.execute("INSERT OR REPLACE INTO meta VALUES('clean', ?)", (since,))
+        db.execute("INSERT OR REPLACE INTO meta VALUES('clean', ?)", (noted,))
     else:
-        state = f"{since} {number} {after} {moved} {whole}"
+        state = f"{noted} {number} {after} {moved} {whole}"
         db.execute("INSERT OR REPLACE INTO meta VALUES('vacuum', ?)", (state,))
-    return max(2 * whole - moved, PIECE) + whole
+    return max(2 * whole - moved, PIECE) + whole  # all is copied, then deleted; at last pages are given back
 
 
 def _shrunk(db: sqlite3.Connection) -> int | None:
