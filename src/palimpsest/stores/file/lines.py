@@ -222,7 +222,7 @@ def read_home(raw: bytes) -> HomeLine | None:
 
 
 def read_batch(raw: bytes, sound: bool) -> tuple[BatchLine, int] | None:
-    """Read a line, and where its values begin; None if it cannot be read, or more than rows was changed.
+    """Read a line, and where its values begin; None if it cannot be read, or something other than rows was changed.
 
     `sound` says that its checksum fits.
     """

@@ -74,7 +74,7 @@ class Links(Generic[C]):
         self.writer, self.reader, self.glancer = self._all
 
     def to_read(self) -> Link[C]:
-        """Return the link to read with."""
+        """Return the link to read with: the writer's, unless somebody uses that just now."""
         return self.reader if self.writer.lock.locked() else self.writer
 
     @property

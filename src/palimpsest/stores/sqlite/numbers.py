@@ -33,7 +33,7 @@ class Numbers:
         self.parts: dict[tuple[Place, str, int], int] = {}
 
     def place(self, db: sqlite3.Connection, place: Place) -> int | None:
-        """Return the number of a place; None if it does not exist. Raises Damaged if an index is."""
+        """Return the number of a place; None if it does not exist. Raises Damaged for a damaged index."""
         number = self.places.get(place)
         if number is None:
             sql = "SELECT number, sum FROM place WHERE tenant = ? AND space = ? AND name = ? AND home = ?"
@@ -63,7 +63,7 @@ class Numbers:
         return number
 
     def part(self, db: sqlite3.Connection, place: Place, table: str, high: int) -> int | None:
-        """Return the number of a part of a table; None if it does not exist. Raises Damaged if an index is."""
+        """Return the number of a part of a table; None if it does not exist. Raises Damaged for a damaged index."""
         number = self.parts.get((place, table, high))
         if number is None:
             owner = self.place(db, place)
