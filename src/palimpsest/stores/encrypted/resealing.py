@@ -17,6 +17,7 @@ STRETCH = 256
 """Rows that are sealed in one step, so that no step holds up writers for long."""
 
 TABLES = {LOG: ("entry", "record"), "tree": ("share",)}
+"""The tables with sealed rows, by space."""
 
 
 class Resealer:
@@ -45,7 +46,7 @@ class Resealer:
         """Seal the rows of a place anew, `STRETCH` at a time. Return how many were under another key.
 
         A stretch is put if the head that notes the place's rows has not moved since the rows were read; plain appends
-        do not move it. Raises StoreCorrupt for the first row that cannot be read, after all others were sealed.
+        do not move it. Raises StoreCorrupt or WrongKey for the first unreadable row, after all others were sealed.
         """
         changed, damaged = 0, list[StoreError]()
         for table in TABLES.get(place.space, ()):

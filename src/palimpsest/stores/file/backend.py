@@ -295,7 +295,7 @@ class FileBackend(BlockingBackend):
                     remove(path)  # nothing was ever written to it
                 return False
         if home.refused is not None:
-            self._scrubbing.anew(home, fd)  # it is empty now, so its log is removed
+            self._scrubbing.rewrite(home, fd)  # it is empty now, so its log is removed
             return True
         self._append(home, fd, status.st_size, end, change, at)
         return True
@@ -321,7 +321,7 @@ class FileBackend(BlockingBackend):
                 self._scrubbing.spoiled.add(path)
         if dead:
             with contextlib.suppress(StoreUnavailable, OSError):  # a later write, or a scrub, does it
-                self._scrubbing.anew(home, fd)
+                self._scrubbing.rewrite(home, fd)
 
 
 def _looked(home: Home, fd: int, asks: Sequence[Ask]) -> list[Seen]:

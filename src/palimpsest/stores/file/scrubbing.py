@@ -65,13 +65,13 @@ class Scrubbing:
             if not home.end:
                 remove(path)
             elif home.torn or home.spoiled >= (DROPPED if whole else DESTROYED):
-                self.anew(home, fd)
+                self.rewrite(home, fd)
 
         with contextlib.suppress(FileNotFoundError):
             self._files.locked(path, "ab+" if os.path.exists(path + NEW) else "rb", scrub)
         self.spoiled.discard(path)
 
-    def anew(self, home: Home, fd: int) -> None:
+    def rewrite(self, home: Home, fd: int) -> None:
         """Put a new file with only the live content in the log's place; the caller has the log's lock.
 
         If a link leads to the log, its target is replaced.
