@@ -1,22 +1,22 @@
-"""What a text is found by: its terms in order. Pure.
+"""Text analysis: the terms of a text, in order. Pure.
 
-A term is what an index stores and a question asks: letters and digits without blanks, quotes or ASCII punctuation but
-`_`, ASCII in lower case. Whoever feeds an index joins terms by spaces, so that a tokenizer that splits at blanks alone
-gives the same terms back.
+A term is what an index stores and a question asks for: letters and digits without blanks, quotes or ASCII punctuation
+other than `_`, with ASCII letters in lower case. Terms are joined by spaces before they are given to an index, so a
+tokenizer that splits at blanks alone gives the same terms back.
 
 | text | terms |
 |---|---|
-| plain English words | their stems (`palimpsest.recall.porter`), irregular forms as the word they are forms of |
-| the, of, is and few others | none |
-| `max_retry_count`, `src/app.py`, `2.10.3`, `ERR-42` | their pieces; a question asks for them as a phrase |
+| plain English words | their stems (`palimpsest.recall.porter`); of irregular forms, the stem of the base form |
+| the, of, is and a few others | none |
+| `max_retry_count`, `src/app.py`, `2.10.3`, `ERR-42` | their pieces; a question asks for these as a phrase |
 | `parseHttpResponse`, `GitHub` | pieces and the whole |
 | `HAT170`, `10am` | the whole and pieces |
 | 1,299 | 1299 |
 | Han, kana, Thai and others written without blanks | overlapping pairs of letters; Han each letter, too |
 | Hangul | overlapping pairs of the syllables of each word |
 | letters with accents or strokes, ligatures | those letters without, in Latin, Greek and Cyrillic |
-| Hebrew and Arabic with vowel points, alef with hamza or madda | the letters without |
-| emoji | each of them, whatever its colour of skin |
+| Hebrew and Arabic with vowel points, alef with hamza or madda | the letters without those |
+| emoji | each of them, whatever its skin tone |
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from palimpsest.recall.english import FORMS, NOT_INDEXED
 from palimpsest.recall.porter import stem
 
 LONGEST = 40
-"""Letters of a term. What is longer without a break is no word: its beginning is what it is found by."""
+"""Letters of a term at most. A longer run without a break is no word, and is found by its beginning."""
 
 _WORD = re.compile(r"[0-9A-Za-z\x80-\U0010ffff]+")
 _ASCII = re.compile(r"[\x00-\x7f]*+").fullmatch
-# `'s`, `n't` and the like are no words, and the digits of 1,299 are one number.
+# `'s`, `n't` and the like are not words, and the digits of 1,299 are one number.
 _CONTRACTED = re.compile(
     r"(?<=[a-zA-Z])(?:'(?:[sS]|ll|LL|re|RE|ve|VE|[dmDM])|n't|N'T)(?![a-zA-Z'])|(?<=\d),(?=\d{3}(?!\d))"
 )
@@ -41,7 +41,7 @@ _BETWEEN_PIECES = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}")
 _MIXED = re.compile(r"([a-z]+)([0-9]+)|([0-9]+)([a-z]+)")
 
-# Runs of what is written without blanks between words, as ranges of code points.
+# Scripts that are written without blanks between words, as ranges of code points.
 _HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _KANA = "\u3041-\u309f\u30a0-\u30ff\u3105-\u312f\u31f0-\u31ff"
 _THAI_AND_OTHERS = (
@@ -52,20 +52,20 @@ UNSPACED = re.compile(f"([{_HAN}{_KANA}]+|[{_THAI_AND_OTHERS}]+|[{_HANGUL}]+)")
 _IS_HAN = re.compile(f"[{_HAN}]").match
 
 EMOJI = "\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0010ffff"
-"""Signs among which emoji stand, for a pattern."""
+"""The ranges of characters that emoji are in, for use in a pattern."""
 _IS_EMOJI = re.compile(f"[{EMOJI}]").match
 
 _STROKED = str.maketrans(
     {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"}
 )
-"""What people type for letters that no normal form takes apart."""
+"""What people type for letters that no Unicode normal form takes apart."""
 
 
 def terms(text: str) -> list[str]:
-    """Return the terms of a text, in its order; the time is linear in its length.
+    """Return the terms of a text, in its order, in time linear in its length.
 
     Args:
-        text: Any text, however hostile. Lone surrogates count as blanks.
+        text: Any text, also hostile input. Lone surrogates count as blanks.
     """
     found: list[str] = []
     for word in words(text):
@@ -74,7 +74,7 @@ def terms(text: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text as they are written, folded where they are not ASCII."""
+    """Return the words of a text as they are written; those that are not ASCII are folded."""
     text = _folded(text)
     if "'" in text or "," in text:
         text = _CONTRACTED.sub("", text)
@@ -82,7 +82,7 @@ def words(text: str) -> list[str]:
 
 
 def terms_of_word(word: str) -> tuple[str, ...]:
-    """Return the terms that one of `words` gives: one for most, none for `NOT_INDEXED`."""
+    """Return the terms of one of the `words`: one for most words, none for those in `NOT_INDEXED`."""
     if len(word) <= LONGEST:
         return _terms_of_short(word)
     return _terms_of_short(word[:LONGEST]) if word.isascii() else tuple(_terms_of_scripts(word))
@@ -106,12 +106,12 @@ def _terms_of_short(word: str) -> tuple[str, ...]:
 
 
 def term_of(word: str) -> str:
-    """Return the stem of a word in lower case, or of the word that it is an irregular form of."""
+    """Return the stem of a word in lower case; of an irregular form, the stem of its base form."""
     return stem(FORMS.get(word, word)) if word.isalpha() else word
 
 
 def _terms_of_scripts(word: str) -> list[str]:
-    """The terms of a word with letters beyond ASCII, folded already."""
+    """Return the terms of a word with letters beyond ASCII, which is folded already."""
     found: list[str] = []
     for run in UNSPACED.split(word.lower()):
         if not run:
@@ -128,14 +128,15 @@ def _terms_of_scripts(word: str) -> list[str]:
 
 
 def _folded(text: str) -> str:
-    """The text with compatible forms made one, accents taken off, and blanks for what is no letter beyond ASCII."""
+    """Return the text with compatible forms unified, accents removed, and blanks for non-ASCII characters that are no
+    letters."""
     if _ASCII(text):
         return text
     return unicodedata.normalize("NFKC", text).translate(_FOLDED)
 
 
 class _Folding(dict[int, str]):
-    """How each letter is folded, found when it is first met."""
+    """How each character is folded; worked out when it is first met."""
 
     def __missing__(self, code: int) -> str:
         self[code] = folded = _folded_letter(chr(code))
@@ -163,8 +164,11 @@ def _folded_letter(letter: str) -> str:
 
 
 def _adds_nothing(code: int, category: str) -> bool:
-    """Whether it only says how a letter looks or sounds: an accent on its own, a vowel point of Hebrew or Arabic, what
-    stretches a word of Arabic, what chooses one of a letter's forms."""
+    """Return whether a character only changes how a letter looks or sounds.
+
+    Such are combining accents, Hebrew and Arabic vowel points, the Arabic tatweel that stretches a word, and variation
+    selectors.
+    """
     is_point = 0x591 <= code < 0x700 and category == "Mn"
     return 0x300 <= code < 0x370 or is_point or code == 0x640 or 0xFE00 <= code < 0xFE10 or 0xE0100 <= code < 0xE01F0
 

@@ -1,4 +1,4 @@
-"""What an index in SQLite's FTS5 answers: which parts hold a term, and what is known of entries. Of one tenant."""
+"""What an index in SQLite's FTS5 answers: which parts hold a term, and the facts of entries. For one tenant."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from palimpsest.recall.postings import PART_BITS, SEQ_BITS, inverse_frequency, k
 from palimpsest.recall.ranking import Facts
 
 KNOWN = 10_000
-"""Common terms of which is remembered how many parts hold them."""
+"""For how many common terms the number of parts that hold them is remembered."""
 
 NAMES = 500
-"""Names that one statement looks for."""
+"""How many names one statement looks for."""
 
 _keys = msgspec.json.Decoder(list[int]).decode
 _Kind = Annotated[int, msgspec.Meta(ge=0, lt=len(KINDS))]
@@ -27,38 +27,40 @@ _facts = msgspec.json.Decoder(list[tuple[int, int, _Kind, _Role, int, str | None
 
 
 class Answers:
-    """Reads the index of the tenant of this number, which has so many `parts`. Each method is called in a
-    transaction."""
+    """Reads the index of the tenant with this number. `parts` returns how many parts that has.
+
+    Each method is called inside a transaction.
+    """
 
     def __init__(self, db: sqlite3.Connection, number: int, parts: Callable[[], int]) -> None:
         self._db, self._number, self._parts = db, number, parts
         self._known = dict[str, tuple[int, int]]()
 
     def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement over the tenant's own tables."""
+        """Run a statement; `_N` in it stands for the number of the tenant."""
         return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
 
     def forget(self) -> None:
-        """Forget what is remembered of common terms."""
+        """Forget which terms are common."""
         self._known.clear()
 
     def matches(self, terms: Sequence[str], numbers: Collection[int] | None, most: int) -> list[Mapping[int, float]]:
-        """As `Index.matches` says."""
+        """See `Index.matches`."""
         parts, asked = self._parts(), [fit(term).replace('"', " ") for term in terms]
         holding = {word: self._frequency(word, parts) for word in {word for term in asked for word in term.split()}}
         return [self._matching(term, numbers, parts, holding, most) for term in asked]
 
     def _matching(
-        self, term: str, numbers: Collection[int] | None, parts: int, every: Mapping[str, int], most: int
+        self, term: str, numbers: Collection[int] | None, parts: int, holding_word: Mapping[str, int], most: int
     ) -> dict[int, float]:
-        """The parts that hold a term; `every` is how many hold each word of it."""
+        """Return the parts that hold a term, with their scores. `holding_word` has how many parts hold each word."""
         phrase, found = f'"{term}"', dict[int, float]()
-        holding = min((every[word] for word in term.split()), default=0)  # so many at most, of a phrase
+        holding = min((holding_word[word] for word in term.split()), default=0)  # of a phrase, an upper bound
         if not holding:
             return found
         is_scored, many = " " not in term and holding <= COMMON, numbers is not None and len(numbers) > RANGES
-        whole = numbers is None or (many and holding <= most)
-        for number in [None] if numbers is None or whole else sorted(numbers, reverse=True):
+        searches_all = numbers is None or (many and holding <= most)
+        for number in [None] if numbers is None or searches_all else sorted(numbers, reverse=True):
             if is_scored:
                 found.update(self._scored(phrase, number))
             else:
@@ -66,20 +68,23 @@ class Answers:
                 found.update(dict.fromkeys(keys, inverse_frequency(holding, parts)))
             if many and len(found) >= most:
                 break
-        if numbers is None or not whole:
+        if numbers is None or not searches_all:
             return found
         wanted = set(numbers)
         return {key: score for key, score in found.items() if place_of(key) >> SEQ_BITS in wanted}
 
     def _scored(self, phrase: str, number: int | None) -> list[tuple[int, float]]:
-        """The parts that hold a word which is not common, with what it adds to their scores."""
+        """Return the parts that hold a word which is not common, each with what it adds to the score."""
         within, ends = _range(number)
         score = f"SELECT rowid, -bm25(words_N) FROM words_N WHERE words_N MATCH ?{within}"  # noqa: S608 (our own words)
         return self._run(score, (phrase, *ends)).fetchall()
 
     def _newest(self, phrase: str, number: int | None, holding: int, most: int) -> list[int]:
-        """The newest parts of those that hold a phrase, of a session or of all: as one text, which costs half of what
-        as many rows do. Backwards takes several times as long, so it is gone where there are too many."""
+        """Return the keys of the newest parts that hold a phrase, of one session or of all.
+
+        The keys come as one JSON text, which costs half of what as many rows do. Reading backwards takes several times
+        as long, so that is done only if more than `most` parts hold the phrase.
+        """
         within, ends = _range(number)
         keys = "SELECT json_group_array(rowid) FROM (SELECT rowid FROM words_N WHERE words_N MATCH ?{} LIMIT ?)"
         if number is not None or holding <= most:
@@ -89,8 +94,10 @@ class Answers:
         return _keys(self._run(keys.format(f"{within} ORDER BY rowid DESC"), (phrase, *ends, most)).fetchone()[0])
 
     def _frequency(self, word: str, parts: int) -> int:
-        """How many of these parts hold a word: more than `COMMON` hold a common one. Of that it is remembered, and
-        counted anew when the index has grown or shrunk by a tenth."""
+        """Return how many of these parts hold a word; a common word is held by more than `COMMON`.
+
+        The count of a common word is remembered, and taken anew when the index has grown or shrunk by a tenth.
+        """
         holding, of = self._known.get(word, (0, 0))
         if of and 0.9 * parts <= of <= parts * 1.1:
             return holding
@@ -105,42 +112,44 @@ class Answers:
         return holding
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:
-        """As `Index.facts` says. They come as one text, which costs half of what as many rows do."""
+        """See `Index.facts`. They come as one JSON text, which costs half of what as many rows do."""
         asked = msgspec.json.encode(places).decode()
         facts = "SELECT json_group_array(json_array(place, at, kind, role, chars, name))"
-        there = " FROM json_each(?) CROSS JOIN entry_N ON place = value AND checksum != -1"
-        found = _facts(self._run(facts + there, (asked,)).fetchone()[0])
+        source = " FROM json_each(?) CROSS JOIN entry_N ON place = value AND checksum != -1"
+        found = _facts(self._run(facts + source, (asked,)).fetchone()[0])
         return {place: Facts(at, KINDS[kind], ROLES[role], chars, name) for place, at, kind, role, chars, name in found}
 
     def places(self, only: Filter, numbers: Collection[int] | None) -> list[int]:
-        """As `Index.places` says."""
+        """See `Index.places`."""
         found = list[int]()
-        few = sorted(numbers) if numbers is not None and len(numbers) <= RANGES else [None]
-        for number in few:
-            for taken, values in _conditions(only, number):
-                places = f"SELECT json_group_array(place) FROM entry_N WHERE checksum != -1 {taken}"  # noqa: S608 (ours)
+        scopes = sorted(numbers) if numbers is not None and len(numbers) <= RANGES else [None]
+        for number in scopes:
+            for condition, values in _conditions(only, number):
+                places = f"SELECT json_group_array(place) FROM entry_N WHERE checksum != -1 {condition}"  # noqa: S608 (ours)
                 found += _keys(self._run(places, values).fetchone()[0])
-        if numbers is None or few != [None]:
+        if numbers is None or scopes != [None]:  # no session is left to filter out
             return found
         wanted = set(numbers)
         return [place for place in found if place >> SEQ_BITS in wanted]
 
     def parts(self, number: int) -> list[int]:
-        """The keys of the parts of a session's entries."""
+        """Return the keys of the parts of a session's entries."""
         ends = place_of(key_of(number, 0)), place_of(key_of(number, LAST_SEQ))
         living = "SELECT place, parts FROM entry_N WHERE place BETWEEN ? AND ? AND checksum != -1"
         return [place << PART_BITS | i for place, parts in self._run(living, ends).fetchall() for i in range(parts)]
 
 
 def _conditions(only: Filter, number: int | None) -> Iterator[tuple[str, list[object]]]:
-    """What keeps statements to the entries that a filter takes, of a session or of all, and the values of that: a
-    statement for each `NAMES` names."""
+    """Yield SQL conditions, with their values, that select the entries which a filter takes, in one session or in all.
+
+    Each is for one statement, with at most `NAMES` names.
+    """
     text, values = "", list[object]()
     if number is not None:
         text, values = " AND place BETWEEN ? AND ?", [place_of(key_of(number, seq)) for seq in (0, LAST_SEQ)]
     for column, given, every in (("kind", only.kinds, KINDS), ("role", only.roles, ROLES)):
         if given is not None:
-            text += f" AND {column} IN ({', '.join(str(i) for i, one in enumerate(every) if one in given)})"
+            text += f" AND {column} IN ({', '.join(str(i) for i, choice in enumerate(every) if choice in given)})"
     for sign, time in ((">=", only.since), ("<", only.until)):
         if time is not None:
             text, values = f"{text} AND at {sign} ?", [*values, time]
@@ -149,12 +158,12 @@ def _conditions(only: Filter, number: int | None) -> Iterator[tuple[str, list[ob
         return
     names = [name for name in only.names if unfit(name) is None]
     for i in range(0, len(names), NAMES):
-        some = names[i : i + NAMES]
-        yield f"{text} AND name IN ({', '.join('?' * len(some))})", [*values, *some]
+        page = names[i : i + NAMES]
+        yield f"{text} AND name IN ({', '.join('?' * len(page))})", [*values, *page]
 
 
 def _range(number: int | None) -> tuple[str, tuple[int, ...]]:
-    """What keeps a statement to the parts of a session, and the values of that; nothing for all sessions."""
+    """Return the SQL condition, with its values, that selects the parts of a session; an empty one for all sessions."""
     return (
         (" AND rowid BETWEEN ? AND ?", (key_of(number, 0), key_of(number + 1, 0) - 1))
         if number is not None

@@ -1,4 +1,5 @@
-"""Which entries are worth a closer look: those with the best parts, by what an index says of each term. Pure."""
+"""Choose the entries that are worth a closer look: those with the best parts, by what an index says of each term.
+Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +10,27 @@ from palimpsest.recall.postings import PART_BITS
 
 
 class Asked:
-    """A term of a question: its weight, the parts that hold it, and the `most` that it adds to one."""
+    """A term of a question: its weight, the parts that hold it, and the `most` that it adds to any of them."""
 
     def __init__(self, term: str, weight: float, found: Mapping[int, float]) -> None:
         self.term, self.weight, self.found = term, weight, found
         self.most = weight * max(found.values())
 
     def among(self, entries: Container[int]) -> Asked | None:
-        """Return the same of the parts of these entries; None where none of them holds it."""
+        """Return the term with only the parts of these entries, or None if none of them holds it."""
         found = {key: score for key, score in self.found.items() if key >> PART_BITS in entries}
         return Asked(self.term, self.weight, found) if found else None
 
     def scale(self) -> float:
-        """Return what makes 1 of what the index says of a usual part."""
+        """Return the factor that turns the mean of the parts' index scores into 1."""
         return len(self.found) / sum(self.found.values())
 
 
 def best_entries(asked: Sequence[Asked], candidates: int) -> list[tuple[float, int]]:
-    """Return what the best part of each of the best entries has, with the entry, best first; of equal ones the newest.
+    """Return the best entries, each with the score of its best part, best first; of equal ones the newest first.
 
-    Parts that have none of the first terms are left out as soon as enough entries have more than all other terms could
-    add (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995).
+    Once enough entries have more than all later terms could add, parts that hold none of the terms so far are left out
+    (Turtle and Flood, "Query evaluation: strategies and optimizations", 1995).
 
     Args:
         asked: The terms, those that add most first.
@@ -39,8 +40,8 @@ def best_entries(asked: Sequence[Asked], candidates: int) -> list[tuple[float, i
     closed = False
     for i, term in enumerate(asked):
         weight, found = term.weight, term.found
-        if not closed and len(totals) < len(found):  # else to look costs more than it saves
-            closed = _is_enough(totals, candidates, sum(one.most for one in asked[i:]))
+        if not closed and len(totals) < len(found):  # otherwise the check costs more than it saves
+            closed = _is_enough(totals, candidates, sum(later.most for later in asked[i:]))
         if closed:
             for key in totals.keys() & found.keys():
                 totals[key] += weight * found[key]
@@ -53,12 +54,12 @@ def best_entries(asked: Sequence[Asked], candidates: int) -> list[tuple[float, i
 
 
 def _is_enough(totals: Mapping[int, float], candidates: int, rest: float) -> bool:
-    """Whether so many entries have a part that has more than `rest`."""
+    """Return whether `candidates` entries have a part that scores more than `rest`."""
     return len({key >> PART_BITS for key, score in totals.items() if score > rest}) >= candidates
 
 
 def _best_of(totals: Mapping[int, float], candidates: int) -> list[tuple[float, int]]:
-    """What the best part of each entry has, with the entry, best first."""
+    """Return the entries with the best parts, each with the score of its best part, best first."""
     best: dict[int, float] = {}
     for key, score in totals.items():
         entry = key >> PART_BITS

@@ -1,6 +1,6 @@
-"""Which times a question speaks of: dates, months, years, and what is said from today. Pure.
+"""The times that an English question mentions: dates, months, years, and expressions relative to today. Pure.
 
-Days are those of UTC. A date without a year is the last one that is not after today.
+Days are in UTC. A date without a year is the last such date that is not after today.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ _NUMBER = rf"\d{{1,3}}|{'|'.join(_NUMBERS)}"
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """A time that is spoken of: from `since` to before `until`, in microseconds since 1970, UTC."""
+    """A time that is mentioned: from `since` to before `until`, in microseconds since 1970, UTC."""
 
     since: int
     until: int
 
 
 def spans(text: str, now: int) -> list[Span]:
-    """Return the times that a text speaks of, each once, in the order of their forms: days, months, years, relative.
+    """Return the times that a text mentions, each once, in the order of their forms: days, months, years, relative
+    times.
 
     Args:
-        text: A question in English. Dates as 2023-05-08 are known in any language.
-        now: The time from which "yesterday" and "last May" are said, in microseconds since 1970.
+        text: A question in English. Dates like 2023-05-08 are recognised in any language.
+        now: The time to which "yesterday" and "last May" are relative, in microseconds since 1970.
     """
     today = moment(now).date()
     found: list[Span] = []
-    said = set(_WORDS(text.lower()))
+    words_said = set(_WORDS(text.lower()))
     for needed, pattern, meaning in _FORMS:
-        if said.isdisjoint(needed):
+        if words_said.isdisjoint(needed):
             continue
         for match in pattern.finditer(text):
             meant = _possible(meaning, match, today)
@@ -55,7 +56,7 @@ def spans(text: str, now: int) -> list[Span]:
                 span = Span(_start(meant[0]), _start(meant[1]))
                 if span not in found:
                     found.append(span)
-        text = pattern.sub(" ", text)  # so that the year of a date is no year of its own
+        text = pattern.sub(" ", text)  # so that the year of a date is not found again as a year
     return found
 
 
@@ -75,7 +76,7 @@ _Meaning = Callable[[re.Match[str], date], tuple[date, date]]
 
 
 def _possible(meaning: _Meaning, match: re.Match[str], today: date) -> tuple[date, date] | None:
-    """What is meant; None for what no calendar has, such as 31 June."""
+    """Return what a match means, or None for a date that no calendar has, such as 31 June."""
     try:
         return meaning(match, today)
     except (ValueError, OverflowError):
@@ -146,7 +147,7 @@ def _this_or_last(match: re.Match[str], today: date) -> tuple[date, date]:
 
 
 def _ago(match: re.Match[str], today: date) -> tuple[date, date]:
-    """So long ago, give or take: a day, half a week, half a month, half a year."""
+    """Return a span around that time ago: a day, or half a week, half a month, half a year to each side."""
     number = _NUMBERS.get(match["number"].lower()) or int(match["number"])
     days = {"day": 1, "week": 7, "month": 30, "year": 365}[match["unit"].lower()]
     middle = today - timedelta(days=number * days)
@@ -157,7 +158,8 @@ _WORDS = re.compile(r"[a-z]+|(?:19|20)(?=\d\d)").findall
 _OF_MONTHS = (*_MONTHS, *(month[:3] for month in _MONTHS), "sept")
 _OF_YEARS = ("19", "20")
 
-# What a text must have for a form to be looked for (most questions speak of no time), the form, what it means.
+# Each form of a time: the words of which a text must have one before the pattern is tried (most questions mention no
+# time, and are done quickly), the pattern, and the function that says what a match means.
 _FORMS: tuple[tuple[frozenset[str], re.Pattern[str], _Meaning], ...] = tuple(
     (frozenset(needed), re.compile(rf"(?<!\w){pattern}", flags), meaning)
     for needed, pattern, flags, meaning in (

@@ -1,7 +1,9 @@
-"""Embedders: whatever gives texts vectors, made one thing. What is asked, in which batches, and what a good answer is.
+"""Embedders: one face for whatever turns texts into vectors. How it is called, in which batches, and how answers are
+checked.
 
-An embedder is a name of a model, a callable of a list of texts, or an object of a library that has a method for it. It
-is asked beside the store, never while that waits, and one that keeps failing is left alone for a while.
+An embedder may be given as the name of a model, a callable that takes a list of texts, or an object of a library that
+has a method for it. It is called outside of the store's work, so nothing waits for it, and is not called for a while if
+it keeps failing.
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 BATCH = 64
-"""Texts that are embedded at once: services take that many, and 64 parts of an entry are some 40 KB."""
+"""Texts in one call. Services take that many, and 64 parts of an entry are some 40 KB."""
 
 TIMEOUT = 60.0
-"""Seconds that an embedder has for a batch."""
+"""Seconds that one call may take."""
 
 FAILURES, PAUSE = 3, 30.0
-"""Failures in a row after which it is left alone, and for how many seconds: no search waits for a dead service."""
+"""After so many failures in a row the embedder is not called for so many seconds, so that no search waits for a dead
+service."""
 
 ALLOWED = (
     "a model's name, a function of a list of texts (async or not) that returns a vector for each, or an object with "
@@ -47,14 +50,14 @@ MODELS = Registry(
     "palimpsest.embedders",
     {"wordllama": "palimpsest.recall.packaged:wordllama", "minilm": "palimpsest.recall.packaged:minilm"},
 )
-"""What model strings stand for: functions without arguments that return an embedder."""
+"""Names of models, with the functions without arguments that return an embedder."""
 
 
 class Embedder:
-    """Gives texts vectors of length 1, in their order, as rows of float32.
+    """Turns texts into vectors of length 1: rows of float32, in the order of the texts. Made by `embedder`.
 
-    `name` is what stored vectors are known by: change it when the model behind it changes. `dimension`, how many
-    numbers a vector has, is None until the first answer. Made by `embedder`.
+    Stored vectors are known by `name`: change it when the model behind it changes. `dimension` (numbers per vector) is
+    None until the first answer.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Embedder:
         """Return the vectors of texts that are to be found: shape (number of texts, dimension). Raises EmbedderFailed.
 
         Args:
-            texts: any number. No more than a batch of them is with the embedder at a time.
+            texts: any number; they are sent one batch at a time.
         """
         if not texts:
             return np.empty((0, self.dimension or 0), np.float32)
@@ -89,7 +92,7 @@ class Embedder:
         """Return the vector of a question: shape (dimension,). Raises EmbedderFailed.
 
         Args:
-            text: the question. An embedder that has a way of its own for questions is asked by that.
+            text: the question. If the embedder has a method for questions, that is called.
         """
         text = _whole(text)
         found = await (self._asked(self._documents, [text]) if self._query is None else self._asked(self._query, text))
@@ -97,7 +100,8 @@ class Embedder:
         return vector
 
     async def _asked(self, function: Callable[[Any], Any], given: list[str] | str) -> Floats:
-        """What an embedder answers for texts, or for one, checked, unless it is to be left alone."""
+        """Call the embedder for several texts, or for one, and check the answer; raise EmbedderFailed while it is
+        paused."""
         try:
             probe = self._breaker.admit()
         except Paused as paused:
@@ -134,11 +138,12 @@ class Embedder:
             raise EmbedderFailed(self.name, "raised", words_of(error)) from error
 
     def _checked(self, answer: Any, count: int) -> Floats:
-        """The vectors of an answer, of length 1. Raises EmbedderFailed where it is none of these texts."""
+        """Return the vectors of an answer, scaled to length 1. Raises EmbedderFailed if they cannot be those of `count`
+        texts."""
         try:
-            with np.errstate(over="ignore"):  # what is too large for 32 bits is found below
+            with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite and are refused below
                 vectors = np.array(answer, np.float32)
-        except (TypeError, ValueError, RuntimeError) as error:  # the last is what tensors raise that are elsewhere
+        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that is not in main memory
             raise self._unfit("it is no list of vectors of one length") from error
         if vectors.ndim != 2 or len(vectors) != count:
             raise self._unfit(f"its shape is {vectors.shape}, where {count} vectors were asked for")
@@ -155,20 +160,20 @@ class Embedder:
 
 
 def _whole(text: str) -> str:
-    """The text with what stands for each lone surrogate: no tokenizer takes one, and no service."""
+    """Return the text with lone surrogates replaced, which no tokenizer or service accepts."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _listed(function: Callable[[Any], Any], given: object) -> Any:
-    """What a function returns; what a generator gives is made here, where nobody waits for it."""
+    """Call a function; if it returns a generator, exhaust it here, in the thread that may block."""
     returned = function(given)
     return list(returned) if inspect.isgenerator(returned) else returned
 
 
 def normalised(vectors: Floats) -> Floats:
-    """Make vectors, the rows of a matrix, have length 1, in place, and return them. A zero vector stays one."""
+    """Scale the rows of a matrix to length 1, in place, and return it. A zero vector stays zero."""
     for lengths in (
         np.abs(vectors).max(axis=1, initial=0),
         None,
@@ -187,17 +192,17 @@ def embedder(
     timeout: float = TIMEOUT,
     clock: Callable[[], float] = monotonic,
 ) -> Embedder:
-    """Return the embedder that was meant. Raises ConfigError, or MissingExtra where its package is not installed.
+    """Return an `Embedder` for what was given. Raises ConfigError, or MissingExtra if its package is not installed.
 
     Args:
-        given: a model's name ("wordllama", "minilm", or what a program or package offers), a function or coroutine
-            function of a list of texts, or an object with `embed_documents` (and `embed_query`) or `encode`.
-        runner: where it is called: one that blocks runs in a thread.
-        name: what its vectors are stored under; None: what the object says (`model_name`, `model`, `name`), else what
-            the function or class is called.
-        batch: how many texts it is given at once.
-        timeout: seconds it has for these.
-        clock: seconds, for how long it is left alone.
+        given: a model's name ("wordllama", "minilm", or one that a program or package registers), a function or
+            coroutine function of a list of texts, or an object with `embed_documents` (and `embed_query`) or `encode`.
+        runner: calls it; a function that blocks runs in a thread.
+        name: under which its vectors are stored; None: the object's `model_name`, `model` or `name`, or else the name
+            of the function or class.
+        batch: how many texts it is given in one call.
+        timeout: seconds that one call may take.
+        clock: seconds, to time the pause after failures.
     """
     values.whole("batch", batch, 1)
     if not values.is_number(timeout) or not 0 < timeout < float("inf"):
@@ -210,7 +215,7 @@ def embedder(
 
 
 def _methods(given: Any) -> tuple[Callable[[list[str]], Any], Callable[[str], Any] | None]:
-    """What gives documents vectors, and what questions, where that is something else."""
+    """Return the function for documents, and the one for questions if that is another."""
     if not isinstance(given, type):
         for documents, query in (("embed_documents", "embed_query"), ("encode", "")):
             found = getattr(given, documents, None)

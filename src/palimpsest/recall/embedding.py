@@ -1,4 +1,4 @@
-"""Keeping vectors of what an index has: what is new gets one when somebody searches, and a backlog beside that."""
+"""Give the parts of an index their vectors: a few new ones when somebody searches, a backlog in the background."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from palimpsest.runtime.runner import Runner
 from palimpsest.stores import Store
 
 AT_ONCE = 256
-"""Parts that a search waits for. Where more have no vector yet, they get one beside it, and are found by words."""
+"""How many parts a search waits for. If more have no vector yet, the rest are embedded in the background, and are found
+by words until then."""
 
 TOGETHER = 64
-"""Entries that are read together, to be embedded."""
+"""How many entries are read together to be embedded."""
 
 
 class Embedding:
-    """The vectors of one tenant's index, in `rows`, made by an embedder."""
+    """The vectors of one tenant's index, kept in `rows` and made by an embedder."""
 
     def __init__(
         self, store: Store, tenant: str, index: Index, rows: VectorRows, embedder: Embedder, runner: Runner
@@ -46,14 +47,16 @@ class Embedding:
         sessions: Sequence[str] | None = None,
         among: Collection[int] | None = None,
     ) -> Mapping[int, float]:
-        """Return the cosines of the `NEAREST` parts nearest to a query, by key, and of as many that are nearest of some
-        entries: nothing where the embedder gives no vectors.
+        """Return the cosines of the `NEAREST` parts nearest to a query, by key, and of as many nearest parts of some
+        entries.
+
+        Empty if the embedder fails.
 
         Args:
             query: what is asked.
-            numbers: of the sessions that are looked in; None: all.
+            numbers: the sessions to search; None: all.
             sessions: their names; None: all.
-            among: the places of these entries.
+            among: the places of those entries.
         """
         try:
             found = await self._found(query, numbers, sessions, among)
@@ -78,10 +81,10 @@ class Embedding:
         return await self._vectors.search(self._clean(query), numbers, limit=NEAREST, among=among)
 
     async def complete(self, progress: Progress | None = None) -> None:
-        """Embed all that has no vector yet. Where the embedder gives none, a warning says so: words are found.
+        """Embed everything that has no vector yet. If the embedder fails, a warning says so, and search goes by words.
 
         Args:
-            progress: called with the sessions done, and of all.
+            progress: called with the number of sessions done, and of all.
         """
         try:
             await self._rest(progress)
@@ -89,30 +92,30 @@ class Embedding:
             self._tell(fault)
 
     def _clean(self, text: str) -> str:
-        """What an embedder may be given of a text, which may be older than the memory's policy."""
+        """Return what of a text the embedder may be given: the text may be older than the memory's privacy policy."""
         redact = self._runner.redact
         return text if redact is None else redact(text)
 
     def _tell(self, fault: EmbedderFailed) -> None:
-        if self._failed != fault.kind:  # the same is said once
+        if self._failed != fault.kind:  # one warning for each kind of failure in a row
             warn("what is recalled is found by its words alone: %s", self._clean(str(fault)))
         self._failed = fault.kind
 
     async def catch_up(
         self, most: int | None = None, sessions: Sequence[str] | None = None, progress: Progress | None = None
     ) -> bool:
-        """Embed what the index has and what has no vector yet, at most so many parts; return whether more is left.
+        """Embed parts of the index that have no vector yet; return whether some are left.
 
         Args:
-            most: parts; None: all.
-            sessions: of which; None: of all.
-            progress: called with the sessions done, and of all.
+            most: how many parts at most; None: all.
+            sessions: of which sessions; None: of all.
+            progress: called with the number of sessions done, and of all.
         """
         state, generation = await self._vectors.state(), await self._index.generation()
         seen = state, generation, (await self._index.size()).entries, await self._index.mark()
         if sessions is None and self._seen == seen:
             return False
-        if state != self._state:  # some are gone, of whatever session, or all of them
+        if state != self._state:  # vectors were removed, of sessions unknown, or all of them
             self._done.clear()
             self._state = state
         cursors = await self._index.cursors(sessions)
@@ -125,24 +128,26 @@ class Embedding:
                 self._done[cursor.number] = cursor
             if progress is not None:
                 progress(number, len(cursors))
-        now = await self._vectors.state()
-        if now.generation == state.generation and not self._vectors.renewed:
-            self._state = now
+        current = await self._vectors.state()
+        if current.generation == state.generation and not self._vectors.renewed:
+            self._state = current
             if sessions is None:
-                self._seen = now, *seen[1:]
+                self._seen = current, *seen[1:]
         return False
 
     async def _embed(self, session: str, number: int, most: int | None) -> int | None:
-        """Embed what is new of a session; return how many parts may still be, None where some are left."""
-        generation = (await self._vectors.state()).generation  # first: of what goes from now on nothing is kept
+        """Embed new parts of a session; return how many more parts may be embedded, or None if some of the session are
+        left."""
+        # Read before the texts are: no vector of a text that is removed from now on will be kept.
+        generation = (await self._vectors.state()).generation
         missing = await self._vectors.missing(await self._index.parts(number))
         left = len(missing) if most is None else most
         places = ((place, list(keys)) for place, keys in groupby(missing, place_of))
-        while some := dict(islice(places, TOGETHER)):
+        while page := dict(islice(places, TOGETHER)):
             if left <= 0:
                 return None
-            wanted = {key for keys in some.values() for key in keys}
-            entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in some])
+            wanted = {key for keys in page.values() for key in keys}
+            entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in page])
             texts = dict[int, str]()
             for entry in entries:
                 text = said(entry)
@@ -151,18 +156,18 @@ class Embedding:
                     if i <= LAST_PART and key in wanted:
                         texts[key] = self._clean(text[part.start : part.end])
             if texts and not await self._vectors.put(texts, generation):
-                return None  # something was removed meanwhile, perhaps this: it is looked at again
+                return None  # something was removed meanwhile, perhaps one of these: the next call looks again
             left -= len(texts)
         return left
 
     async def _rest(self, progress: Progress | None = None) -> None:
-        """Embed what is left, also where something is removed meanwhile, unless that goes on for ever."""
+        """Embed what is left, starting again if something is removed meanwhile, but not without end."""
         for _ in range(TOGETHER):
             if not await self.catch_up(progress=progress):
                 break
 
     def _go_on(self) -> None:
-        """Embed the rest beside whatever else is done."""
+        """Embed the rest in the background."""
 
         async def rest() -> None:
             try:

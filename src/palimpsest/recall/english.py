@@ -1,4 +1,4 @@
-"""English words that rules do not reach: irregular forms, and what a question is made of rather than about. Pure."""
+"""English words that rules do not cover: irregular forms, and words that make up a question but not its topic. Pure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ analysis analyses; crisis crises; hypothesis hypotheses; criterion criteria; phe
 """
 
 FORMS: dict[str, str] = {form: forms[0] for line in _FORMS.split(";") if (forms := line.split()) for form in forms[1:]}
-"""The word of each irregular form, both in lower case."""
+"""The base form of each irregular form, both in lower case."""
 
 NOT_INDEXED = frozenset(
     "a an and are as at be for have i in is it of on that the this to was with you".split()  # noqa: SIM905
 )
-"""Words that are in no index: half of what is said is these, and what is found without them is found better."""
+"""Words that no index holds: half of all that is said consists of them, and searches without them find better."""
 
 _ASKING = """
 a about actually all also am an and any anybody anyone anything are aren as asked at be because been being both but by
@@ -45,4 +45,5 @@ while who whom whose why will with within wo would you your yours
 """
 
 QUESTION_WORDS = frozenset(_ASKING.split())
-"""Words that say what is asked, and not about what: a question is asked without them, unless nothing would remain."""
+"""Words that phrase a question but do not say what it is about. They are left out of a search, unless nothing would
+remain."""

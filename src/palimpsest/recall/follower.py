@@ -1,8 +1,11 @@
-"""Bringing an index up to date with the logs of a tenant: the log is its own outbox, so nothing is done at an append.
+"""Keep a search index up to date with the logs of one tenant.
 
-A session is read from where its cursor stands, a page at a time. Whatever else reads or erases meanwhile, an index
-never takes back what was removed from it: an update is made only where nothing was removed since its page was read, and
-what somebody is about to erase is blocked from before that until after it.
+Appending an entry does no indexing work: the log itself is the queue. A search first lets the `Follower` read what each
+session has had since the cursor that the index holds for it, page by page.
+
+Other processes may read and erase at the same time. Text that was removed never comes back into the index: an update is
+applied only if nothing was removed since its page was read (`generation`), and entries that are about to be erased are
+blocked from before the erasure until after it.
 """
 
 from __future__ import annotations
@@ -22,21 +25,25 @@ from palimpsest.runtime.logs import warn
 from palimpsest.stores import SessionInfo, Store
 
 FIRST, PAGE, CHARS = 16, 200, 2_000_000
-"""Entries of a session that are read, and taken into the index, together: so many first, and then twice as many each
-time, up to so many. Where they have more characters than that together, fewer are the next time."""
+"""How many entries of a session are read and indexed as one page: `FIRST` in the first page, then twice as many each
+time, at most `PAGE`. A page with more than `CHARS` characters makes the next one smaller."""
 
 TRIES = 16
-"""How often somebody else may be first, one after the other, until a session is left for another time."""
+"""How often in a row another writer may be first before a session is left for the next search."""
 
 BLOCKED = 60_000_000
-"""Microseconds after which whoever has blocked entries, to erase them, is taken to have been killed."""
+"""Microseconds after which a block is taken over, since whoever set it to erase entries must have been killed."""
 
 Progress = Callable[[int, int], object]
-"""Called with the number of sessions that were brought up to date, and of all that are behind."""
+"""Called with the number of sessions brought up to date so far, and the number of all that were behind."""
 
 
 class Follower:
-    """Follows the logs of one tenant with an index, which loses nothing together with the store where it is `apart`."""
+    """Follows the logs of one tenant with an index.
+
+    `apart` says that the index is not kept in the store's own database, so a store that loses writes does not lose them
+    in the index, too.
+    """
 
     def __init__(self, store: Store, tenant: str, index: Index, clock: Callable[[], int], *, apart: bool) -> None:
         self.index = index
@@ -46,35 +53,37 @@ class Follower:
     # --- following
 
     async def catch_up(self, sessions: Collection[str] | None = None, progress: Progress | None = None) -> int:
-        """Take in what these sessions have had since, or all of the tenant's; return how many were behind.
+        """Index what these sessions have had since the last time, or all of the tenant's; return how many were behind.
 
-        Of the others that nobody has written to since the last time nothing is read.
+        With None only sessions that were written to since the last call are read. With names, exactly these are read.
         """
         await self._settle_old()
-        if self._apart and self._era != self._store.era:  # it has read what is gone
+        if self._apart and self._era != self._store.era:  # the store lost writes that the index may hold
             self._era = self._store.era
             await self.index.empty()
         if sessions is not None:
             return sum([(await self._follow(session))[0] for session in sessions])
         generation = await self.index.generation()
         behind, mark = await self._behind()
-        whole = True
+        all_taken_in = True
         for number, session in enumerate(behind, 1):
-            whole &= (await self._follow(session))[1]
+            all_taken_in &= (await self._follow(session))[1]
             if progress is not None:
                 progress(number, len(behind))
-        if whole:  # else they are looked at again
+        if all_taken_in:  # with the old mark, sessions that are not finished are looked at again
             await self.index.set_mark(mark, generation)
         return len(behind)
 
     async def behind(self) -> list[str]:
-        """Return which sessions have had something that is not in the index yet, those of longest ago first."""
+        """Return the sessions that have entries or changes not in the index yet, the longest unchanged first."""
         return (await self._behind())[0]
 
     async def _behind(self) -> tuple[list[str], int]:
-        """The sessions that the index is behind, those of longest ago first, and up to which mark they were looked at.
+        """Return the sessions that the index is behind, the longest unchanged first, and the mark up to which was
+        looked.
 
-        A mark is a moment: what is written in that comes again next time.
+        A mark is a moment in which several writes may fall, and more may still come. So the mark returned is one lower
+        than the last that was seen, and the writes of that moment are looked at again next time.
         """
         start = mark = await self.index.mark()
         behind, after = dict[str, None](), ""
@@ -86,9 +95,10 @@ class Follower:
         return list(behind), max(start, mark - 1)
 
     async def _follow(self, session: str) -> tuple[bool, bool]:
-        """Take in what a session has had until now; return whether there was anything, and whether all was taken in.
+        """Index what a session has had until now; return whether there was anything, and whether all of it was taken
+        in.
 
-        Whatever is added meanwhile comes the next time: or whoever goes on adding would keep it going.
+        What is added meanwhile is left for the next time: otherwise a busy writer would keep this going without end.
         """
         pace, moved, tries = _Pace(SessionKey(self._tenant, session)), False, 0
         try:
@@ -97,19 +107,23 @@ class Follower:
                 if done is None:
                     break
                 moved, tries = moved or done, 0 if done else tries + 1
-        except StoreCorrupt as fault:  # `verify` names it; what is damaged keeps nobody from the rest
+        except StoreCorrupt as fault:  # `verify` reports the damage; the other sessions can still be searched
             warn("a session cannot be searched: %s", fault)
         if pace.loses and (await self.index.size()).stale:
             await self.index.scrub(whole=False)
         return moved, tries < TRIES
 
     async def _page(self, pace: _Pace) -> bool | None:
-        """Take in a page; return whether that was done, None for nothing that was left to do."""
+        """Index the next page of a session.
+
+        Return True if that was done, False if another writer was first, None if nothing was left to do.
+        """
         index, key = self.index, pace.key
         generation, head = await index.generation(), await self._store.head(key)
         cursor = (await index.cursors([key.session])).get(key.session)
         if cursor is not None and head is not None and cursor.revision > head.revision:
-            head = await self._store.head(key)  # it may have been added to, and read by another process
+            # Another process may have indexed an append that happened after our head was read: read that again.
+            head = await self._store.head(key)
         if cursor is not None and (head is None or head.created != cursor.created or head.revision < cursor.revision):
             await index.end(key.session)
             return True
@@ -122,36 +136,43 @@ class Follower:
         return await index.update(key.session, update)
 
     async def _update(self, pace: _Pace, head: Head, cursor: Cursor | None, generation: int) -> Update | None:
-        """What becomes of a session by its next page. None: what is known of it has other words now, nobody knows
-        where, or the store has lost it, and has another entry in the place of the last of it."""
+        """Return the update that takes in the next page of a session.
+
+        None means that what the index has of the session must be dropped, and the session read from its start: entries
+        of it were redacted and nobody told the index which, or the store lost entries and has others in their places.
+        """
         key, now, until = pace.key, self._clock(), pace.until(head)
         done = cursor or Cursor(created=head.created, next_seq=head.first_seq)
-        add, drop, lost, hidden, rest = list[Document](), list[Document](), tuple[Span, ...](), head.rewound, False
+        add, drop, lost, hidden = list[Document](), list[Document](), tuple[Span, ...](), head.rewound
+        unfinished = False
         if cursor is not None:
             records = await self._store.records(key, after=cursor.revision, before=head.revision + 1)
             if not self.index.name and any(record.kind == "redact" for record in records):
-                return None  # who has a name is told of it
+                return None  # only an index that the store knows by name is told what a redaction changes
             erased = spans.of(seq for record in records if record.kind == "erase" for seq in record.seqs)
             lost = spans.union(erased, [(0, head.first_seq - 1)])
             pace.loses |= bool(erased)
-            known = [(head.first_seq, cursor.next_seq - 1)]
-            gone, left = _some(spans.common(spans.minus(head.rewound, cursor.hidden), known))
-            back, still = _some(spans.common(spans.minus(cursor.hidden, head.rewound), known))
-            drop, add = await self._documents(key, gone, now), await self._documents(key, back, now)
-            hidden, rest = spans.union(spans.minus(head.rewound, left), still), bool(left or still)
+            # Entries that were rewound, or brought back, since the cursor was set: one page of each at a time.
+            indexed = [(head.first_seq, cursor.next_seq - 1)]
+            rewound, rewound_later = _first_page(spans.common(spans.minus(head.rewound, cursor.hidden), indexed))
+            restored, restored_later = _first_page(spans.common(spans.minus(cursor.hidden, head.rewound), indexed))
+            drop, add = await self._documents(key, rewound, now), await self._documents(key, restored, now)
+            hidden = spans.union(spans.minus(head.rewound, rewound_later), restored_later)
+            unfinished = bool(rewound_later or restored_later)
         first, last = max(done.next_seq, head.first_seq), min(pace.next_seq, head.next_seq, LAST_SEQ)
-        limit = 0 if rest else pace.limit
-        again = int(self._apart and self._store.remote and done.last != "" and first > head.first_seq)
-        behind = first - 1 - again
+        limit = 0 if unfinished else pace.limit
+        # A server that lost writes may have other entries in their places. So the last indexed entry is read, too.
+        overlap = int(self._apart and self._store.remote and done.last != "" and first > head.first_seq)
+        after = first - 1 - overlap
         entries = (
-            await self._store.read(key, after=behind, before=last, limit=limit + again) if behind < last - 1 else []
+            await self._store.read(key, after=after, before=last, limit=limit + overlap) if after < last - 1 else []
         )
-        if again and (not entries or entries.pop(0).id != done.last):
+        if overlap and (not entries or entries.pop(0).id != done.last):
             return None
-        shown = [one for one in entries if not spans.within(head.rewound, one.seq)]
-        add += await self._store.apart(_documents, shown, now)
+        visible = [entry for entry in entries if not spans.within(head.rewound, entry.seq)]
+        add += await self._store.apart(_documents, visible, now)
         pace.read(entries)
-        more = rest or len(entries) == limit
+        more = unfinished or len(entries) == limit
         return Update(
             expect=cursor,
             generation=generation,
@@ -170,10 +191,10 @@ class Follower:
     async def _documents(self, key: SessionKey, seqs: Sequence[int], now: int | None = None) -> list[Document]:
         return await self._store.apart(_documents, await self._store.fetch(key, seqs), now) if seqs else []
 
-    # --- what goes
+    # --- removing
 
     async def remove(self, session: str, seqs: Sequence[int]) -> int:
-        """Drop these entries, which are still in the log, and take none of them back; return how many parts went."""
+        """Drop these entries and block them; return how many parts were dropped. Called before the log loses them."""
         gone = 0
         for at in range(0, len(seqs), PAGE):
             page = partial(self._remove, SessionKey(self._tenant, session), seqs[at : at + PAGE])
@@ -181,30 +202,36 @@ class Follower:
         return gone
 
     async def _remove(self, key: SessionKey, seqs: Sequence[int]) -> int:
-        """Drop these of a session. They end where they are read: to let go of megabytes would hold up an event loop."""
+        """Drop and block one page of entries of a session.
+
+        The documents are made, and freed, where the store's verbs run: freeing megabytes on an event loop would hold it
+        up.
+        """
         try:
             drop = await self._documents(key, seqs)
-        except StoreCorrupt:  # nobody can read what it says, who must be able to erase it all the same
+        except StoreCorrupt:  # a damaged entry cannot be read, but it must be possible to erase it
             drop = []
         return await self.index.block(key.session, drop, seqs, self._clock())
 
     async def remove_all(self, session: str) -> int:
-        """Drop a session, which is still there, and take nothing of it back; return how many parts went."""
+        """Drop all of a session and block it; return how many parts were dropped. Called before the store loses the
+        session."""
         last: int | None = 0
-        now, gone, pace = self._clock(), 0, _Pace(SessionKey(self._tenant, session))
+        now, dropped, pace = self._clock(), 0, _Pace(SessionKey(self._tenant, session))
         await self.index.block(session, (), (0,), now)
         if session not in await self.index.cursors([session]):
             return 0
         try:
             while last is not None:
-                last, some = await self._store.together(partial(self._remove_page, pace, last, now), reads=True)
-                gone += some
-        except StoreCorrupt as fault:  # as above
+                last, parts = await self._store.together(partial(self._remove_page, pace, last, now), reads=True)
+                dropped += parts
+        except StoreCorrupt as fault:  # a damaged session can be deleted, too
             warn("a session leaves the search index unread: %s", fault)
-        return gone + await self.index.end(session)
+        return dropped + await self.index.end(session)
 
     async def _remove_page(self, pace: _Pace, after: int, now: int) -> tuple[int | None, int]:
-        """Drop the next entries; return the last of them (None: there were none), and how many parts went."""
+        """Drop the next entries; return the `seq` of the last one (None: there are no more), and how many parts were
+        dropped."""
         entries = await self._store.read(pace.key, after=after, limit=pace.limit)
         if not entries:
             return None, 0
@@ -213,28 +240,32 @@ class Follower:
         return entries[-1].seq, await self.index.block(pace.key.session, drop, (), now)
 
     async def settle(self, session: str, seqs: Sequence[int]) -> None:
-        """Take back what of these places (0: of all) is still there, now that whatever was done to it is done."""
+        """Unblock these places, and index again whatever the log still has there. 0 among them stands for the whole
+        session.
+
+        Called when the erasure that blocked them is over, whether it was completed or not.
+        """
         for at in range(0, len(seqs), PAGE):
-            some = seqs[at : at + PAGE]
+            page = seqs[at : at + PAGE]
             for _ in range(TRIES):
-                generation, add = await self.index.generation(), await self._there(session, some)
-                if await self.index.unblock(session, some, generation, add):
+                generation, add = await self.index.generation(), await self._remaining(session, page)
+                if await self.index.unblock(session, page, generation, add):
                     break
-        if 0 in seqs:  # nobody else comes by a session that was written to before the mark
+        if 0 in seqs:  # `catch_up` passes over a session that was not written to since the mark
             await self._follow(session)
 
-    async def _there(self, session: str, seqs: Sequence[int]) -> list[Document]:
-        """What is to be found of these places as the log is now."""
+    async def _remaining(self, session: str, seqs: Sequence[int]) -> list[Document]:
+        """Return the documents of those of these places that the log still has and shows."""
         key, now = SessionKey(self._tenant, session), self._clock()
         try:
             head = await self._store.head(key)
-            shown = [seq for seq in seqs if seq and head is not None and not spans.within(head.rewound, seq)]
-            return await self._documents(key, shown, now)
-        except StoreCorrupt:  # as above
+            visible = [seq for seq in seqs if seq and head is not None and not spans.within(head.rewound, seq)]
+            return await self._documents(key, visible, now)
+        except StoreCorrupt:  # a damaged entry is not indexed
             return []
 
     async def _settle_old(self) -> None:
-        """Settle what somebody has blocked who was killed before he could, and see that no byte of it is left."""
+        """Settle what a process blocked and was killed before it could settle it; then scrub what it dropped."""
         now = self._clock()
         if now - self._settled >= BLOCKED:
             for session, seqs in (await self.index.blocked(now - BLOCKED)).items():
@@ -243,46 +274,51 @@ class Follower:
             self._settled = now
 
     async def rebuild(self, progress: Progress | None = None) -> int:
-        """Make the index anew from the logs; return how many sessions are in it. Killed, it is gone on with."""
+        """Empty the index and fill it again from the logs; return how many sessions it has. If killed, the next call
+        goes on."""
         await self.index.empty()
         return await self.catch_up(progress=progress)
 
 
 class _Pace:
-    """How much of a session is read at once, and up to where: up to how it was when that began."""
+    """How much of a session is read as one page, and where reading stops: at the head as it was when reading began."""
 
     def __init__(self, key: SessionKey) -> None:
         self.key, self.limit, self.next_seq, self.loses = key, FIRST, 0, False
         self._begun: Head | None = None
 
     def until(self, head: Head) -> int:
-        """The revision up to which it is read; `head` is how it is now."""
+        """Return the revision up to which the session is read. `head` is its head now; the first one seen counts."""
         if self._begun is None or self._begun.created != head.created:
             self._begun, self.next_seq = head, head.next_seq
         return self._begun.revision
 
     def read(self, entries: Sequence[Entry]) -> None:
-        """Know how large these were."""
+        """Set the size of the next page by how many characters this one had."""
         chars = sum(len(said(entry)) for entry in entries)
         self.limit = min(2 * self.limit, PAGE) if chars < CHARS else max(1, len(entries) * CHARS // (2 * chars))
 
 
 def is_found(entry: Entry, now: int | None = None) -> bool:
-    """Whether an entry is searched: what has gone is not, nor what a model thought, nor (at a time, in microseconds)
-    what has expired, which may be swept without a word."""
+    """Return whether an entry can be searched.
+
+    Entries that are erased or damaged cannot, nor reasoning. With `now` (microseconds) expired ones cannot either: the
+    store may sweep these without leaving a record.
+    """
     return not (entry.erased or entry.damaged or entry.is_reasoning or (now is not None and entry.expired(now)))
 
 
 def _documents(entries: Sequence[Entry], now: int | None = None) -> list[Document]:
-    """What an index takes of these entries: to find their terms takes a millisecond for some thousand characters."""
+    """Return the documents of the searchable ones of these entries. Finding terms takes 1 ms per some thousand
+    characters."""
     return [Document.of(entry) for entry in entries if is_found(entry, now)]
 
 
-def _some(where: Iterable[Span]) -> tuple[list[int], tuple[Span, ...]]:
-    """The first places of these, as many as are read at once, and where the others are."""
-    all_of = tuple(where)
-    seqs = list(islice(spans.members(all_of), PAGE))
-    return seqs, tuple(spans.minus(all_of, spans.of(seqs)))
+def _first_page(where: Iterable[Span]) -> tuple[list[int], tuple[Span, ...]]:
+    """Return the first `PAGE` places in these spans, and the spans of the others."""
+    every = tuple(where)
+    seqs = list(islice(spans.members(every), PAGE))
+    return seqs, tuple(spans.minus(every, spans.of(seqs)))
 
 
 def _is_behind(info: SessionInfo, cursor: Cursor | None) -> bool:

@@ -1,7 +1,7 @@
-"""An index in a file beside its store, or in this process's memory, in SQLite's FTS5.
+"""A search index in SQLite's FTS5, in a file beside the store or in this process's memory.
 
-The file is nobody's only copy of anything: one that is damaged, or of another format, is made anew. It is in a file of
-its own so that who indexes, or writes the index anew after an erasure, keeps nobody from appending.
+The file can always be made again from the logs: one that is damaged, or has another format, is. It is apart from the
+store's file so that indexing, and writing the index anew after an erasure, never blocks an append.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SMALL = 8 * 1024 * 1024
-"""Bytes up to which an index is written anew with each erasure."""
+"""Bytes up to which an index file is written anew after each erasure."""
 
 LARGE = (
     "unused parts of the search index {where} may still hold terms of it: at {size:,} bytes it is too large to be "
     "written anew with every erasure. `memory.vacuum` and `palimpsest vacuum` do that"
 )
 CACHE = 8192
-"""Kibibytes of pages that are kept, at most: of 100,000 entries what a search reads of lengths and facts."""
+"""Kibibytes of pages that SQLite caches at most: enough for the lengths and facts that a search of 100,000 entries
+reads."""
 
 PATIENCE = 1000
-"""Milliseconds that writing an index anew waits, at most, for others who use it."""
+"""Milliseconds that writing an index anew waits, at most, for other users of the file."""
 
 MOST_STALE = 20_000
-"""Parts of what is gone from which on an index is made anew by the next search, rather than looked through for them."""
+"""From this many stale parts on, an index is emptied and made anew by the next search, instead of purged part by
+part."""
 
 CHECKPOINT = 1000
-"""Pages of the write-ahead log from which on it is written back by whoever writes: SQLite's own default."""
+"""Pages of the write-ahead log from which on a writer checkpoints it: SQLite's own default."""
 
 HELD = "the write-ahead log of the search index {where} may still hold terms of it, until nobody else reads it"
 
 
 def has_fts5() -> bool:
-    """Whether this Python's SQLite was built with FTS5."""
+    """Return whether this Python's SQLite was built with FTS5."""
     with closing(sqlite3.connect(":memory:")) as db:
         try:
             db.execute("CREATE VIRTUAL TABLE words USING fts5(terms)")
@@ -64,7 +66,10 @@ def has_fts5() -> bool:
 
 
 class File:
-    """One database with indexes of tenants: a file that processes share, or (path "") this process's memory."""
+    """One SQLite database with the indexes of several tenants: a file that processes share, or (path "") one in memory.
+
+    `copied` is the path of a file that a database in memory starts as a copy of.
+    """
 
     def __init__(self, path: str = "", busy_seconds: float = 30.0, copied: str = "") -> None:
         self.path, self._busy, self.copied = path, busy_seconds, copied
@@ -75,7 +80,7 @@ class File:
         forking.watch(self)
 
     def do(self, tenant: str, body: Callable[[Words], T], *, writes: bool = False) -> T:
-        """Return what `body` returns, in one transaction. A file that is damaged is made anew first."""
+        """Return what `body` returns, run in one transaction. A damaged file is removed and made anew first."""
         return self._mended(partial(self._done, tenant, body, writes))
 
     def _mended(self, step: Callable[[], T]) -> T:
@@ -91,16 +96,19 @@ class File:
 
     def _done(self, tenant: str, body: Callable[[Words], T], writes: bool) -> T:
         db = self._opened()
-        known = self._words.get(tenant)
+        existing = self._words.get(tenant)
         with db:
-            db.execute("BEGIN IMMEDIATE" if writes or known is None else "BEGIN")
-            words = known or Words(db, tenant, secure=bool(self.path))
-            found = body(words)
+            db.execute("BEGIN IMMEDIATE" if writes or existing is None else "BEGIN")
+            words = existing or Words(db, tenant, secure=bool(self.path))
+            result = body(words)
         self._words[tenant] = words
-        return found
+        return result
 
     def _opened(self) -> sqlite3.Connection:
-        """The database, while its files are those at its path: else others have another, and hear nothing from here."""
+        """Return the database, opened again if the files at its path are no longer those that are open.
+
+        Other processes then use the new files, and would never see what is written to the old ones.
+        """
         if self._db is not None and self._files != self._there():
             self.let_go()
         return self._db or self._open()
@@ -130,78 +138,80 @@ class File:
         return db
 
     def _there(self) -> tuple[Identity | None, ...]:
-        """The database's file and its journal."""
+        """Return the identities of the database's file and of its journal."""
         return identity_of(self.path), *journal_of(self.path)
 
     def _remove(self) -> None:
-        same = self._db is None or self._files == self._there()  # else somebody was first
+        is_unchanged = self._db is None or self._files == self._there()  # else another process has replaced the files
         self._close()
-        for end in ("", "-wal", "-shm") if self.path and same else ():
+        for suffix in ("", "-wal", "-shm") if self.path and is_unchanged else ():
             with suppress(FileNotFoundError):
-                os.unlink(f"{self.path}{end}")
+                os.unlink(f"{self.path}{suffix}")
 
     def open(self) -> None:
-        """Open the database now, so that what keeps it from being opened is raised here."""
+        """Open the database now, so that whatever prevents that is raised here."""
         self._mended(self._opened)
 
     def id(self) -> str:
-        """What tells it from all other files."""
+        """Return the random id that tells this file from all others, in hexadecimal."""
         db = self._mended(self._opened)
         with self._lock, Translated(self.where):
             (found,) = db.execute("SELECT value FROM meta WHERE name = 'id'").fetchone()
         return f"{found:x}"
 
     def scrub(self, tenant: str, whole: bool) -> tuple[str, ...]:
-        """See that nothing is left of what was dropped, as `Index.scrub` says; `whole`, of no tenant's."""
+        """Erase the bytes of removed parts, as `Index.scrub` says: of this tenant, or with `whole` of all tenants."""
         tenants = {tenant, *(self._mended(self._unscrubbed) if whole else ())}
-        for one in tenants:
-            stale = self.do(one, Words.size).stale
+        for name in tenants:
+            stale = self.do(name, Words.size).stale
             if stale:
-                self.do(one, Words.purge if stale < MOST_STALE else Words.empty, writes=True)
-        noted = {one: self.do(one, Words.noted) for one in tenants}
+                self.do(name, Words.purge if stale < MOST_STALE else Words.empty, writes=True)
+        noted = {name: self.do(name, Words.noted) for name in tenants}
         if not self.path or (noted[tenant].scrub is None and not whole):
             return ()
         size = self.do(tenant, Words.size)
         if not whole and size.bytes > SMALL:
             return (LARGE.format(where=self.where, size=size.bytes),)
-        if not self._written_anew([one for one in tenants if whole or noted[one].segments is not None]):
+        if not self._written_anew([name for name in tenants if whole or noted[name].segments is not None]):
             return (HELD.format(where=self.where),)
-        for one in tenants:
-            self.do(one, partial(Words.scrubbed, noted=noted[one]), writes=True)
+        for name in tenants:
+            self.do(name, partial(Words.scrubbed, noted=noted[name]), writes=True)
         return ()
 
     def _unscrubbed(self) -> list[str]:
-        """The tenants of whose words something may be left that was dropped."""
+        """Return the tenants whose removed words may still be somewhere in the file."""
         notes = "meta.name IN ('scrub_' || number, 'drop_' || number, 'segments_' || number)"
         sql = f"SELECT name FROM tenant WHERE stale > 0 OR EXISTS (SELECT 1 FROM meta WHERE {notes})"  # noqa: S608
         return [name for (name,) in self._opened().execute(sql).fetchall()]
 
     def _written_anew(self, tenants: Sequence[str]) -> bool:
-        """Write the file anew, and the segments of these tenants' words; return whether its log is cut off.
+        """Write the file anew, and the segments of these tenants' words; return whether the write-ahead log was
+        truncated.
 
-        It is written back once, at the end, and not after each step.
+        The log is checkpointed once at the end, not after each step.
         """
-        self._tell("wal_autocheckpoint", 0)
+        self._set_pragma("wal_autocheckpoint", 0)
         try:
             for tenant in tenants:
                 self.do(tenant, Words.merge, writes=True)
-            self._tell("busy_timeout", PATIENCE)
+            self._set_pragma("busy_timeout", PATIENCE)
             with self._lock, Translated(self.where):
                 db = self._opened()
-                with suppress(sqlite3.OperationalError):  # somebody reads: what is free was overwritten all the same
+                # Fails while another process reads. Free pages were overwritten all the same (`secure_delete`).
+                with suppress(sqlite3.OperationalError):
                     db.execute("VACUUM")
                 (busy, *_) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            self._tell("busy_timeout", int(self._busy * 1000))
-            self._tell("wal_autocheckpoint", CHECKPOINT)
+            self._set_pragma("busy_timeout", int(self._busy * 1000))
+            self._set_pragma("wal_autocheckpoint", CHECKPOINT)
         return not busy
 
-    def _tell(self, pragma: str, value: int) -> None:
+    def _set_pragma(self, pragma: str, value: int) -> None:
         with self._lock, Translated(self.where):
             self._opened().execute(f"PRAGMA {pragma}={value}")
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         with self._lock:
             self._close()
 
@@ -215,31 +225,33 @@ class File:
 
     @property
     def locks(self) -> tuple[LockType, ...]:
-        """Whoever has it can be sure that nothing is under way."""
+        """The lock to take before a fork: whoever holds it knows that no transaction is under way."""
         return (self._lock,)
 
     def let_go(self) -> None:
-        """Close the file, for somebody who has the lock; it is opened again when it is needed."""
+        """Close the file; the caller holds the lock. It is opened again when it is next used."""
         if self.path:
             self._close()
 
     def abandon(self) -> object:
-        """Give a file that is still open away, without closing it, in a process that has inherited it."""
-        given = self._db
+        """Return a connection inherited by a forked process, and forget it here. It must not be closed in this
+        process."""
+        inherited = self._db
         if self.path:
             self._db = None
             self._words = {}
-        return given
+        return inherited
 
 
 def _copy(path: str, db: sqlite3.Connection) -> None:
-    """Copy a file that is there, which nobody here may write to; nothing of one that is damaged."""
-    with suppress(sqlite3.Error), closing(connected(path, path, writable=False)) as there:
-        there.backup(db)
+    """Copy a file that may not be written here into `db`. If it is damaged, `db` stays empty."""
+    with suppress(sqlite3.Error), closing(connected(path, path, writable=False)) as source:
+        source.backup(db)
 
 
 _LACKING = ("no such table", "no such fts5 table", "JSON cannot hold BLOB")
-"""What SQLite says, as of a wrong statement, where a tenant that it knows lacks a table, or a number is bytes."""
+"""Messages of SQLite that look like a wrong statement, but mean a damaged file: a table of a known tenant is missing,
+or a number is a BLOB."""
 
 
 def _is_damaged(fault: Exception) -> bool:
@@ -253,7 +265,7 @@ def _is_damaged(fault: Exception) -> bool:
 class FtsIndex:
     """The index of one tenant in a `File`. Its verbs are those of `palimpsest.recall.index.Index`.
 
-    They run beside the store's own work, which waits for none of them.
+    They run beside the store's own work: appends do not wait for them.
     """
 
     def __init__(self, file: File, tenant: str, runner: Runner, name: str) -> None:
@@ -278,11 +290,11 @@ class FtsIndex:
         return await self._read(lambda words: words.answers.parts(number))
 
     async def meet(self, word: str, more: Sequence[str], *, again: bool) -> None:
-        """As `Words.meet` says."""
+        """See `Words.meet`."""
         await self._write(lambda words: words.meet(word, more, again))
 
     async def met(self, word: str) -> None:
-        """As `Words.met` says."""
+        """See `Words.met`."""
         await self._write(lambda words: words.met(word))
 
     async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
@@ -292,13 +304,13 @@ class FtsIndex:
         return await self._read(lambda words: words.sessions(numbers))
 
     async def mark(self) -> int:
-        return await self._read(lambda words: words.told("mark"))
+        return await self._read(lambda words: words.number_of("mark"))
 
     async def set_mark(self, mark: int, generation: int) -> None:
         await self._write(lambda words: words.set_mark(mark, generation))
 
     async def generation(self) -> int:
-        return await self._read(lambda words: words.told("generation"))
+        return await self._read(lambda words: words.number_of("generation"))
 
     async def update(self, session: str, update: Update) -> bool:
         return await self._write(lambda words: words.update(session, update))

@@ -1,9 +1,11 @@
-"""Whether an index in a file is of the store that it is opened for, as that is now. Else it is emptied, and made anew.
+"""Recognise whether an index file belongs to the store that it is opened for, in that store's present state.
 
-A store that was put in the place of another, from a backup or by a copy, has logs that the index never saw, at marks
-that it takes for seen. So each time a process opens an index, the store and the file are told a word that nobody has
-had before. A store that was put there later does not know the last one, if the index was opened since it was copied. If
-it was not, the newest of its sessions is older than what the index has seen, unless it was written to since.
+A store may be replaced by another one: restored from a backup, or copied. Its logs then have entries that the index
+never saw, at marks that it takes for indexed. An index that does not belong to the store is emptied and made anew.
+
+So each time a process opens an index, the store and the file both remember a new random word. A replaced store does not
+know the last word, if the index was opened since the copy was taken. If it was not opened since, the newest session of
+the replaced store is older than what the index has seen, unless it was written to since.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ _USABLE = "a file that can be read and written"
 
 
 async def recognise(store: Store, tenant: str, index: FtsIndex, name: str) -> None:
-    """Empty an index that is of another store; have the store and it know each other from now on, if it is writable.
+    """Empty an index that belongs to another store; if the store is writable, let both remember a new word.
 
     Args:
-        store: what it is opened for.
-        tenant: whose index it is.
-        index: one in a file, or copied from there.
+        store: the store that the index is opened for.
+        tenant: the tenant whose index it is.
+        index: an index in a file, or copied from one.
         name: under which the store knows it.
     """
-    there = await store.get_item(OWNER, tenant, name)
-    word = there.value.decode() if there is not None else ""
+    remembered = await store.get_item(OWNER, tenant, name)
+    word = remembered.value.decode() if remembered is not None else ""
     newest = await store.used(tenant, newest_first=True, limit=1)
     is_back = (newest[0][0] if newest else 0) < await index.mark()
     if is_back and await _went_back(store, tenant, index):
@@ -44,28 +46,28 @@ async def recognise(store: Store, tenant: str, index: FtsIndex, name: str) -> No
     new = token_hex(8)
     await index.meet(word, [new], again=is_back)
     await store.put_item(OWNER, tenant, name, new.encode())
-    there = await store.get_item(OWNER, tenant, name)  # another process may have been there meanwhile
-    await index.met(there.value.decode() if there is not None else new)
+    remembered = await store.get_item(OWNER, tenant, name)  # another process may have put its own word meanwhile
+    await index.met(remembered.value.decode() if remembered is not None else new)
 
 
 async def _went_back(store: Store, tenant: str, index: FtsIndex) -> bool:
-    """Whether a session has a past that the index has seen more of than there is."""
+    """Return whether the store has a session at a lower revision than the index has seen of it."""
     mark, after = 0, ""
     while page := await store.used(tenant, mark=mark, after=after):
         cursors = await index.cursors([info.session for _, info in page])
         for mark, info in page:  # noqa: B007 (the last one is where the next page begins)
-            seen = cursors.get(info.session)
-            if seen is not None and seen.created == info.created and seen.revision > info.revision:
+            cursor = cursors.get(info.session)
+            if cursor is not None and cursor.created == info.created and cursor.revision > info.revision:
                 return True
             after = info.session
     return False
 
 
 def path_of(given: object) -> str:
-    """Return the path of the file that an index is to be kept in, as it was given. Raises ConfigError for what is none.
+    """Return the absolute path of the file in which an index is to be kept. Raises ConfigError if it is no path.
 
     Args:
-        given: what the option `recall_index` was given.
+        given: the value of the option `recall_index`.
     """
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else b""
     if not isinstance(path, str) or not path.strip() or "\x00" in path:
@@ -74,19 +76,19 @@ def path_of(given: object) -> str:
 
 
 def check_file(path: str) -> None:
-    """Raise ConfigError for a file that is there and no index: it would be overwritten.
+    """Raise ConfigError for an existing file that is no index, which would be overwritten.
 
     Args:
         path: where an index is to be kept.
     """
     try:
-        there = os.stat(path)
+        stat = os.stat(path)
     except FileNotFoundError:
         return
     except OSError as fault:
         raise ConfigError("recall_index", path, f"{_USABLE} ({fault.strerror})") from None
     if not os.access(path, os.R_OK):
         raise ConfigError("recall_index", path, _USABLE)
-    if there.st_size and maker_of(path) != APPLICATION_ID:
-        told = "the path of a search index, or of no file: this one is something else, and stays as it is"
-        raise ConfigError("recall_index", path, told)
+    if stat.st_size and maker_of(path) != APPLICATION_ID:
+        allowed = "the path of a search index, or of no file: this one is something else, and stays as it is"
+        raise ConfigError("recall_index", path, allowed)

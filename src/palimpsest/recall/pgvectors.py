@@ -1,8 +1,8 @@
-"""Vectors in tables of a PostgreSQL schema: as pgvector's `halfvec` and compared by the server, where it has that.
+"""Vectors in tables of a PostgreSQL schema: as pgvector's `halfvec`, compared by the server, if pgvector is installed.
 
-Where it has not, they are bytes, and are compared by numpy in this process, as those of a file are. Which of the two is
-found out when the tables are made, and is what they are from then on: `CREATE EXTENSION vector` comes before that, and
-is left to whoever owns the database. Statements run on asyncpg's connections.
+Without pgvector they are bytes, and are compared by numpy in this process, like those of a file. Which of the two it is
+is decided when the tables are made, and stays so. `CREATE EXTENSION vector` must be run before that, which is left to
+the owner of the database. Statements run on asyncpg's connections.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Connection: TypeAlias = Any
-"""A connection of the driver's, which says nothing of its types."""
+"""A connection of asyncpg, which has no type hints."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS {s}.vectors(tenant text PRIMARY KEY, model text NOT NULL DEFAULT '',
@@ -40,25 +40,25 @@ KIND = "SELECT format_type(atttypid, -1) FROM pg_attribute WHERE attrelid = to_r
 
 
 class Do(Protocol):
-    """Runs a coroutine function of a connection in one transaction, and gives what it returns."""
+    """Runs a coroutine function of a connection in one transaction, and returns its result."""
 
     def __call__(self, body: Callable[[Connection], Awaitable[T]], *, writes: bool) -> Awaitable[T]: ...
 
 
 async def prepare(db: Connection, schema: str) -> str | None:
-    """Make the tables, where they are not there; return the schema of pgvector, or None where they are of bytes.
+    """Make the tables if there are none; return the schema of pgvector, or None if vectors are kept as bytes.
 
     Args:
         db: a connection, in a transaction.
         schema: a checked name; the schema exists.
     """
     await db.execute("SELECT pg_advisory_xact_lock(hashtext($1))", f"palimpsest vectors {schema}")
-    where: str | None = await db.fetchval(EXTENSION)
-    kind = await db.fetchval(KIND, f"{schema}.vector")
-    if kind is None:
-        kind = "bytea" if where is None else f"{where}.halfvec"
-        await db.execute(TABLES.format(s=schema, type=kind))
-    return None if kind == "bytea" else where
+    extension_schema: str | None = await db.fetchval(EXTENSION)
+    column_type = await db.fetchval(KIND, f"{schema}.vector")
+    if column_type is None:
+        column_type = "bytea" if extension_schema is None else f"{extension_schema}.halfvec"
+        await db.execute(TABLES.format(s=schema, type=column_type))
+    return None if column_type == "bytea" else extension_schema
 
 
 def rows_of(do: Do, schema: str, tenant: str, where: str | None) -> BytesRows:
@@ -67,25 +67,25 @@ def rows_of(do: Do, schema: str, tenant: str, where: str | None) -> BytesRows:
     Args:
         do: runs statements, in one transaction each.
         schema: a checked name, whose tables `prepare` has made.
-        tenant: as it stands in a column of text.
+        tenant: as it stands in a text column.
         where: what `prepare` returned.
     """
     return BytesRows(do, schema, tenant) if where is None else PgvectorRows(do, schema, tenant, where)
 
 
 async def opened(do: Do, schema: str, tenant: str) -> BytesRows:
-    """Return the vectors of one tenant, with tables that are made where there are none.
+    """Return the vectors of one tenant; make the tables if there are none.
 
     Args:
         do: runs statements, in one transaction each.
         schema: a checked name; the schema exists.
-        tenant: as it stands in a column of text.
+        tenant: as it stands in a text column.
     """
     return rows_of(do, schema, tenant, await do(lambda db: prepare(db, schema), writes=True))
 
 
 class BytesRows:
-    """The vectors of one tenant as bytes. The verbs are those of `VectorRows`."""
+    """The vectors of one tenant, kept as bytes. Its verbs are those of `VectorRows`."""
 
     def __init__(self, do: Do, schema: str, tenant: str) -> None:
         self._do, self._s, self._tenant = do, schema, tenant
@@ -95,11 +95,11 @@ class BytesRows:
 
     async def _state(self, db: Connection, lock: str = "") -> State:
         sql = f"SELECT model, dimension, generation FROM {self._s}.vectors WHERE tenant = $1 {lock}"
-        found = await db.fetchrow(sql, self._tenant)
-        return State(*found) if found is not None else State()
+        row = await db.fetchrow(sql, self._tenant)
+        return State(*row) if row is not None else State()
 
     async def _locked(self, db: Connection) -> State:
-        """The state, which nobody else changes until the transaction ends."""
+        """Return the state, and lock it until the transaction ends."""
         sql = f"INSERT INTO {self._s}.vectors(tenant) VALUES($1) ON CONFLICT DO NOTHING"
         await db.execute(sql, self._tenant)
         return await self._state(db, "FOR UPDATE")
@@ -117,17 +117,18 @@ class BytesRows:
 
     async def changes(self, state: State, last: int, limit: int) -> Changes:
         async def body(db: Connection) -> Changes:
-            now = await self._locked(db)  # whoever put something before has ended: no lower position comes later
-            same = now[:2] == state[:2]
+            # With the lock, every earlier `put` is committed: no lower position can appear later.
+            current = await self._locked(db)
+            is_same_model = current[:2] == state[:2]
             keys = None
-            if same and now.generation != state.generation:
+            if is_same_model and current.generation != state.generation:
                 found = await db.fetch(f"SELECT key FROM {self._s}.vector WHERE tenant = $1", self._tenant)
                 keys = np.array([row[0] for row in found], np.int64)
             sql = f"""SELECT position, key, value FROM {self._s}.vector WHERE tenant = $1 AND position > $2
                 ORDER BY position LIMIT $3"""
-            rows = await db.fetch(sql, self._tenant, last if same else 0, limit)
-            end = rows[-1][0] if rows else last if same else 0
-            return Changes(now, end, keys, [(key, value) for _, key, value in rows])
+            rows = await db.fetch(sql, self._tenant, last if is_same_model else 0, limit)
+            end = rows[-1][0] if rows else last if is_same_model else 0
+            return Changes(current, end, keys, [(key, value) for _, key, value in rows])
 
         return await self._do(body, writes=True)
 
@@ -144,8 +145,8 @@ class BytesRows:
         sql = f"SELECT key FROM {self._s}.vector WHERE tenant = $1 AND key = ANY($2)"
 
         async def body(db: Connection) -> list[int]:
-            there = {row[0] for row in await db.fetch(sql, self._tenant, list(keys))}
-            return [key for key in keys if key not in there]
+            existing = {row[0] for row in await db.fetch(sql, self._tenant, list(keys))}
+            return [key for key in keys if key not in existing]
 
         return await self._do(body, writes=False)
 
@@ -166,7 +167,7 @@ class BytesRows:
 
         return await self._do(body, writes=True)
 
-    # --- how a vector stands in a column
+    # --- how a vector is kept in a column
 
     _given = "bytea"
 
@@ -185,7 +186,8 @@ class BytesRows:
 
 
 class PgvectorRows(BytesRows):
-    """The vectors of one tenant as `halfvec`, which the server compares: every one of the sessions that are meant."""
+    """The vectors of one tenant as `halfvec`. The server compares a question with every vector of the sessions
+    searched."""
 
     _given = "text"
 
@@ -196,7 +198,7 @@ class PgvectorRows(BytesRows):
     async def nearest(
         self, vector: Floats, numbers: Collection[int] | None, limit: int, among: Collection[int] | None = None
     ) -> dict[int, float]:
-        """As `Searching.nearest` says: exact, by comparing all."""
+        """See `Searching.nearest`. The result is exact, since every vector is compared."""
         pg = self._where
         sql = f"""SELECT key, -(value OPERATOR({pg}.<#>) $2::text::{pg}.halfvec) AS cosine FROM {self._s}.vector
             WHERE tenant = $1 AND {pg}.vector_dims(value) = {len(vector)}
@@ -209,7 +211,7 @@ class PgvectorRows(BytesRows):
             found = dict[int, float](await db.fetch(sql, *given, None))
             if among is not None:
                 found |= dict(await db.fetch(sql, *given, list(among)))
-            return dict(sorted(found.items(), key=lambda one: (-one[1], -one[0])))
+            return dict(sorted(found.items(), key=lambda hit: (-hit[1], -hit[0])))
 
         return await self._do(body, writes=False)
 

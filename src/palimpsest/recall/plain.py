@@ -1,4 +1,4 @@
-"""An index in this process's memory without SQLite's FTS5, for a Python whose SQLite was built without it."""
+"""An index in this process's memory that does without SQLite's FTS5, for a Python whose SQLite was built without it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BYTES = 2
-"""Bytes that a character of a text takes here, about: a term takes 12."""
+"""Roughly the bytes that an indexed character takes in memory: a term takes 12."""
 
 
-class _There(NamedTuple):
-    """An entry that is in the index, with the number of its parts."""
+class _Indexed(NamedTuple):
+    """An entry that is in the index: its facts, and the number of its parts."""
 
     facts: Facts
     parts: int
 
 
 class PlainIndex:
-    """The index of one tenant. Its verbs are those of `palimpsest.recall.index.Index`."""
+    """The index of one tenant, in memory. Its verbs are those of `palimpsest.recall.index.Index`."""
 
     name, where = "", "in memory, without FTS5"
 
@@ -46,7 +46,7 @@ class PlainIndex:
 
     def _clear(self) -> None:
         self._postings, self._cursors = Postings(), dict[str, Cursor]()
-        self._names, self._there = dict[int, str](), dict[int, dict[int, _There]]()
+        self._names, self._entries = dict[int, str](), dict[int, dict[int, _Indexed]]()
         self._blocked = dict[str, dict[int, int]]()
 
     async def _do(self, body: Callable[[], T]) -> T:
@@ -93,15 +93,15 @@ class PlainIndex:
 
     async def update(self, session: str, update: Update) -> bool:
         def body() -> bool:
-            there, blocked = self._cursors.get(session), self._blocked.get(session, {})
-            if not is_same(there, update.expect) or self._generation != update.generation or 0 in blocked:
+            current, blocked = self._cursors.get(session), self._blocked.get(session, {})
+            if not is_same(current, update.expect) or self._generation != update.generation or 0 in blocked:
                 return False
-            if there is None:
+            if current is None:
                 self._numbers += 1
-            number = there.number if there is not None else self._numbers
+            number = current.number if current is not None else self._numbers
             self._names[number] = session
-            self._drop(number, spans.union(spans.of(one.seq for one in update.drop), update.lost))
-            self._put(number, [one for one in update.add if one.seq not in blocked])
+            self._drop(number, spans.union(spans.of(document.seq for document in update.drop), update.lost))
+            self._put(number, [document for document in update.add if document.seq not in blocked])
             self._cursors[session] = msgspec.structs.replace(update.cursor, number=number)
             return True
 
@@ -112,9 +112,9 @@ class PlainIndex:
             if seqs:
                 self._blocked.setdefault(session, {}).update(dict.fromkeys(seqs, now))
             self._generation += 1
-            there = self._cursors.get(session)
-            gone = spans.of({*seqs, *(one.seq for one in drop)})
-            return self._drop(there.number, gone) if there is not None else 0
+            cursor = self._cursors.get(session)
+            gone = spans.of({*seqs, *(document.seq for document in drop)})
+            return self._drop(cursor.number, gone) if cursor is not None else 0
 
         return await self._do(body)
 
@@ -135,10 +135,10 @@ class PlainIndex:
             blocked = self._blocked.get(session, {})
             for seq in seqs:
                 blocked.pop(seq, None)
-            there = self._cursors.get(session)
-            if there is not None:
-                self._drop(there.number, spans.of({*seqs}.difference([0])))
-                self._put(there.number, [one for one in add if one.seq < there.next_seq])
+            cursor = self._cursors.get(session)
+            if cursor is not None:
+                self._drop(cursor.number, spans.of({*seqs}.difference([0])))
+                self._put(cursor.number, [document for document in add if document.seq < cursor.next_seq])
             self._generation += 1
             return True
 
@@ -146,35 +146,36 @@ class PlainIndex:
 
     async def end(self, session: str) -> int:
         def body() -> int:
-            there, gone = self._cursors.pop(session, None), 0
-            if there is not None:
-                gone = self._drop(there.number, [(0, LAST_SEQ)])
-                del self._names[there.number]
+            cursor, gone = self._cursors.pop(session, None), 0
+            if cursor is not None:
+                gone = self._drop(cursor.number, [(0, LAST_SEQ)])
+                del self._names[cursor.number]
             self._generation += 1
             return gone
 
         return await self._do(body)
 
     def _put(self, number: int, documents: Sequence[Document]) -> None:
-        self._drop(number, spans.of(one.seq for one in documents if one.seq in self._there.get(number, ())))
-        for one in documents:
-            self._there.setdefault(number, {})[one.seq] = _There(one.facts, len(one.parts))
-            for part, terms in enumerate(one.parts):
-                self._postings.put(key_of(number, one.seq, part), terms)
+        indexed = self._entries.get(number, ())
+        self._drop(number, spans.of(document.seq for document in documents if document.seq in indexed))
+        for document in documents:
+            self._entries.setdefault(number, {})[document.seq] = _Indexed(document.facts, len(document.parts))
+            for part, terms in enumerate(document.parts):
+                self._postings.put(key_of(number, document.seq, part), terms)
 
     def _drop(self, number: int, where: Iterable[Span]) -> int:
-        """Drop what there is of these entries; return how many parts that was."""
-        there, parts, where = self._there.get(number, {}), 0, list(where)
+        """Remove what the index has of these entries; return how many parts that was."""
+        indexed, parts, where = self._entries.get(number, {}), 0, list(where)
         if self._vectors is not None and where:
             self._vectors.let_go([(key_of(number, low), key_of(number, high, LAST_PART) + 1) for low, high in where])
         for low, high in where:
-            few = range(low, high + 1) if high - low < len(there) else [seq for seq in there if low <= seq <= high]
-            for seq in few:
-                one = there.pop(seq, None)
-                for part in range(one.parts if one is not None else 0):
+            seqs = range(low, high + 1) if high - low < len(indexed) else [seq for seq in indexed if low <= seq <= high]
+            for seq in seqs:
+                entry = indexed.pop(seq, None)
+                for part in range(entry.parts if entry is not None else 0):
                     parts += self._postings.drop(key_of(number, seq, part))
-        if not there:
-            self._there.pop(number, None)
+        if not indexed:
+            self._entries.pop(number, None)
         return parts
 
     # --- searching
@@ -183,18 +184,19 @@ class PlainIndex:
         self, terms: Sequence[str], numbers: Collection[int] | None = None, most: int = COMMON
     ) -> list[Mapping[int, float]]:
         def body() -> list[Mapping[int, float]]:
-            whole = [*terms, *{word for term in terms for word in term.split()}]
-            every = dict(zip(whole, self._postings.matches(whole), strict=True))
-            return [self._in_scope(every[term], self._weight(term, every), numbers, most) for term in terms]
+            wanted = [*terms, *{word for term in terms for word in term.split()}]
+            found = dict(zip(wanted, self._postings.matches(wanted), strict=True))
+            return [self._in_scope(found[term], self._weight(term, found), numbers, most) for term in terms]
 
         return await self._do(body)
 
-    def _weight(self, term: str, every: Mapping[str, Mapping[int, float]]) -> float | None:
-        """What a phrase or a common word adds to each part that holds it; None for a word that adds more to some."""
-        if " " not in term and len(every[term]) <= COMMON:
+    def _weight(self, term: str, matches: Mapping[str, Mapping[int, float]]) -> float | None:
+        """Return what a phrase or a common word adds to each part that holds it; None for a rare word, which has BM25
+        scores."""
+        if " " not in term and len(matches[term]) <= COMMON:
             return None
         parts = len(self._postings)
-        return max((inverse_frequency(len(every[word]), parts) for word in term.split()), default=0.0)
+        return max((inverse_frequency(len(matches[word]), parts) for word in term.split()), default=0.0)
 
     def _in_scope(
         self, found: Mapping[int, float], weight: float | None, numbers: Collection[int] | None, most: int
@@ -203,22 +205,22 @@ class PlainIndex:
             wanted = None if numbers is None else set(numbers)
             keys = nlargest(most, (key for key in found if wanted is None or _number_of(key) in wanted))
         else:
-            some = (nlargest(most, (key for key in found if _number_of(key) == number)) for number in numbers)
-            keys = [key for of in some for key in of]
+            newest = (nlargest(most, (key for key in found if _number_of(key) == number)) for number in numbers)
+            keys = [key for keys_of_session in newest for key in keys_of_session]
         return {key: found[key] if weight is None else weight for key in keys}
 
     async def facts(self, places: Sequence[int]) -> dict[int, Facts]:
         def body() -> dict[int, Facts]:
-            asked = ((place, place >> SEQ_BITS, place & LAST_SEQ) for place in places)
-            return {place: self._there[n][seq].facts for place, n, seq in asked if seq in self._there.get(n, ())}
+            split = ((place, place >> SEQ_BITS, place & LAST_SEQ) for place in places)
+            return {place: self._entries[n][seq].facts for place, n, seq in split if seq in self._entries.get(n, ())}
 
         return await self._do(body)
 
     async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
         def body() -> list[int]:
-            of = self._there if numbers is None else {*numbers} & self._there.keys()
-            every = ((key_of(n, seq), one.facts) for n in of for seq, one in self._there[n].items())
-            return [place_of(key) for key, facts in every if only.takes(facts)]
+            searched = self._entries if numbers is None else {*numbers} & self._entries.keys()
+            indexed = ((key_of(n, seq), entry.facts) for n in searched for seq, entry in self._entries[n].items())
+            return [place_of(key) for key, facts in indexed if only.takes(facts)]
 
         return await self._do(body)
 
@@ -226,9 +228,9 @@ class PlainIndex:
 
     async def size(self) -> Size:
         def body() -> Size:
-            every = [one for there in self._there.values() for one in there.values()]
-            taken, parts = BYTES * sum(one.facts.chars for one in every), len(self._postings)
-            return Size(sessions=len(self._cursors), entries=len(every), parts=parts, bytes=taken, stale=0)
+            indexed = [entry for of_session in self._entries.values() for entry in of_session.values()]
+            taken, parts = BYTES * sum(entry.facts.chars for entry in indexed), len(self._postings)
+            return Size(sessions=len(self._cursors), entries=len(indexed), parts=parts, bytes=taken, stale=0)
 
         return await self._do(body)
 

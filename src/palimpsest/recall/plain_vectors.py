@@ -1,4 +1,4 @@
-"""Vectors of parts in this process's memory, beside an index that is there, too."""
+"""Vectors of parts in this process's memory, beside an index that is in memory, too."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from palimpsest.recall.vectors import Changes, Row, State
 
 
 class PlainVectors:
-    """The vectors of one tenant. Its verbs are those of `palimpsest.recall.vectors.VectorRows`."""
+    """The vectors of one tenant, in memory. Its verbs are those of `palimpsest.recall.vectors.VectorRows`."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._state, self._last = State("", 0, 0), 0
         self._rows = dict[int, tuple[int, bytes, bytes]]()
 
@@ -27,11 +26,11 @@ class PlainVectors:
         return self._state
 
     async def changes(self, state: State, last: int, limit: int) -> Changes:
-        same, rows = self._state[:2] == state[:2], dict(self._rows)
-        begin = last if same else 0
-        moved = same and self._state.generation != state.generation
+        is_same_model, rows = self._state[:2] == state[:2], dict(self._rows)
+        begin = last if is_same_model else 0
+        has_removals = is_same_model and self._state.generation != state.generation
         new = sorted((place, key, value) for key, (place, _, value) in rows.items() if place > begin)[:limit]
-        keys = np.array(list(rows), np.int64) if moved else None
+        keys = np.array(list(rows), np.int64) if has_removals else None
         return Changes(self._state, new[-1][0] if new else begin, keys, [(key, value) for _, key, value in new])
 
     async def known(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
@@ -50,7 +49,7 @@ class PlainVectors:
         return True
 
     def let_go(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop the vectors of these ranges of keys, at once."""
+        """Remove the vectors in these ranges of keys (ends excluded), synchronously."""
         for key in list(self._rows):
             if any(low <= key < high for low, high in ranges):
                 self._rows.pop(key, None)

@@ -1,7 +1,7 @@
 """English stems by Porter's algorithm (M. F. Porter, "An algorithm for suffix stripping", Program 14, 1980). Pure.
 
-With the two changes that its author made later and that SQLite's tokenizer has, too: "logi" becomes "log", and "bli"
-becomes "ble". A word is written as letters; it is measured by the groups of vowels with consonants behind them.
+It has the two changes that its author made later and that SQLite's tokenizer has, too: "logi" becomes "log", and "bli"
+becomes "ble". The measure of a word is the number of its groups of vowels followed by consonants.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STEP_4 = (
 
 
 def stem(word: str) -> str:
-    """Return the stem of an English word in lower case; one of less than three letters is its own."""
+    """Return the stem of an English word in lower case; a word of fewer than three letters is its own stem."""
     if len(word) < 3:
         return word
     word = _past(_plural(word))

@@ -1,4 +1,4 @@
-"""An index in memory: which parts hold a term, and how much that says. Pure.
+"""An in-memory index: which parts hold a term, and how much each of them scores for it. Pure.
 
 The scores are those of SQLite's full-text index over the same terms: Okapi BM25 (Robertson and Zaragoza, "The
 Probabilistic Relevance Framework", 2009) with k1 = 1.2, b = 0.75, and no weight below one millionth.
@@ -13,17 +13,17 @@ from math import log
 K1 = 1.2
 B = 0.75
 LEAST = 1e-6
-"""The weight of a term that half of all parts hold, or more: of two parts, the one that has it still comes first."""
+"""The weight of a term that half of all parts hold, or more. It is above 0, so that a part that has it still comes
+first."""
 
 Matches = Sequence[Mapping[int, float]]
-"""For each term that was asked, the parts that hold it, by key, and what it adds to the score of each."""
+"""For each term that was asked, the parts that hold it, by key, with what it adds to the score of each."""
 
 PART_BITS, SEQ_BITS = 8, 28
 
 
 def key_of(number: int, seq: int, part: int = 0) -> int:
-    """Return the key of a part: which session, entry and part it is, in one number, so that keys of a session lie
-    together.
+    """Return the key of a part: session, entry and part in one number, so that the keys of a session are contiguous.
 
     Args:
         number: of the session, below 2**27.
@@ -34,7 +34,7 @@ def key_of(number: int, seq: int, part: int = 0) -> int:
 
 
 def place_of(key: int) -> int:
-    """Return the place of the entry of a part's key: the session's number and the `seq`.
+    """Return the place of the entry that a part belongs to: the session's number and the `seq`, in one number.
 
     Args:
         key: of a part.
@@ -43,17 +43,17 @@ def place_of(key: int) -> int:
 
 
 def inverse_frequency(holding: int, parts: int) -> float:
-    """Return what a term is worth.
+    """Return the weight of a term.
 
     Args:
-        holding: how many parts hold it.
-        parts: how many there are; if they were counted at another moment, perhaps less.
+        holding: how many parts hold the term.
+        parts: how many parts there are; if counted at another moment, this may be less than `holding`.
     """
     return max(log((max(parts - holding, 0) + 0.5) / (holding + 0.5)), LEAST)
 
 
 class Postings:
-    """An index of parts by their terms, in memory. One thread at a time."""
+    """An index of parts by their terms, in memory. Not safe for several threads at a time."""
 
     def __init__(self) -> None:
         """Make an empty index."""
@@ -65,11 +65,11 @@ class Postings:
         self._length = 0
 
     def __len__(self) -> int:
-        """How many parts it has."""
+        """Return how many parts are in the index."""
         return len(self._parts)
 
     def put(self, key: int, terms: Sequence[str]) -> None:
-        """Add a part, in the place of one of the same key.
+        """Add a part; one with the same key is replaced.
 
         Args:
             key: See `key_of`.
@@ -84,7 +84,7 @@ class Postings:
             holding[key] = holding.get(key, 0) + 1
 
     def drop(self, key: int) -> bool:
-        """Take a part out, with each term that no other part holds; False where there is none.
+        """Remove a part, and each term that no other part holds; return False if there is no such part.
 
         Args:
             key: See `key_of`.
@@ -107,7 +107,7 @@ class Postings:
 
         Args:
             low: The first key.
-            high: The first key that is not meant; None for no end.
+            high: The end of the range, excluded; None for no end.
         """
         return [key for key in self._parts if low <= key and (high is None or key < high)]
 
@@ -115,7 +115,7 @@ class Postings:
         """Return for each term the parts that hold it, with what it adds to their scores.
 
         Args:
-            terms: What to look for; one with spaces is a phrase, whose terms stand side by side.
+            terms: What to look for. A term with spaces is a phrase: its terms must stand side by side.
         """
         average = self._length / len(self._parts) if self._parts else 1.0
         found: list[dict[int, float]] = []
@@ -144,7 +144,7 @@ class Postings:
         return number
 
     def _counts(self, term: str) -> Mapping[int, int]:
-        """How often each part that holds the term or phrase does."""
+        """Return how often each part that holds the term or phrase does."""
         numbers = [self._numbers.get(each) for each in term.split()]
         wanted = [number for number in numbers if number is not None]
         if not wanted or len(wanted) < len(numbers):
@@ -159,7 +159,7 @@ class Postings:
 
 
 def _places(numbers: array[int], phrase: array[int]) -> Iterator[int]:
-    """Where in a part the phrase begins."""
+    """Yield where in a part the phrase begins."""
     first, length, at = phrase[0], len(phrase), -1
     while True:
         try:

@@ -1,7 +1,7 @@
-"""What a question asks an index for: terms with weights, phrases, who and when it is about. Pure.
+"""What a question asks an index for: terms with weights, phrases, and the people and times it is about. Pure.
 
-A question is data: nothing in it is syntax. What stands in quotes is a phrase; `max_retry_count`, paths, versions and
-the like are phrases of their pieces; words that stand side by side count more where they do so in a text, too.
+A question is data; nothing in it is query syntax. Quoted text is a phrase. `max_retry_count`, paths, versions and the
+like are phrases of their pieces. Two words that stand side by side count more where they also do so in a text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from palimpsest.recall.english import QUESTION_WORDS
 from palimpsest.recall.parts import date_terms
 
 PHRASE, PAIR, DAY = 1.0, 0.3, 1.0
-"""Weights beside a word's 1: of a phrase, of two words that stand side by side, of a day or month that is spoken of."""
+"""Weights, where a word has 1: of a phrase, of two words that stand side by side, and of a day or month that is
+mentioned."""
 
 MOST_TERMS = 32
-"""Terms of a question that are asked; of a longer one the first and the last: what somebody wants of a text that they
-give stands before it, or behind."""
+"""How many terms of a question are searched for. Of a longer one these are the first and the last: when somebody pastes
+a text, what they want to know about it stands before or behind it."""
 
 _QUOTED = re.compile(r"\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|`([^`\n]{2,200})`|«([^»\n]{2,200})»")
 _IDENTIFIER = re.compile(r"[^\W_]{1,64}+(?>(?:[_./:@#\\-]{1,2}+[^\W_]{1,64}+)+)")
@@ -35,11 +36,11 @@ _QUARTER = 92 * 24 * 3600 * 1_000_000
 
 
 class Question(msgspec.Struct, frozen=True, gc=False):
-    """What is asked: `terms` (one with spaces is a phrase) with a weight each, and what it says of who and when.
+    """What is asked.
 
-    `words` are the terms of all its words, by which a speaker's name is known; `own` says that the one who asks means
-    themself; `several` that more than one thing is asked for, said on several days perhaps; `spans` are the times that
-    it speaks of.
+    `terms` (one with spaces is a phrase) each have a weight. `words` are the terms of all words of the question, to
+    recognise a speaker's name. `own` says that the person who asks means themself, `several` that more than one thing
+    is asked for, which may have been said on different days. `spans` are the times that it mentions.
     """
 
     terms: tuple[str, ...]
@@ -51,21 +52,22 @@ class Question(msgspec.Struct, frozen=True, gc=False):
 
 
 def question(text: str, now: int | None = None) -> Question:
-    """Return what a question asks for; no terms where it has neither letters nor digits.
+    """Return what a question asks for; without terms if it has neither letters nor digits.
 
     Args:
-        text: The question, in any language. Beyond 10,000 characters it is not read.
-        now: When it is asked, in microseconds since 1970, for dates and times in it; None leaves them words.
+        text: The question, in any language. Only its first 10,000 characters are read.
+        now: When it is asked, in microseconds since 1970, to resolve dates and times in it. With None they are plain
+            words.
     """
     text = text[:_LONGEST]
-    every: list[str] = []
+    all_terms: list[str] = []
     about: list[str] = []
     pairs: list[str] = []
-    said = words(text)
+    asked = words(text)
     last = ""
-    for word in said:
+    for word in asked:
         found = terms_of_word(word)
-        every += found
+        all_terms += found
         if word.lower() in QUESTION_WORDS:
             last = ""
             continue
@@ -73,29 +75,31 @@ def question(text: str, now: int | None = None) -> Question:
         if last:
             pairs.append(f"{last} {found[0]}")
         last = found[-1]
-    weights = dict.fromkeys(_first_and_last(about or every, MOST_TERMS), 1.0)
+    weights = dict.fromkeys(_first_and_last(about or all_terms, MOST_TERMS), 1.0)
     _add(weights, _first_and_last(pairs, MOST_TERMS // 2), PAIR)
     _add(weights, _phrases(text), PHRASE)
-    times = spans(text, now)[:4] if now is not None else []
-    for span in times:
+    mentioned = spans(text, now)[:4] if now is not None else []
+    for span in mentioned:
         _add(weights, _dates(span), DAY)
     own = bool(_FIRST_PERSON.search(text))
-    several = _asks_for_several([word.lower() for word in said])
-    return Question(tuple(weights), tuple(weights.values()), frozenset(every), own, several, tuple(times))
+    several = _asks_for_several([word.lower() for word in asked])
+    return Question(tuple(weights), tuple(weights.values()), frozenset(all_terms), own, several, tuple(mentioned))
 
 
-def _first_and_last(said: Sequence[str], most: int) -> list[str]:
-    """Each of these once: where there are more than so many, the half of that which comes first, and the last ones."""
-    every = list(dict.fromkeys(said))
+def _first_and_last(given: Sequence[str], most: int) -> list[str]:
+    """Return these terms, each once. If there are more than `most`, return the first half of that number and the last
+    ones."""
+    every = list(dict.fromkeys(given))
     if len(every) <= most:
         return every
     first = every[: most // 2]
-    last = list(dict.fromkeys(term for term in reversed(said) if term not in first))
+    last = list(dict.fromkeys(term for term in reversed(given) if term not in first))
     return [*first, *reversed(last[: most - len(first)])]
 
 
 def _asks_for_several(said: Sequence[str]) -> bool:
-    """Whether more than one thing is asked for, in English: "how many", "which books did", "what has she"."""
+    """Return whether an English question asks for more than one thing: "how many", "which books did", "what has
+    she"."""
     for i, asking in enumerate(said):
         if asking == "how" and not _MANY.isdisjoint(said[i + 1 : i + 2]):
             return True
@@ -112,7 +116,7 @@ def _asks_for_several(said: Sequence[str]) -> bool:
 
 
 def _dates(span: Span) -> Sequence[str]:
-    """The terms of the days of a week or less, of the months of a quarter or less, of nothing longer."""
+    """Return the terms of the days in a span of up to 8 days, of the months in one of up to a quarter, else none."""
     if span.until - span.since > _QUARTER:
         return []
     days = list(days_of(span))
@@ -122,7 +126,7 @@ def _dates(span: Span) -> Sequence[str]:
 
 
 def _phrases(text: str) -> list[str]:
-    """What stands in quotes, and identifiers of several pieces."""
+    """Return quoted texts, and identifiers of several pieces, as phrases."""
     quoted = [next(filter(None, found.groups())) for found in _QUOTED.finditer(text)]
     named = [found[0] for found in _IDENTIFIER.finditer(text)]
     joined = [" ".join(terms(each)[:16]) for each in (*quoted, *named)]

@@ -1,11 +1,12 @@
-"""One order for all indexes: entries by what an index says of their parts, and of those around them. Pure.
+"""Order the entries that an index found by their own parts and by the entries around them. The same for all indexes;
+pure.
 
-An entry's score is what its best part has of the question, and what the entries around it have of it. What is around
-is added up term by term and inside BM25's saturation, as fields are in BM25F (Robertson, Zaragoza and Taylor, "Simple
-BM25 extension to multiple weighted fields", 2004): a term that an entry has itself gains little from those around it,
-and one that it lacks is as good as said a little. Lengths count only in what an index says of a part, so that long
-neighbours do not drown a short entry. Constants were chosen on half of LoCoMo and on other conversations at once; see
-`bench/recall.py`.
+An entry's score is how well its best part matches the question, plus a share of how well the entries around it do. That
+share is added term by term and inside BM25's saturation, like the fields of BM25F (Robertson, Zaragoza and Taylor,
+"Simple BM25 extension to multiple weighted fields", 2004): a term that the entry has itself gains little from its
+neighbours, and a term that only they have counts as if the entry had a little of it. Lengths count only in what an
+index says of a part, so that long neighbours do not drown a short entry. The constants were chosen on half of LoCoMo
+together with other conversations; see `bench/recall.py`.
 """
 
 from __future__ import annotations
@@ -24,42 +25,46 @@ from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, Matches
 from palimpsest.recall.questions import Question
 
 AROUND = ((-1, 0.4), (1, 0.2), (-2, 0.2), (2, 0.1))
-"""What the entries around one add to it: what was said before counts more than what was said after."""
+"""Neighbours of an entry, by their distance, and what share they add to it: what was said before counts more than what
+was said after."""
 
 REACH = max(abs(place) for place, _ in AROUND)
+"""How far the furthest neighbour is."""
 
 SITTING = 6 * 3600 * 1_000_000
-"""Microseconds. A longer pause ends a sitting; what is beyond it is not around."""
+"""Microseconds. A longer pause between two entries ends a sitting; entries of another sitting are no neighbours."""
 
 SATURATION = 0.4
-"""BM25's k1 for what is added up. Below that of an index: that something is said matters more than how often."""
+"""BM25's k1 for the sum over neighbours. It is lower than an index's: whether something is said matters more than how
+often."""
 
 REST = 0.3
-"""The share of what an entry's other parts have and its best part lacks."""
+"""How much of a term counts that only other parts of the entry hold, and not its best one."""
 
 LONG = 300
-"""Characters. What is longer adds less to those around it, in proportion: most of it is about something else."""
+"""Characters. A longer entry adds less to its neighbours, in proportion, since most of it is about something else."""
 
 OF_SITTING, OF_SPEAKER, OF_ASKER, OF_TIME = 0.1, 0.1, 0.1, 0.1
-"""What is added for the sitting's best three entries, for a speaker whom the question names, for a user's own words
-where the question is about the one who asks, and for a time that it speaks of: as shares of the best score."""
+"""Shares of the best score that are added to an entry: for the best three entries of its sitting, for a speaker whom
+the question names, for a user's own words if the question is about the person asking, and for a time that it
+mentions."""
 
 SEVERAL_OF_SPEAKER, SEVERAL_BEHIND = 0.25, 0.9
-"""Where several things are asked for: `OF_SPEAKER`, and what others of a sitting count beside its best, so that more
-sittings have a say."""
+"""Used if the question asks for several things: the share for a named speaker (instead of `OF_SPEAKER`), and the factor
+for all but the best entry of a sitting, so that more sittings appear among the first results."""
 
 CANDIDATES = 28
-"""Entries with the best parts, of which those around them are looked at, too."""
+"""How many entries, those with the best parts, are scored together with their neighbours."""
 
 NOTHING = 1e-3
-"""The share of what the last candidate has below which terms say nothing of what is around. A word that half of all
-parts hold is such, where other words were asked for, too."""
+"""Terms that together add less than this share of the last candidate's score are not looked up for neighbours. A word
+that half of all parts hold is such a term, if other words were asked for, too."""
 
 _SEQ, _PART = (1 << SEQ_BITS) - 1, (1 << PART_BITS) - 1
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """What ranking knows of an entry beside its terms: `chars` are those of its text, `at` microseconds since 1970."""
+    """What ranking knows of an entry besides its terms: `chars` of its text, and `at`, in microseconds since 1970."""
 
     at: int
     kind: Kind
@@ -69,7 +74,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ranked(msgspec.Struct, frozen=True, gc=False):
-    """An entry that was found: where it is, its score (comparable within one answer only), the best of its parts."""
+    """A found entry: where it is, its score (comparable only within one result), and the number of its best part."""
 
     session_number: int
     seq: int
@@ -78,7 +83,7 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ranking:
-    """The order of what an index found, in two steps: `wanted` are the entries whose facts `ranked` needs."""
+    """Orders what an index found, in two steps: `wanted` lists the entries whose facts `ranked` needs."""
 
     def __init__(
         self,
@@ -88,23 +93,24 @@ class Ranking:
         candidates: int = CANDIDATES,
         among: Container[int] | None = None,
     ) -> None:
-        """Take the entries with the best parts.
+        """Choose the candidates: the entries with the best parts.
 
         Args:
             question: What was asked.
-            matches: What an index has of each of its terms, in the same order.
-            candidates: Of how many entries the surroundings are looked at; more where a filter leaves few of them.
-            among: Entries of which the best are taken, too, where others leave them no place.
+            matches: What an index found for each of its terms, in the same order.
+            candidates: How many entries are scored together with their neighbours. With a filter, which drops some of
+                them, more are needed.
+            among: Entries the best of which become candidates, too, even if others are better.
         """
         self._question = question
-        every = zip(question.terms, question.weights, matches, strict=True)
-        asked = self._asked = [Asked(term, weight, found) for term, weight, found in every if found]
+        rows = zip(question.terms, question.weights, matches, strict=True)
+        asked = self._asked = [Asked(term, weight, found) for term, weight, found in rows if found]
         asked.sort(key=lambda term: -term.most)
         best = best_entries(asked, candidates)
         least = best[-1][0] if len(best) == candidates and among is None else 0.0
         if among is not None:
-            some = [one for term in asked if (one := term.among(among)) is not None]
-            best += best_entries(sorted(some, key=lambda term: -term.most), candidates)
+            allowed = [narrowed for term in asked if (narrowed := term.among(among)) is not None]
+            best += best_entries(sorted(allowed, key=lambda term: -term.most), candidates)
         top = sorted({entry for _, entry in best})
         self._scored = set[int]().union(*(range(low, high) for low, high in _runs(top, REACH)))
         self._worths: list[float] = []
@@ -112,16 +118,16 @@ class Ranking:
         self._held: dict[int, dict[int, float]] = {}
         reach = [(low << PART_BITS, high << PART_BITS) for low, high in _runs(top, 2 * REACH)]
         for i, term in enumerate(asked):
-            if sum(one.most for one in asked[i:]) > NOTHING * least:
+            if sum(later.most for later in asked[i:]) > NOTHING * least:
                 self._take(term, reach)
         self._best, self._divided = self._best_parts()
 
     def _take(self, asked: Asked, reach: Sequence[tuple[int, int]]) -> None:
-        """Take in how often each part of entries within reach has the next term, for its length: what BM25 made of it,
-        undone. An entry has as much of it as the part that has most.
+        """Record how often each part within reach has the next term, corrected for its length.
 
-        The weight of the term is not known, but for a part of usual length that has it once the rest of the formula
-        is 1, and most parts are such.
+        The index gives BM25 scores; this undoes BM25's formula. The term's weight is unknown, but in a part of usual
+        length that has the term once the rest of the formula is 1, and most parts are such. Of an entry's parts, the
+        one that has the term most often counts.
         """
         found, term = asked.found, len(self._worths)
         scale, worth = asked.scale(), _worth(asked)
@@ -142,8 +148,8 @@ class Ranking:
                 held[term] = amount
 
     def _best_parts(self) -> tuple[dict[int, int], set[int]]:
-        """The key of each entry's part that has most of the question, of equal ones the first; and the entries of which
-        several parts have something of it."""
+        """Return each entry's best part for the question (its key; the first of equal ones), and the entries of which
+        several parts match."""
         best, divided = dict[int, int](), set[int]()
         for key, worth in self._worth.items():
             entry = key >> PART_BITS
@@ -158,12 +164,12 @@ class Ranking:
 
     @property
     def wanted(self) -> list[int]:
-        """The entries whose facts are needed, as `session number << 28 | seq`, in order; some may not exist."""
+        """The entries whose facts are needed, as `session number << 28 | seq`, ascending; some may not exist."""
         return sorted(self._scored.union(self._held))
 
     @property
     def whole(self) -> float:
-        """The score of an entry that has all words of the question which are said at all, and often."""
+        """The score of an entry that repeats every word of the question that is said anywhere."""
         return sum(_worth(term) for term in self._asked if " " not in term.term)
 
     def ranked(
@@ -172,9 +178,9 @@ class Ranking:
         """Return the entries, best first; of equal ones the newest first.
 
         Args:
-            facts: Those of `wanted`, by the same numbers. An entry without is left out, and is around nothing.
+            facts: The facts of `wanted`, by the same numbers. An entry without facts is left out, and is no neighbour.
             limit: How many at most.
-            only: Which entries may be returned; those that may not still count for those around them.
+            only: Which entries may be returned. The others still count for their neighbours.
         """
         return self.ordered(self.scores(facts), facts, {}, OF_SPEAKER, limit, only)
 
@@ -187,14 +193,15 @@ class Ranking:
         limit: int,
         only: Callable[[Facts], bool] | None,
     ) -> list[Ranked]:
-        """Return entries by their scores, with what is added for sitting, speaker and time, as `ranked` does.
+        """Return entries by their scores, to which shares for sitting, speaker and time are added, like `ranked`.
 
         Args:
-            scores: Those of `scores`, or others. They are changed.
-            facts: Those of all these entries.
-            parts: The best part of each entry that is found without words.
-            of_speaker: What is added for a speaker whom the question names, unless it asks for several things.
-            limit: As for `ranked`; so is `only`.
+            scores: The scores of `scores`, or others. They are changed.
+            facts: The facts of all these entries.
+            parts: The best part of each entry that was found by its meaning.
+            of_speaker: The share for a speaker whom the question names, unless it asks for several things.
+            limit: As for `ranked`.
+            only: As for `ranked`.
         """
         sittings = _sittings(scores, facts)
         _add_sittings(scores, sittings)
@@ -209,10 +216,10 @@ class Ranking:
         ]
 
     def scores(self, facts: Mapping[int, Facts]) -> dict[int, float]:
-        """Return what each entry has of the question, with what is around it, before anything is added.
+        """Return the score of each entry, neighbours included, before any share for sitting, speaker or time is added.
 
         Args:
-            facts: Those of `wanted`, as for `ranked`. What stands in another part than the best counts less.
+            facts: The facts of `wanted`, as for `ranked`. Terms that only other parts than the best hold count less.
         """
         scores = dict.fromkeys(self._scored & facts.keys(), 0.0)
         for worth, amounts in zip(self._worths, self._spread(scores, facts), strict=True):
@@ -224,14 +231,17 @@ class Ranking:
         return scores
 
     def _spread(self, scored: Container[int], facts: Mapping[int, Facts]) -> list[defaultdict[int, float]]:
-        """How much of each term these entries have, with what is around them in their sitting. Between sessions there
-        are numbers that no entry has."""
+        """Return how much of each term these entries have, with the shares of their neighbours in the same sitting.
+
+        Neighbours are found by number. Between the numbers of two sessions some belong to no entry, so the sessions
+        never mix.
+        """
         spread = [defaultdict[int, float](float) for _ in self._worths]
         for entry, held in self._held.items():
-            known = facts.get(entry)
-            if known is None:
+            own_facts = facts.get(entry)
+            if own_facts is None:
                 continue
-            at, given = known.at, 1.0 if known.chars <= LONG else LONG / known.chars
+            at, given = own_facts.at, 1.0 if own_facts.chars <= LONG else LONG / own_facts.chars
             near = [(entry, 1.0)] if entry in scored else []
             for place, share in AROUND:
                 other = entry - place
@@ -244,22 +254,27 @@ class Ranking:
         return spread
 
     def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts], of_speaker: float) -> None:
-        """Add to what was said by whom the question names, by the one who asks about themself, at a time it names."""
+        """Add the shares for a speaker whom the question names, for a user who asks about themself, and for a time it
+        names."""
         top = max(scores.values(), default=0.0)
         words, own, spans = self._question.words, self._question.own, self._question.spans
         of_speaker = SEVERAL_OF_SPEAKER if self._question.several else of_speaker
         for entry in scores:
-            known = facts[entry]
-            if known.name is not None and known.kind == "message" and not words.isdisjoint(_names(known.name)):
+            entry_facts = facts[entry]
+            if (
+                entry_facts.name is not None
+                and entry_facts.kind == "message"
+                and not words.isdisjoint(_names(entry_facts.name))
+            ):
                 scores[entry] += of_speaker * top
-            if own and known.role == "user" and known.kind == "message":
+            if own and entry_facts.role == "user" and entry_facts.kind == "message":
                 scores[entry] += OF_ASKER * top
-            if spans and any(span.since <= known.at < span.until for span in spans):
+            if spans and any(span.since <= entry_facts.at < span.until for span in spans):
                 scores[entry] += OF_TIME * top
 
 
 def _sittings(entries: Iterable[int], facts: Mapping[int, Facts]) -> list[list[int]]:
-    """The entries of each sitting, ascending."""
+    """Return the entries of each sitting, ascending."""
     sittings, sitting, last, next_session = list[list[int]](), list[int](), 0, 0
     for entry in sorted(entries):
         at = facts[entry].at
@@ -272,22 +287,23 @@ def _sittings(entries: Iterable[int], facts: Mapping[int, Facts]) -> list[list[i
 
 
 def _add_sittings(scores: dict[int, float], sittings: Iterable[Sequence[int]]) -> None:
-    """Add to each entry what the best three of its sitting have."""
+    """Add to each entry a share of the best three scores in its sitting."""
     for sitting in sittings:
-        more = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
+        share = OF_SITTING * sum(sorted([scores[entry] for entry in sitting])[-3:]) / 3
         for entry in sitting:
-            scores[entry] += more
+            scores[entry] += share
 
 
 def _put_the_best_first(scores: dict[int, float], sittings: Iterable[Sequence[int]]) -> None:
-    """Have all but the best entry of each sitting count less."""
+    """Lower the scores of all but the best entry of each sitting."""
     for sitting in sittings:
         best = max(sitting, key=lambda entry: (scores[entry], entry))
         scores.update((entry, SEVERAL_BEHIND * scores[entry]) for entry in sitting if entry != best)
 
 
 def _runs(entries: Iterable[int], far: int) -> list[list[int]]:
-    """First and end of the runs of what is no further than `far` from one of these entries, which ascend."""
+    """Return start and end (excluded) of the runs of numbers that are at most `far` from one of these ascending
+    entries."""
     runs: list[list[int]] = []
     for entry in entries:
         if runs and entry - far <= runs[-1][1]:
@@ -298,22 +314,22 @@ def _runs(entries: Iterable[int], far: int) -> list[list[int]]:
 
 
 def _within(found: Mapping[int, float], runs: Sequence[tuple[int, int]]) -> list[int]:
-    """The keys that are in one of these runs, ascending."""
-    keys, within, at = sorted(found), list[int](), 0
+    """Return the keys that are inside one of these runs, ascending."""
+    keys, inside, at = sorted(found), list[int](), 0
     for low, high in runs:
         at = bisect_left(keys, low, at)
         begin, at = at, bisect_left(keys, high, at)
-        within += keys[begin:at]
-    return within
+        inside += keys[begin:at]
+    return inside
 
 
 def _worth(asked: Asked) -> float:
-    """What a term adds at most to the score of an entry."""
+    """Return what a term adds at most to the score of an entry."""
     return asked.weight / asked.scale() * (SATURATION + 1)
 
 
 def named_by(facts: Iterable[Facts]) -> frozenset[str]:
-    """Return the terms of the names of those who said what these facts are of."""
+    """Return the terms of the speakers' names in these facts."""
     return frozenset[str]().union(*{_names(one.name) for one in facts if one.name and one.kind == "message"})
 
 

@@ -1,4 +1,5 @@
-"""From a query to the places of entries: what an index answers, ranked. And which words of a text a query asked for."""
+"""From a query to the places of entries: what an index answers, ranked. Also finds the words of a passage to
+highlight."""
 
 from __future__ import annotations
 
@@ -20,26 +21,29 @@ from palimpsest.recall.questions import PAIR, Question
 from palimpsest.recall.ranking import CANDIDATES, Facts, Ranking, named_by
 
 NARROW = 10
-"""Times as many candidates are looked at where a filter leaves some out."""
+"""With a filter, this many times as many candidates are looked at, because it leaves some of them out."""
 
 EVERY = 1_000_000
-"""Parts that hold a common word which are gone through, at most, where a filter leaves out nearly all of what is looked
-at, the newest first."""
+"""If a filter leaves out nearly all candidates, this many parts that hold a common word are searched, the newest
+first."""
 
 
 Apart = Callable[..., Awaitable[Any]]
-"""Returns what a function returns of these arguments, without holding up an event loop: `Store.apart`."""
+"""Runs a function that takes long without holding up an event loop, and returns its result: `Store.apart`."""
 
 Nearest = Callable[[frozenset[str], Collection[int] | None], Awaitable[Mapping[int, float]]]
-"""Returns the cosines of the parts nearest to a question without these names in it, and of the nearest of these
-entries, by key: `Embedding.nearest`."""
+"""Given names to leave out of the question, and places of entries (or None), returns the cosines of the parts nearest
+to the question and of the nearest parts of these entries, by key: `Embedding.nearest`."""
 
 Takes = Callable[[Facts], bool]
-"""Whether an entry may answer."""
+"""Whether a search may return an entry with these facts."""
 
 
 class Hit(msgspec.Struct, frozen=True, gc=False):
-    """An entry that answers, by its session's number and its `seq`; its best part; and how well: 1 for the best."""
+    """An entry that answers a question.
+
+    `number` is its session's; `part` is its best part; `score` is relative to the best hit, which has 1.
+    """
 
     number: int
     seq: int
@@ -56,20 +60,20 @@ async def search(
     apart: Apart,
     nearest: Nearest | None = None,
 ) -> list[Hit]:
-    """Return which entries answer a question best, at most `limit`, of these sessions (None: of all).
+    """Return the entries that answer a question best, at most `limit`, best first.
 
     Args:
-        index: the tenant's.
+        index: the tenant's index.
         question: what is asked.
-        numbers: of the sessions that are looked in; None: all.
-        only: which entries may answer; None: all.
-        limit: the most entries.
-        apart: where what takes long is computed.
-        nearest: what is near to it in meaning, but for the terms of speakers' names; None: only words count.
+        numbers: the sessions to search; None: all.
+        only: which entries may be returned; None: all.
+        limit: how many entries at most.
+        apart: runs what takes long.
+        nearest: finds parts by meaning, given the terms of speakers' names; None: only words count.
     """
     candidates = max(CANDIDATES if nearest is None else BY_WORDS, limit) * (NARROW if only is not None else 1)
     matches = await _matches(index, question, numbers)
-    ranking, wanted = await apart(_begun, question, matches, candidates)
+    ranking, wanted = await apart(_start, question, matches, candidates)
     facts, takes = await index.facts(wanted), only.takes if only is not None else None
     near, places = dict[int, float](), list[int]()
     if nearest is not None:
@@ -78,45 +82,49 @@ async def search(
     hits = await _ranked(index, ranking, facts, near, takes, limit, apart)
     if only is None or len(hits) >= limit or sum(map(len, matches)) <= candidates:
         return hits
-    taken = set(places if nearest is not None else await index.places(only, numbers))
-    if not taken:
+    # The filter left too few of the candidates: take them again from the entries that it allows.
+    allowed = set(places if nearest is not None else await index.places(only, numbers))
+    if not allowed:
         return hits
-    left = [
-        await _left(index, term, found, numbers, taken, candidates, apart)
+    widened = [
+        await _widened(index, term, found, numbers, allowed, candidates, apart)
         for term, found in zip(question.terms, matches, strict=True)
     ]
-    entries = set[int]().union(*(first for _, first in left))
-    ranking, wanted = await apart(_begun, question, [found for found, _ in left], candidates, entries)
+    entries = set[int]().union(*(places for _, places in widened))
+    ranking, wanted = await apart(_start, question, [found for found, _ in widened], candidates, entries)
     return await _ranked(index, ranking, await index.facts(wanted), near, takes, limit, apart)
 
 
-async def _left(
+async def _widened(
     index: Index,
     term: str,
     found: Mapping[int, float],
     numbers: Sequence[int] | None,
-    taken: set[int],
+    allowed: set[int],
     most: int,
     apart: Apart,
 ) -> tuple[Mapping[int, float], set[int]]:
-    """The parts that hold a term, of a common one with the newest `most` that a filter has `taken` beside those that
-    were found; and the entries of these that it has."""
+    """Return the parts that hold a term, and which of the allowed entries they belong to.
+
+    `found` is what a first search had of the term. For a common term, the newest `most` parts of allowed entries are
+    added to it.
+    """
     if len(found) < COMMON:
-        return found, {key >> PART_BITS for key in found} & taken
-    some = {place >> SEQ_BITS for place in taken}
-    (every,) = await index.matches([spoken(term)], sorted(some) if len(some) <= RANGES else numbers, EVERY)
-    newest: list[int] = await apart(_newest, every, taken, most)
+        return found, {key >> PART_BITS for key in found} & allowed
+    sessions = {place >> SEQ_BITS for place in allowed}
+    (every,) = await index.matches([spoken(term)], sorted(sessions) if len(sessions) <= RANGES else numbers, EVERY)
+    newest: list[int] = await apart(_newest, every, allowed, most)
     return {**found, **{key: every[key] for key in newest}}, {key >> PART_BITS for key in newest}
 
 
-def _newest(keys: Iterable[int], taken: set[int], most: int) -> list[int]:
-    return nlargest(most, [key for key in keys if key >> PART_BITS in taken])
+def _newest(keys: Iterable[int], allowed: set[int], most: int) -> list[int]:
+    return nlargest(most, [key for key in keys if key >> PART_BITS in allowed])
 
 
-def _begun(
+def _start(
     question: Question, matches: Sequence[Mapping[int, float]], candidates: int, among: Container[int] | None = None
 ) -> tuple[Ranking, list[int]]:
-    """A ranking, and of which entries the facts are wanted."""
+    """Return a ranking, and the entries whose facts it needs."""
     ranking = Ranking(question, matches, candidates=candidates, among=among)
     return ranking, ranking.wanted
 
@@ -130,7 +138,7 @@ async def _ranked(
     limit: int,
     apart: Apart,
 ) -> list[Hit]:
-    """The entries in their order, with what is near in meaning."""
+    """Return the hits in order, with those that are near in meaning, if any."""
     meaning = Meaning(near) if near else None
     if meaning is not None:
         facts |= await index.facts([entry for entry in meaning.wanted if entry not in facts])
@@ -149,45 +157,50 @@ def _hits(
         ranked = ranking.ranked(facts, limit=limit, only=takes)
     else:
         ranked = meaning.joined(ranking, facts, limit=limit, only=takes)
-    top = max((one.score for one in ranked), default=0.0) or 1.0  # a filter may leave only what counts for nothing
-    return [Hit(one.session_number, one.seq, one.score / top, one.part) for one in ranked]
+    top = max((entry.score for entry in ranked), default=0.0) or 1.0  # behind a filter all scores may be 0
+    return [Hit(entry.session_number, entry.seq, entry.score / top, entry.part) for entry in ranked]
 
 
 async def _matches(index: Index, question: Question, numbers: Sequence[int] | None) -> list[Mapping[int, float]]:
-    """What the index has of each term. Two common words side by side are not looked for in all sessions: that takes
-    long, and tells little."""
+    """Return the matches of each term of the question.
+
+    When all sessions are searched, a pair of common words that stand side by side is not looked for: it takes long and
+    tells little. A phrase whose silent words leave a single word matches nothing: it is no phrase any more.
+    """
     terms = [spoken(term) for term in question.terms]
     weights = zip(terms, question.weights, strict=True)
     pairs = {term for term, weight in weights if " " in term and weight <= PAIR} if numbers is None else set[str]()
-    first = list(dict.fromkeys(term for term in terms if term and term not in pairs))
-    found = dict(zip(first, await index.matches(first, numbers), strict=True))
-    rest = [pair for pair in pairs if any(len(found.get(word, ())) < COMMON for word in pair.split())]
-    found |= dict(zip(rest, await index.matches(rest, numbers), strict=True)) if rest else {}
-    whole = (" " in term or " " not in asked for term, asked in zip(terms, question.terms, strict=True))
-    return [found.get(term, {}) if same else {} for term, same in zip(terms, whole, strict=True)]
+    asked_first = list(dict.fromkeys(term for term in terms if term and term not in pairs))
+    found = dict(zip(asked_first, await index.matches(asked_first, numbers), strict=True))
+    pairs_left = [pair for pair in pairs if any(len(found.get(word, ())) < COMMON for word in pair.split())]
+    found |= dict(zip(pairs_left, await index.matches(pairs_left, numbers), strict=True)) if pairs_left else {}
+    is_intact = (" " in term or " " not in asked for term, asked in zip(terms, question.terms, strict=True))
+    return [found.get(term, {}) if intact else {} for term, intact in zip(terms, is_intact, strict=True)]
 
 
 def unnamed(text: str, names: frozenset[str]) -> str:
-    """Return a question without names, as it is compared in meaning: who speaks stands in, or beside, all that they
-    say, and says nothing of what it means. One that says nothing else is returned as it is.
+    """Return a question without speakers' names, to compare it by meaning.
+
+    A speaker's name is part of all that they say, so it says nothing about what that means. A question that has nothing
+    else to say is returned unchanged.
 
     Args:
         text: the question.
-        names: their terms.
+        names: the terms of the names.
     """
     if not names:
         return text
-    left = _WORD.sub(lambda word: "" if frozenset() < _terms_of(word[0]) <= names else word[0], text)
-    says = any(word[0].lower() not in QUESTION_WORDS for word in _WORD.finditer(left))
-    return " ".join(left.split()) if says else text
+    rest = _WORD.sub(lambda word: "" if frozenset() < _terms_of(word[0]) <= names else word[0], text)
+    says_more = any(word[0].lower() not in QUESTION_WORDS for word in _WORD.finditer(rest))
+    return " ".join(rest.split()) if says_more else text
 
 
 def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return which words of a text a query asked for: first character and end of each.
+    """Return where the words that a query asked for stand in a text: start and end of each, in characters.
 
     Args:
         text: a passage.
-        terms: the query's.
+        terms: the terms of the query.
     """
     wanted = {piece for term in terms for piece in term.split()}
     words = (found for found in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(found[0])))
@@ -195,7 +208,7 @@ def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, int]]:
-    """The word, or of a whole sentence without blanks the letters that were asked for."""
+    """Return the span of a word; in a sentence written without blanks, the spans of the letters that were asked for."""
     spans: list[tuple[int, int]] = []
     for run in UNSPACED.finditer(word[0]):
         letters = run[0]
@@ -209,8 +222,8 @@ def _asked_of(word: re.Match[str], wanted: Collection[str]) -> list[tuple[int, i
     return spans or [word.span()]
 
 
-# Letters with their marks, which in some scripts are no letters to `re`, and what shows nothing between them (soft
-# hyphens, joiners); an emoji is a word, and 1,299 one number.
+# A word: letters with their marks (in some scripts `re` takes marks for no letters) and invisible characters between
+# them (soft hyphens, joiners). An emoji is a word, and 1,299 is one number.
 _UNSEEN = "\xad\u200b-\u200d\u2060"
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17ff"
 _LETTERS = rf"[\w{_MARKS}{_UNSEEN}]+"

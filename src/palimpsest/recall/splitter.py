@@ -1,8 +1,9 @@
-"""Splitting a text into chunks that overlap, as a knowledge base holds them. Pure.
+"""Split a text into overlapping chunks, as knowledge bases hold them. Pure.
 
-A chunk ends behind the best separator in the last half of what has room, and the next one begins so far before that end
-as may overlap. So chunks without their overlaps are the text, and the time is proportional to its length, whatever it
-says: separators are looked for as they are, in what has room alone, and each chunk is counted a few times.
+A chunk ends behind the best separator in the last half of the text that fits in it. The next chunk begins before that
+end, by as much as may overlap. So the chunks without their overlaps make up the text. The time is proportional to the
+text's length whatever it says: separators are plain strings, looked for only in what fits, and each chunk is measured a
+few times.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ SEPARATORS: dict[str, Sequence[str]] = {
     "sentence": (". ", "! ", "? ", ".\n", "!\n", "?\n", "。", "！", "？", "\n", " "),  # noqa: RUF001 (the same)
     "markdown": ("\n# ", "\n## ", "\n### ", "\n#### ", "\n##### ", "\n###### ", "\n```", "\n---", *WORDS),
 }
-"""Behind what a text is cut, the best first; before what begins with the end of a line, behind that end."""
+"""What a text is cut behind, best first. A separator that begins with the end of a line is cut behind that end."""
 
 NEARLY = 16
-"""A chunk that lacks less than this part of what it may have is measured no further."""
+"""A chunk is measured no further when less than this part (one in so many) of its size is unused."""
 FEW = 6
-"""How often a length is guessed from the one before it, until the rest is halved."""
+"""How often the length of a chunk is guessed from the last measured one before it is found by halving."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A piece of a text: its `text`, which is the characters from `start` to `end`, but for separators at its ends
-    where a splitter leaves these out. The first `overlap` characters of these are the last ones of the chunk before."""
+    """A piece of a text: the characters from `start` to `end`. Its first `overlap` characters are also in the chunk
+    before.
+
+    `text` is those characters, without separators at its ends if the splitter does not keep them.
+    """
 
     text: str
     start: int
@@ -38,87 +42,90 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def split(text: str, splitter: TextSplitter, count: Callable[[str], int]) -> list[Chunk]:
-    """Return the chunks of a text, in order; none of one that is blank.
+    """Return the chunks of a text, in order; none if the text is blank.
 
-    No chunk is larger than `chunk_size`, unless one character is. A text that is not larger is one chunk. One chunk of
-    many may be blank.
+    No chunk is larger than `chunk_size`, unless a single character is. A text that is not larger is one chunk. A chunk
+    of a longer text may be blank.
 
     Args:
         text: any text.
         splitter: how it is split.
-        count: what counts tokens; it is asked where the splitter's unit is these.
+        count: counts tokens; called if the splitter's unit is tokens.
     """
     if not text.strip():
         return []
     separators = splitter.separators if splitter.separators is not None else SEPARATORS.get(splitter.type, ())
-    cutter = _Cutter(text, splitter, len if splitter.unit == "chars" else count, [one for one in separators if one])
+    cutter = _Cutter(
+        text, splitter, len if splitter.unit == "chars" else count, [separator for separator in separators if separator]
+    )
     chunks, before = list[Chunk](), 0
     for start, end in cutter.cuts():
-        shown = _trimmed(text, start, end, separators) if not splitter.keep_separator else text[start:end]
-        chunks.append(Chunk(shown, start, end, max(before - start, 0)))
+        kept = _trimmed(text, start, end, separators) if not splitter.keep_separator else text[start:end]
+        chunks.append(Chunk(kept, start, end, max(before - start, 0)))
         before = end
     return chunks
 
 
 class _Cutter:
-    """Cuts one text."""
+    """Cuts one text into chunks."""
 
     def __init__(
         self, text: str, splitter: TextSplitter, measure: Callable[[str], int], separators: Sequence[str]
     ) -> None:
         self._text, self._splitter, self._measure, self._separators = text, splitter, measure, separators
         self._wide = 1.0 if splitter.unit == "chars" else 4.0
-        """How many characters a unit had where it was measured last."""
+        """Characters per unit, as last measured."""
 
     def cuts(self) -> Iterator[tuple[int, int]]:
-        """Yield first character and end of each chunk."""
+        """Yield start and end of each chunk."""
         text, length, size = self._text, len(self._text), self._splitter.chunk_size
         if self._splitter.type == "none" or self._measure(text) <= size:
             yield 0, length
             return
         start = end = 0
-        last = -1
+        previous_start = -1
         while end < length:
             most = self._reach(start)
-            if most <= end and start < end:  # beside what overlaps nothing has room
+            if most <= end and start < end:  # the overlap leaves no room for new text
                 start, most = end, self._reach(end)
             most = max(most, end + 1)
             if most >= length:
-                yield self._back(start, last), length
+                yield self._last_start(start, previous_start), length
                 return
             cut = self._best(max((start + most) // 2, (end + most) // 2, end), most)
-            if cut < most and self._measure(text[start:cut]) > size:  # a part may have more tokens than the whole
+            if cut < most and self._measure(text[start:cut]) > size:  # a prefix may have more tokens than the whole
                 cut = most
             yield start, cut
-            last, end, start = start, cut, self._again(start, cut)
+            previous_start, end, start = start, cut, self._next_start(start, cut)
 
     def _reach(self, start: int) -> int:
-        """The end of the largest chunk that begins there."""
+        """Return the end of the largest chunk that begins at `start`."""
         text, size = self._text, self._splitter.chunk_size
         return start + self._longest(lambda many: text[start : start + many], size, len(text) - start)
 
     def _longest(self, piece: Callable[[int], str], most: int, limit: int) -> int:
-        """How many characters of a piece, up to a limit, have at most so many units, or hardly less."""
+        """Return how many characters, at most `limit`, of a piece have at most `most` units, or hardly fewer."""
         low, high, guess = 0, limit + 1, int(most * self._wide)
         for tries in range(64):
-            many = min(max(guess, low + 1), high - 1)
-            if many <= low:
+            chars = min(max(guess, low + 1), high - 1)
+            if chars <= low:
                 break
-            found = self._measure(piece(many))
-            if found <= most:
-                low = many
-                if most - found <= most // NEARLY:
+            units = self._measure(piece(chars))
+            if units <= most:
+                low = chars
+                if most - units <= most // NEARLY:
                     break
             else:
-                high = many
-            if found:
-                self._wide = many / found
+                high = chars
+            if units:
+                self._wide = chars / units
             guess = int(most * self._wide) if tries < FEW else (low + high) // 2
             guess = max(guess, low + low // 4) if high > limit else guess
         return low
 
     def _best(self, low: int, high: int) -> int:
-        """Where to cut, behind `low` and up to `high`: at the last place of the best separator that is there."""
+        """Return where to cut after `low` and up to `high`: at the last place of the best separator that occurs
+        there."""
         for separator in self._separators:
             inner = _inner(separator)
             found = self._text.rfind(separator, max(low + 1 - inner, 0), high - inner + len(separator))
@@ -126,38 +133,47 @@ class _Cutter:
                 return found + inner
         return high
 
-    def _again(self, start: int, cut: int) -> int:
-        """Where the chunk behind a cut begins: at a separator, if there is one in what may overlap."""
+    def _next_start(self, start: int, cut: int) -> int:
+        """Return where the chunk after a cut begins: behind the first separator in the text that may overlap, if there
+        is one."""
         most, text = self._splitter.chunk_overlap, self._text
         if not most:
             return cut
         low = cut - self._longest(lambda many: text[cut - many : cut], most, cut - start - 1)
-        found = [text.find(one, max(low - _inner(one), 0), cut) + _inner(one) for one in self._separators]
+        found = [
+            text.find(separator, max(low - _inner(separator), 0), cut) + _inner(separator)
+            for separator in self._separators
+        ]
         best = min((place for place in found if low <= place < cut), default=low)
         return best if best == low or self._measure(text[best:cut]) <= most else low
 
-    def _back(self, start: int, last: int) -> int:
-        """Where the last chunk begins, so that it has its least size: behind where the one before it does (`last`)."""
+    def _last_start(self, start: int, previous: int) -> int:
+        """Return where the last chunk begins so that it has its least size, but after where the chunk before it
+        begins."""
         least, text = self._splitter.min_chunk, self._text
         if not least or not start or self._measure(text[start:]) >= least:
             return start
-        many = self._longest(lambda many: text[len(text) - many :], least, len(text))
-        while many < len(text) and self._measure(text[len(text) - many :]) < least:
-            many += 1 + many // NEARLY
-        begin = max(len(text) - many, 0)
-        return begin if begin > last and self._measure(text[begin:]) <= self._splitter.chunk_size else start
+        chars = self._longest(lambda chars: text[len(text) - chars :], least, len(text))
+        while chars < len(text) and self._measure(text[len(text) - chars :]) < least:
+            chars += 1 + chars // NEARLY
+        begin = max(len(text) - chars, 0)
+        return begin if begin > previous and self._measure(text[begin:]) <= self._splitter.chunk_size else start
 
 
 def _inner(separator: str) -> int:
-    """How many characters of a separator belong to what is before a cut."""
+    """Return how many characters of a separator belong to the text before a cut."""
     return 1 if separator[0] == "\n" and separator.strip("\n") else len(separator)
 
 
 def _trimmed(text: str, start: int, end: int, separators: Sequence[str]) -> str:
-    """A piece without the separators that it begins and ends with."""
-    some = [one for one in separators if one]
-    while start < end and (found := next((one for one in some if text.startswith(one, start, end)), "")):
+    """Return a piece of a text without the separators that it begins and ends with."""
+    given = [separator for separator in separators if separator]
+    while start < end and (
+        found := next((separator for separator in given if text.startswith(separator, start, end)), "")
+    ):
         start += len(found)
-    while start < end and (found := next((one for one in some if text.endswith(one, start, end)), "")):
+    while start < end and (
+        found := next((separator for separator in given if text.endswith(separator, start, end)), "")
+    ):
         end -= len(found)
     return text[start:end]

@@ -1,4 +1,4 @@
-"""Vectors in tables of an SQLite database: the companion file of an index, or this process's memory."""
+"""Vectors in tables of an SQLite database: in the index file beside a store, or in this process's memory."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ TABLES = (
         digest BLOB NOT NULL, value BLOB NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS vector_digest_N ON vector_N(digest)",
 )
-"""`position` is never used twice, so whoever knows all up to one learns what came after it."""
+"""`position` is never used twice: whoever has all vectors up to one position can ask for what came after it."""
 
 
 class SqliteVectors:
-    """The vectors of one tenant. Each method is called in a transaction of the connection; the first makes the tables.
+    """The vectors of one tenant. Each method is called in a transaction of the connection; the first call makes the
+    tables.
 
-    What is dropped is overwritten in the file (`secure_delete`), and by the checkpoint that follows in its log.
+    Removed vectors are overwritten in the file (`secure_delete`), and in its write-ahead log by the next checkpoint.
     """
 
     def __init__(self, db: sqlite3.Connection, number: int = 0) -> None:
-        """Take a connection.
+        """Take a connection, and make the tables if there are none.
 
         Args:
-            db: one whose transactions the caller begins and ends.
+            db: a connection whose transactions the caller begins and ends.
             number: which tenant of the database.
         """
         self._db, self._number = db, int(number)
@@ -47,7 +48,7 @@ class SqliteVectors:
         return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
 
     def state(self) -> State:
-        """As `VectorRows.state` says; so do the others."""
+        """See `VectorRows.state`; the other methods, too, are the verbs of `VectorRows`."""
         sql = "SELECT model, dimension, generation FROM vectors WHERE number = ?"
         return State(*self._run(sql, (self._number,)).fetchone())
 
@@ -60,17 +61,17 @@ class SqliteVectors:
         return self.state()
 
     def changes(self, state: State, last: int, limit: int) -> Changes:
-        now = self.state()
-        same = now[:2] == state[:2]
+        current = self.state()
+        is_same_model = current[:2] == state[:2]
         keys = None
-        if same and now.generation != state.generation:
+        if is_same_model and current.generation != state.generation:
             keys = np.array([key for (key,) in self._run("SELECT key FROM vector_N")], np.int64)
         sql = "SELECT position, key, value FROM vector_N WHERE position > ? ORDER BY position LIMIT ?"
-        found = self._run(sql, (last if same else 0, limit)).fetchall()
-        if any(not isinstance(value, bytes) or len(value) != 2 * now.dimension for _, _, value in found):
+        found = self._run(sql, (last if is_same_model else 0, limit)).fetchall()
+        if any(not isinstance(value, bytes) or len(value) != 2 * current.dimension for _, _, value in found):
             raise Damaged("a vector has another length than all have")
-        end = found[-1][0] if found else last if same else 0
-        return Changes(now, end, keys, [(key, value) for _, key, value in found])
+        end = found[-1][0] if found else last if is_same_model else 0
+        return Changes(current, end, keys, [(key, value) for _, key, value in found])
 
     def known(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
         found = {}
@@ -82,8 +83,8 @@ class SqliteVectors:
 
     def missing(self, keys: Collection[int]) -> list[int]:
         sql = "SELECT key FROM vector_N WHERE key IN (SELECT value FROM json_each(?))"
-        there = {key for (key,) in self._run(sql, (json.dumps(list(keys)),))}
-        return [key for key in keys if key not in there]
+        existing = {key for (key,) in self._run(sql, (json.dumps(list(keys)),))}
+        return [key for key in keys if key not in existing]
 
     def put(self, rows: Sequence[Row], expect: State) -> bool:
         if self.state() != expect:
@@ -94,19 +95,19 @@ class SqliteVectors:
 
 
 class Do(Protocol):
-    """Runs a function of the tenant's vectors in one transaction, which `writes` or only reads."""
+    """Runs a function of the tenant's vectors in one transaction; `writes` says whether it writes."""
 
     def __call__(self, body: Callable[[SqliteVectors], T], *, writes: bool) -> Awaitable[T]: ...
 
 
 class FileVectors:
-    """The same verbs for whoever awaits them, by what runs a function of them in a transaction."""
+    """The verbs of `VectorRows`, each of which runs the method of `SqliteVectors` in a transaction."""
 
     def __init__(self, do: Do) -> None:
-        """Take what runs them.
+        """Take what runs a function in a transaction.
 
         Args:
-            do: of a function, and whether it writes.
+            do: called with the function, and whether it writes.
         """
         self._do = do
 

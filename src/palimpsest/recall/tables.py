@@ -1,4 +1,4 @@
-"""The tables of an index in SQLite: what all tenants share in a file, and what each has of its own."""
+"""The tables of an index in SQLite: those that all tenants of a file share, and those that each has for itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from palimpsest.recall.index import FORMAT
 from palimpsest.stores.sqlite.connections import read_only
 
 APPLICATION_ID = 0x50616C72
-"""By which a file is known for an index: another number than a store's."""
+"""SQLite's `application_id` of an index file. A store's file has another one."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS tenant(number INTEGER PRIMARY KEY, name TEXT NOT NULL
   parts INTEGER NOT NULL DEFAULT 0, stale INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS met(tenant INTEGER PRIMARY KEY, words TEXT NOT NULL);
 """
-"""What all tenants share."""
+"""The tables that all tenants share. The words in `met` tell which stores an index belongs to."""
 
 OF_TENANT = """
 CREATE TABLE session_N(number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, cursor BLOB NOT NULL);
@@ -30,15 +30,16 @@ CREATE TABLE blocked_N(session TEXT NOT NULL, seq INTEGER NOT NULL, since INTEGE
   PRIMARY KEY(session, seq)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words_N USING fts5(terms, content='', tokenize="ascii tokenchars '_'");
 """
-"""What a tenant has of its own: so nobody's words weigh in another's search."""
+"""The tables of one tenant, `N` being its number. Each tenant has its own so that its terms alone count in its
+scores."""
 
 
 FORGETTING = (3, 42)
-"""The first SQLite whose FTS5 can take what is deleted out of its segments at once (`secure-delete`)."""
+"""The first SQLite whose FTS5 can remove deleted terms from its segments at once (`secure-delete`)."""
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Make the tables that all tenants share; where they are of another format, all is made anew."""
+    """Make the tables that all tenants share. If the file has another format, drop all indexes in it first."""
     for statement in TABLES.split(";\n")[:-1]:
         db.execute(statement)
     found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
@@ -54,9 +55,10 @@ def prepare(db: sqlite3.Connection) -> None:
 
 
 def maker_of(path: str) -> int | None:
-    """The number of whoever made a database; None for a file that is none.
+    """Return the `application_id` of a database file, or None for a file that is no database.
 
-    SQLite alone opens it: to close a file takes the locks away that this process has on it, which may have it open.
+    The file is opened by SQLite only: closing it in any other way would release the locks that this process has on it
+    (POSIX locks belong to the process), if it has it open.
     """
     try:
         with closing(sqlite3.connect(read_only(path, unchanging=True), uri=True)) as db:
@@ -67,13 +69,13 @@ def maker_of(path: str) -> int | None:
 
 
 def has_vectors(db: sqlite3.Connection, number: int) -> bool:
-    """Whether somebody has kept vectors of a tenant's parts here."""
+    """Return whether a tenant has a table of vectors in this database."""
     found = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"vector_{number}",))
     return found.fetchone() is not None
 
 
 def forgets(db: sqlite3.Connection, number: int) -> bool:
-    """Whether what is deleted from a tenant's words leaves their segments at once."""
+    """Return whether FTS5 removes deleted terms from a tenant's segments at once."""
     if sqlite3.sqlite_version_info < FORGETTING:
         return False
     found = db.execute(f"SELECT v FROM words_{int(number)}_config WHERE k = 'secure-delete'").fetchone()  # noqa: S608
@@ -81,17 +83,17 @@ def forgets(db: sqlite3.Connection, number: int) -> bool:
 
 
 def drop(db: sqlite3.Connection, number: int) -> None:
-    """Drop the tables of the tenant of this number, as far as they are there."""
+    """Drop the tables of the tenant with this number, as far as they exist."""
     for table in ("session", "entry", "blocked", "words", "vector"):
         db.execute(f"DROP TABLE IF EXISTS {table}_{number}")
 
 
 def of_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
-    """Make the tables of a tenant, where there are none; return his number."""
+    """Make the tables of a tenant if it has none; return its number."""
     found = db.execute("SELECT number FROM tenant WHERE name = ?", (tenant,)).fetchone()
     if found is None:
         number = int(db.execute("INSERT INTO tenant(name) VALUES(?)", (tenant,)).lastrowid or 0)
-        drop(db, number)  # what nobody knows whose it is
+        drop(db, number)  # tables left behind under this number belong to no known tenant
         for statement in OF_TENANT.replace("_N", f"_{number}").split(";\n")[:-1]:
             db.execute(statement)
         if secure and sqlite3.sqlite_version_info >= FORGETTING:
@@ -105,11 +107,11 @@ def of_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
 
 
 def who_was_met(db: sqlite3.Connection, number: int) -> list[str]:
-    """The words of stores that a tenant's index is of."""
+    """Return the words of the stores that a tenant's index belongs to."""
     found = db.execute("SELECT words FROM met WHERE tenant = ?", (number,)).fetchone()
     return found[0].split() if found is not None else []
 
 
 def met(db: sqlite3.Connection, number: int, words: Sequence[str]) -> None:
-    """Have a tenant's index be of a store that says one of these words."""
+    """Remember that a tenant's index belongs to a store that remembers one of these words."""
     db.execute("INSERT OR REPLACE INTO met VALUES(?, ?)", (number, " ".join(words)))

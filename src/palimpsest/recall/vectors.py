@@ -1,9 +1,10 @@
-"""What an index keeps of its parts' meaning: a vector for each part, made by one embedder, as the index has the parts.
+"""The vectors of an index: one for each part, made from its text by one embedder.
 
-Vectors are derived: made of the text of parts, never of withheld text, and dropped with what they were made of.
-They are kept as 16-bit numbers, which moves a cosine by less than 0.001, with the embedder's name and their dimension.
-Those of another embedder are never compared with these: the first write of the new one drops them, and what is then
-`missing` is embedded again. A text that was embedded before, by a hash of it and the name, is not embedded again.
+Vectors are derived data. They are made from the text of parts, never from withheld text, and removed together with
+their parts. They are kept as 16-bit floats, which changes a cosine by less than 0.001, together with the embedder's
+name and their dimension. Vectors of different embedders are never compared: the first write of a new embedder drops the
+old vectors, and all parts that are then `missing` one are embedded again. A text that was embedded before, recognised
+by a hash of it and the embedder's name, is not embedded again.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 STEP = 256
-"""Parts that are embedded and written in one step: what a crash can cost."""
+"""Parts that are embedded and written in one step: a crash costs at most so many."""
 
 LOADED = 4096
 """Vectors that are read in one step."""
 
 
 class State(NamedTuple):
-    """What is kept: by which `model`, of which `dimension` ("" and 0: nothing yet). `generation` is another number
-    whenever something was dropped."""
+    """Which `model` made the kept vectors, and their `dimension` ("" and 0: there are none yet). `generation` changes
+    whenever vectors are removed."""
 
     model: str = ""
     dimension: int = 0
@@ -44,7 +45,7 @@ class State(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A part's key, the hash of what was embedded (`digest_of`), and the vector (`packed`)."""
+    """A part's key, the hash of its embedded text (`digest_of`), and its vector (`packed`)."""
 
     key: int
     digest: bytes
@@ -52,9 +53,10 @@ class Row(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What is new to somebody who knows it as of `since`: vectors that were put after `last`, by key, in order.
+    """What is new to a reader who has all vectors up to a position.
 
-    `keys` are all that there are, where something was dropped since then, else None. `last` is where to go on.
+    `added` are the vectors put after it, by key, in order; `last` is the position to read on from. `keys` are all keys
+    that exist, if vectors were removed since the reader's state, so that the reader can drop the others; else None.
     """
 
     state: State
@@ -64,26 +66,29 @@ class Changes(NamedTuple):
 
 
 class VectorRows(Protocol):
-    """Where vectors of one tenant's index are kept. Every verb is one step: it happens whole, or not at all.
+    """Where the vectors of one tenant's index are kept. Every verb is atomic: it happens as a whole, or not at all.
 
-    The index drops those of parts that go, in the step in which these go, and moves the generation.
-    Verbs raise StoreUnavailable where it cannot be reached, is full, or locked for too long.
+    When the index removes parts, their vectors are removed in the same step, and the generation changes. Verbs raise
+    StoreUnavailable if the vectors cannot be reached, or their place is full or locked for too long.
     """
 
     async def state(self) -> State:
-        """Return what is kept now."""
+        """Return the state as it is now."""
         ...
 
     async def claim(self, model: str, dimension: int) -> State:
-        """Drop what another model made, or one of another dimension, and keep what this one makes from now on."""
+        """Keep vectors of this model and dimension from now on; drop the vectors of another model or dimension."""
         ...
 
     async def changes(self, state: State, last: int, limit: int) -> Changes:
-        """Return what is new since `last`, at most `limit` vectors; of another model or dimension, all is."""
+        """Return what is new since `state` and position `last`, at most `limit` vectors.
+
+        If model or dimension differ from those of `state`, all vectors are new.
+        """
         ...
 
     async def known(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the vectors of texts that were embedded before, by the hashes of those that were."""
+        """Return the vectors of those of these digests whose texts were embedded before."""
         ...
 
     async def missing(self, keys: Collection[int]) -> list[int]:
@@ -91,23 +96,25 @@ class VectorRows(Protocol):
         ...
 
     async def put(self, rows: Sequence[Row], expect: State) -> bool:
-        """Put vectors, each in the place of one of the same key, if the state is still this one; else return False."""
+        """Put vectors, replacing those with the same keys; return False, and put none, if the state is not `expect` any
+        more."""
         ...
 
 
 @runtime_checkable
 class Searching(Protocol):
-    """Rows that are searched where they are, as pgvector does: nothing of them is kept in memory."""
+    """Rows that can be searched where they are kept, as pgvector can, so that no copy in memory is needed."""
 
     async def nearest(
         self, vector: Floats, numbers: Collection[int] | None, limit: int, among: Collection[int] | None = None
     ) -> dict[int, float]:
-        """Return the cosines of the nearest parts of these sessions, by key, as `Vectors.search` does."""
+        """Return the cosines of the nearest parts of these sessions, by key, like `Vectors.search`."""
         ...
 
 
 class Vectors:
-    """A tenant's vectors, made by one embedder. Every verb may raise EmbedderFailed; words find all the same then."""
+    """A tenant's vectors, made by one embedder. Every verb may raise EmbedderFailed; search by words still works
+    then."""
 
     def __init__(self, rows: VectorRows, embedder: Embedder, *, most: int = MOST) -> None:
         self._rows, self._embedder = rows, embedder
@@ -115,10 +122,10 @@ class Vectors:
         self._made: dict[bytes, bytes] = {}
         self._claimed = False
         self.renewed = False
-        """Whether vectors of the same name and another dimension were met, and dropped: then all are missing."""
+        """Whether vectors with this embedder's name but another dimension were dropped: then all parts miss one."""
 
     async def state(self) -> State:
-        """Return what is kept now: asked before texts are read that are to be `put`."""
+        """Return the state as it is now. Ask before reading the texts that are to be `put`."""
         return await self._rows.state()
 
     async def missing(self, keys: Collection[int]) -> list[int]:
@@ -132,18 +139,19 @@ class Vectors:
         return await self._rows.missing(keys)
 
     async def put(self, texts: Mapping[int, str], generation: int) -> bool:
-        """Embed texts of parts, and keep their vectors; return False where something was dropped since `generation`.
+        """Embed texts of parts and keep their vectors; return False if anything was removed since `generation`.
 
-        Then some of them may have been kept, and the texts are to be read anew: one of them may be erased. Raises
-        EmbedderFailed, with the kind replaced where another process keeps vectors of another embedder here since.
+        Some of the vectors may have been kept then, and the texts must be read again, since one of them may be erased.
+        Raises EmbedderFailed, with the kind `replaced` if another process has kept vectors of another embedder here
+        meanwhile.
 
         Args:
             texts: by the keys of parts.
             generation: that of `state`, as it was before the texts were read.
         """
         parts = iter(texts.items())
-        while some := dict(islice(parts, STEP)):
-            rows = await self._embedded(some)
+        while step := dict(islice(parts, STEP)):
+            rows = await self._embedded(step)
             if rows and not await self._kept(rows, generation):
                 return False
         return True
@@ -160,9 +168,9 @@ class Vectors:
 
         Args:
             text: the question.
-            numbers: the sessions that are meant; None for all.
+            numbers: the sessions to search; None for all.
             limit: how many parts at most.
-            among: the places of entries of whose parts as many are returned beside these, the nearest; None for none.
+            among: places of entries; the nearest parts of these, up to as many again, are returned, too. None for none.
         """
         vector = await self._embedder.embed_query(text)
         if isinstance(self._rows, Searching):
@@ -176,8 +184,11 @@ class Vectors:
         return {}
 
     async def _renew(self, dimension: int) -> None:
-        """Drop what an embedder of the same name has made with another dimension before this process had it: what is
-        asked now can be compared with none of it. Once, for one may give questions another dimension than texts."""
+        """Drop vectors that were made under this embedder's name with another dimension, before this process used it.
+
+        The question could be compared with none of them. This is done once only, since an embedder may give questions
+        and texts different dimensions.
+        """
         state = await self._rows.state() if not self._claimed else None
         if state is not None and state.model == self._embedder.name and state.dimension != dimension:
             self._claimed = True
@@ -185,24 +196,26 @@ class Vectors:
             self.renewed = True
 
     async def _embedded(self, texts: Mapping[int, str]) -> list[Row]:
-        """The rows of parts: with vectors that there are of the same texts, and new ones of the others."""
+        """Return the rows of parts: with the vectors that exist for the same texts, and new ones for the others."""
         name = self._embedder.name
         digests = {key: digest_of(name, text) for key, text in texts.items()}
-        there = dict(self._made)
+        vectors = dict(self._made)
         state = await self._rows.state()
         if state.model == name:
-            there.update(await self._rows.known(set(digests.values()).difference(there)))
-        new = {digest: texts[key] for key, digest in digests.items() if digest not in there}
-        made = await self._embedder.embed(list(new.values()))
-        if len(made) and any(len(vector) != 2 * len(made[0]) for vector in there.values()):  # of before it changed
-            there, new = {}, {digest: texts[key] for key, digest in digests.items()}
-            made = await self._embedder.embed(list(new.values()))
-        there.update((digest, packed(vector)) for digest, vector in zip(new, made, strict=True))
-        rows = [Row(key, digest, there[digest]) for key, digest in digests.items()]
-        self._made = {row.digest: row.vector for row in rows}  # until they are kept, if they cannot be at first
+            vectors.update(await self._rows.known(set(digests.values()).difference(vectors)))
+        new = {digest: texts[key] for key, digest in digests.items() if digest not in vectors}
+        fresh = await self._embedder.embed(list(new.values()))
+        # Existing vectors of another length are from before the model behind the name changed.
+        if len(fresh) and any(len(vector) != 2 * len(fresh[0]) for vector in vectors.values()):
+            vectors, new = {}, {digest: texts[key] for key, digest in digests.items()}
+            fresh = await self._embedder.embed(list(new.values()))
+        vectors.update((digest, packed(vector)) for digest, vector in zip(new, fresh, strict=True))
+        rows = [Row(key, digest, vectors[digest]) for key, digest in digests.items()]
+        self._made = {row.digest: row.vector for row in rows}  # so that a failed write embeds nothing twice
         return rows
 
     async def _kept(self, rows: Sequence[Row], generation: int) -> bool:
+        """Write rows; return False if something was removed since `generation`."""
         name, dimension = self._embedder.name, len(rows[0].vector) // 2
         state = await self._rows.state()
         if (state.model, state.dimension) != (name, dimension):
@@ -219,7 +232,7 @@ class Vectors:
 
 
 class Mirror:
-    """The vectors of rows in memory, brought up to date whenever they are asked for."""
+    """A copy of the rows' vectors in memory, brought up to date whenever it is asked for."""
 
     def __init__(self, rows: VectorRows, runner: Runner, most: int = MOST) -> None:
         self._rows, self._runner, self._most, self._lock = rows, runner, most, allocate_lock()
@@ -227,7 +240,7 @@ class Mirror:
         self._last: Matrix | None = None
 
     async def matrix(self, model: str, dimension: int) -> Matrix | None:
-        """Return the vectors as they are now; None where they are another model's, or of another dimension."""
+        """Return the vectors as they are now; None if they are of another model or dimension."""
         while True:
             state, at = self._state, self._at
             changes = await self._rows.changes(state, at, LOADED)
@@ -237,7 +250,7 @@ class Mirror:
                 return self._last
 
     def _taken(self, state: State, at: int, changes: Changes) -> bool:
-        """Take changes over, unless somebody else has moved on meanwhile."""
+        """Apply changes to the copy; return False if another thread has changed it meanwhile."""
         with self._lock:
             if (state, at) != (self._state, self._at):
                 return False
@@ -246,17 +259,17 @@ class Mirror:
             elif changes.keys is not None:
                 self._last.keep(changes.keys)
             if changes.added:
-                self._last.put([key for key, _ in changes.added], unpacked([one for _, one in changes.added]))
+                self._last.put([key for key, _ in changes.added], unpacked([vector for _, vector in changes.added]))
             self._state, self._at = changes.state, changes.last
             return True
 
 
 def digest_of(model: str, text: str) -> bytes:
-    """Return what a text that a model embeds is known by: 128 bits of a hash of both.
+    """Return what identifies a text embedded by a model: a 128-bit hash of both.
 
     Args:
         model: the embedder's name.
-        text: all of what is embedded.
+        text: the whole text that is embedded.
     """
     return blake2b(f"{model}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

@@ -1,8 +1,8 @@
-"""An index in SQLite's FTS5: its tables, and what is done with them in a transaction. All of one tenant.
+"""The index of one tenant in SQLite's FTS5: its tables, and what is done with them inside a transaction.
 
-Words are kept contentless: what is in them are terms, and where they stand, but no text. So a document is dropped by
-giving its terms once more, which whoever drops it makes anew from the entry; a checksum says whether they are the same.
-Nothing here needs a newer SQLite than 3.40.
+The FTS5 table is contentless: it holds terms and positions, but no text. To delete a document FTS5 needs its terms
+again, so the caller makes the document anew from its entry. A checksum tells whether it is the one that was put in.
+Nothing here needs an SQLite newer than 3.40.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ T = TypeVar("T")
 _cursor = msgspec.json.Decoder(Cursor).decode
 
 UNUSED = 0.01
-"""The share of the file that may be unused when all was taken in, from merged segments: beyond it, it is given back."""
+"""When all sessions were indexed, free pages (left by merged segments) are given back beyond this share of the file."""
 
 
 class Words:
-    """The index of one tenant in a database. Each method is called in a transaction; the first makes the tables."""
+    """The index of one tenant in a database. Methods are called inside a transaction; the first call makes the
+    tables."""
 
     def __init__(self, db: sqlite3.Connection, tenant: str, *, secure: bool) -> None:
         self._db = db
         self._number = of_tenant(db, tenant, secure=secure)
         self._secure = forgets(db, self._number)
-        self.answers = Answers(db, self._number, lambda: self.told("parts"))
+        self.answers = Answers(db, self._number, lambda: self.number_of("parts"))
         self._beside: Any = None
 
     def beside(self, make: Callable[[sqlite3.Connection, int], T]) -> T:
-        """Return what else there is of the tenant in the database, made once, of that and his number."""
+        """Return what `make` makes of the database and the tenant's number. It is made once and kept."""
         if self._beside is None:
             self._beside = make(self._db, self._number)
-        found: T = self._beside
-        return found
+        made: T = self._beside
+        return made
 
     def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement over the tenant's own tables."""
+        """Run a statement; `_N` in it stands for the number of the tenant, whose own tables have it in their names."""
         return self._db.execute(sql.replace("_N", f"_{self._number}"), values)
 
     # --- cursors
@@ -67,28 +68,32 @@ class Words:
         sql = "SELECT number, name FROM session_N WHERE number IN (SELECT value FROM json_each(?))"
         return dict(self._run(sql, (asked,)).fetchall())
 
-    def told(self, what: str) -> int:
-        """A number of the tenant's own: `mark`, `generation`."""
-        return self._of_tenant(what)[0]
+    def number_of(self, column: str) -> int:
+        """Return one number of the tenant's row: `mark`, `generation` or `parts`."""
+        return self._of_tenant(column)[0]
 
-    def _of_tenant(self, what: str) -> tuple[int, ...]:
-        found = self._db.execute(f"SELECT {what} FROM tenant WHERE number = ?", (self._number,)).fetchone()  # noqa: S608
-        if found is None or not all(isinstance(value, int) for value in found):
+    def _of_tenant(self, columns: str) -> tuple[int, ...]:
+        """Return these columns of the tenant's row."""
+        row = self._db.execute(f"SELECT {columns} FROM tenant WHERE number = ?", (self._number,)).fetchone()  # noqa: S608
+        if row is None or not all(isinstance(value, int) for value in row):
             raise Damaged("a tenant has gone that was there, or a number of his is none")
-        return tuple(found)
+        return tuple(row)
 
     def set_mark(self, mark: int, generation: int) -> None:
         sql = "UPDATE tenant SET mark = max(mark, ?) WHERE number = ? AND generation = ?"
         self._db.execute(sql, (mark, self._number, generation))
         (free,), (pages,) = (self._db.execute(f"PRAGMA {what}_count").fetchone() for what in ("freelist", "page"))
         for _ in range(free if free > pages * UNUSED else 0):
-            self._db.execute("PRAGMA incremental_vacuum(1)")  # sqlite3 runs the first step alone: a page
+            self._db.execute("PRAGMA incremental_vacuum(1)")  # `execute` runs one step of it, which frees one page
 
-    # --- whose it is
+    # --- which store it belongs to
 
     def meet(self, word: str, more: Sequence[str], again: bool) -> None:
-        """Be of the store that says this word, and of one that says another of `more`. One that knows no such word is
-        emptied; `again` has it look at all sessions again."""
+        """Check that the index belongs to the store that remembers `word` (see `palimpsest.recall.identity`).
+
+        An index that does not know `word` belongs to another store and is emptied. From then on it knows `word` and
+        those of `more`. `again` makes the next search look at all sessions again.
+        """
         if word not in who_was_met(self._db, self._number):
             for table in ("session", "entry", "blocked"):
                 self._run(f"DELETE FROM {table}_N")  # noqa: S608 (our own tables)
@@ -99,18 +104,18 @@ class Words:
             self.met(word, *more)
 
     def met(self, *words: str) -> None:
-        """Be of a store that says one of these words."""
+        """Remember that the index belongs to a store that remembers one of these words."""
         met(self._db, self._number, words)
 
     # --- writing
 
     def update(self, session: str, update: Update) -> bool:
-        """As `Index.update` says."""
-        there = self.cursors([session]).get(session)
+        """See `Index.update`."""
+        current = self.cursors([session]).get(session)
         blocked = self._blocked(session)
-        if not is_same(there, update.expect) or 0 in blocked or self.told("generation") != update.generation:
+        if not is_same(current, update.expect) or 0 in blocked or self.number_of("generation") != update.generation:
             return False
-        number = there.number if there is not None else self._new(session)
+        number = current.number if current is not None else self._new(session)
         self._drop(number, update.drop)
         self._lose(number, update.lost)
         self._add(number, [document for document in update.add if document.seq not in blocked])
@@ -121,13 +126,13 @@ class Words:
     def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
         rows = ((session, seq, now) for seq in seqs)
         self._many("INSERT OR REPLACE INTO blocked_N VALUES(?, ?, ?)", rows)
-        there = self.cursors([session]).get(session)
+        cursor = self.cursors([session]).get(session)
         gone = 0
-        if there is not None:
-            gone = self._drop(there.number, drop) + self._lose(there.number, spans.of(seqs))
-        if 0 in seqs or self._told("drop_N") is not None:  # else nothing of it was here
-            self._note()
-        self._move_on()
+        if cursor is not None:
+            gone = self._drop(cursor.number, drop) + self._lose(cursor.number, spans.of(seqs))
+        if 0 in seqs or self._read_note("drop_N") is not None:  # otherwise no term of these was ever in the file
+            self._note_scrub()
+        self._next_generation()
         return gone
 
     def blocked(self, before: int) -> dict[str, list[int]]:
@@ -140,26 +145,26 @@ class Words:
         return {seq for (seq,) in self._run("SELECT seq FROM blocked_N WHERE session = ?", (session,)).fetchall()}
 
     def unblock(self, session: str, seqs: Collection[int], generation: int, add: Sequence[Document]) -> bool:
-        if self.told("generation") != generation:
+        if self.number_of("generation") != generation:
             return False
         self._many("DELETE FROM blocked_N WHERE session = ? AND seq = ?", ((session, seq) for seq in seqs))
-        there = self.cursors([session]).get(session)
-        if there is not None:
-            # Who was taken for killed, and was not, has erased what somebody took back meanwhile.
-            self._lose(there.number, spans.of({*seqs}.difference([0], (one.seq for one in add))))
-            self._add(there.number, [one for one in add if one.seq < there.next_seq])
-        self._move_on()
+        cursor = self.cursors([session]).get(session)
+        if cursor is not None:
+            # An eraser presumed dead may still be running: it may erase entries that were indexed again meanwhile.
+            self._lose(cursor.number, spans.of({*seqs}.difference([0], (one.seq for one in add))))
+            self._add(cursor.number, [one for one in add if one.seq < cursor.next_seq])
+        self._next_generation()
         return True
 
     def end(self, session: str) -> int:
-        there = self.cursors([session]).get(session)
+        cursor = self.cursors([session]).get(session)
         gone = 0
-        if there is not None:
-            gone = self._lose(there.number, [(0, LAST_SEQ)])
-            self._run("DELETE FROM session_N WHERE number = ?", (there.number,))
-            self._dropped()
-            self._note()
-        self._move_on()
+        if cursor is not None:
+            gone = self._lose(cursor.number, [(0, LAST_SEQ)])
+            self._run("DELETE FROM session_N WHERE number = ?", (cursor.number,))
+            self._note_drop()
+            self._note_scrub()
+        self._next_generation()
         return gone
 
     def _new(self, session: str) -> int:
@@ -170,10 +175,10 @@ class Words:
         return number
 
     def _add(self, number: int, documents: Sequence[Document]) -> None:
-        """Put documents; first what is left of others in their places goes."""
-        there = self._entries(number, [document.seq for document in documents])
-        documents = [document for document in documents if there.get(document.seq) != _checksum(document)]
-        taken = [document.seq for document in documents if document.seq in there]
+        """Put documents in the index; whatever else is left in their places is removed first."""
+        checksums = self._entries(number, [document.seq for document in documents])
+        documents = [document for document in documents if checksums.get(document.seq) != _checksum(document)]
+        taken = [document.seq for document in documents if document.seq in checksums]
         if taken:
             self._lose(number, spans.of(taken))
             self.purge()
@@ -184,9 +189,9 @@ class Words:
         self._count(len(documents), sum(len(one.parts) for one in documents), 0)
 
     def _drop(self, number: int, documents: Sequence[Document]) -> int:
-        """Drop those of these documents that are there, as they are; return how many parts went."""
-        there = self._entries(number, [document.seq for document in documents])
-        same = [one for one in documents if there.get(one.seq) == _checksum(one)]
+        """Remove those of these documents that are indexed exactly as given; return how many parts were removed."""
+        checksums = self._entries(number, [document.seq for document in documents])
+        same = [one for one in documents if checksums.get(one.seq) == _checksum(one)]
         words = (
             ("delete", key_of(number, one.seq, i), " ".join(part)) for one in same for i, part in enumerate(one.parts)
         )
@@ -195,42 +200,42 @@ class Words:
         self._drop_vectors(number, spans.of(document.seq for document in documents))
         parts = sum(len(one.parts) for one in same)
         if same:
-            self._dropped()
+            self._note_drop()
         self._count(-len(same), -parts, 0)
         return parts
 
     def _lose(self, number: int, gone: Iterable[tuple[int, int]]) -> int:
-        """See that nobody finds these entries, whose terms nobody has; return how many parts are stale by it.
+        """Hide these entries, whose terms are not at hand, from every search; return how many parts became stale.
 
-        Their places stay taken until they are purged: two documents of one key are what no FTS5 table can tell apart.
+        Their keys stay taken until `purge`: FTS5 cannot tell two documents with one key apart.
         """
         entries = parts = 0
         gone = list(gone)
         self._drop_vectors(number, gone)
         for low, high in gone:
             ends = _place(number, low), _place(number, high)
-            living = "FROM entry_N WHERE place BETWEEN ? AND ? AND checksum != -1"
-            found = self._run(f"SELECT count(*), sum(parts) {living}", ends).fetchone()
+            live = "FROM entry_N WHERE place BETWEEN ? AND ? AND checksum != -1"
+            found = self._run(f"SELECT count(*), sum(parts) {live}", ends).fetchone()
             if found[0]:
                 entries, parts = entries + found[0], parts + found[1]
                 self._run("UPDATE entry_N SET checksum = -1, name = NULL WHERE place BETWEEN ? AND ?", ends)
         if entries:
-            self._dropped()
+            self._note_drop()
         self._count(-entries, -parts, parts)
         return parts
 
     def _drop_vectors(self, number: int, gone: Sequence[tuple[int, int]]) -> None:
-        """Drop the vectors of these entries, where somebody has made some."""
+        """Remove the vectors of these entries, if the tenant has a table of vectors."""
         if gone and has_vectors(self._db, self._number):
             ranges = ((key_of(number, low), key_of(number, high, LAST_PART)) for low, high in gone)
             before = self._db.total_changes
             self._many("DELETE FROM vector_N WHERE key BETWEEN ? AND ?", ranges)
             if self._db.total_changes > before:
-                self._dropped()
+                self._note_drop()
             self._db.execute("UPDATE vectors SET generation = generation + 1 WHERE number = ?", (self._number,))
 
     def _entries(self, number: int, seqs: Sequence[int]) -> dict[int, int]:
-        """Which of these entries are there, with their checksums."""
+        """Return the checksums of those of these entries that are in the index, by `seq`."""
         asked = msgspec.json.encode([_place(number, seq) for seq in seqs]).decode()
         sql = "SELECT place, checksum FROM entry_N WHERE place IN (SELECT value FROM json_each(?))"
         return {place & LAST_SEQ: checksum for place, checksum in self._run(sql, (asked,)).fetchall()}
@@ -240,7 +245,7 @@ class Words:
             sql = "UPDATE tenant SET entries = entries + ?, parts = parts + ?, stale = stale + ? WHERE number = ?"
             self._db.execute(sql, (entries, parts, stale, self._number))
 
-    def _move_on(self) -> None:
+    def _next_generation(self) -> None:
         self._db.execute("UPDATE tenant SET generation = generation + 1 WHERE number = ?", (self._number,))
 
     def _many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
@@ -255,9 +260,9 @@ class Words:
         return Size(sessions=sessions, entries=entries, parts=parts, bytes=pages * page, stale=stale)
 
     def empty(self) -> None:
-        """Forget all but what is blocked."""
-        self._dropped()
-        self._note()
+        """Remove everything but the blocks."""
+        self._note_drop()
+        self._note_scrub()
         for table in ("session", "entry"):
             self._run(f"DELETE FROM {table}_N")  # noqa: S608 (our own tables)
         self._run("INSERT INTO words_N(words_N) VALUES('delete-all')")
@@ -269,27 +274,29 @@ class Words:
         self.answers.forget()
 
     def purge(self) -> None:
-        """Drop what is stale, with its terms as the words themselves tell them: they are gone through for that."""
+        """Remove stale parts. FTS5 needs their terms for that, which are read back from its list of term positions."""
         stale = self._run("SELECT place, parts FROM entry_N WHERE checksum = -1").fetchall()
         found: dict[int, list[str]] = {place << PART_BITS | i: [] for place, parts in stale for i in range(parts)}
         asked = msgspec.json.encode(list(found)).decode()
-        there = "SELECT doc, term FROM temp.stand_N WHERE doc IN (SELECT value FROM json_each(?)) ORDER BY doc, offset"
-        for key, term in self._run(there, (asked,)).fetchall():
+        positions = (
+            "SELECT doc, term FROM temp.stand_N WHERE doc IN (SELECT value FROM json_each(?)) ORDER BY doc, offset"
+        )
+        for key, term in self._run(positions, (asked,)).fetchall():
             found[key].append(term)
         words = (("delete", key, " ".join(terms)) for key, terms in found.items())
         self._many("INSERT INTO words_N(words_N, rowid, terms) VALUES(?, ?, ?)", words)
         self._run("DELETE FROM entry_N WHERE checksum = -1")
         self._count(0, 0, -len(found))
-        self._dropped()
-        self._note()
+        self._note_drop()
+        self._note_scrub()
 
-    def _note(self) -> None:
-        """Note that the file is to be written anew, for an erasure: also after a kill."""
+    def _note_scrub(self) -> None:
+        """Note that the file must be written anew because of an erasure. The note survives a kill."""
         self._count_up("scrub_N")
 
-    def _dropped(self) -> None:
-        """Note that terms of what is dropped may be left in the file, until it is written anew: in unused parts of
-        pages, and in segments, where SQLite does not take them out of these."""
+    def _note_drop(self) -> None:
+        """Note that terms of removed parts may remain in the file until it is written anew: in unused parts of pages,
+        and in segments if SQLite does not delete them from these at once."""
         self._count_up("drop_N")
         if not self._secure:
             self._count_up("segments_N")
@@ -297,26 +304,27 @@ class Words:
     def _count_up(self, name: str) -> None:
         self._run(f"INSERT INTO meta VALUES('{name}', 1) ON CONFLICT DO UPDATE SET value = value + 1")
 
-    def _told(self, name: str) -> int | None:
+    def _read_note(self, name: str) -> int | None:
         found = self._run(f"SELECT value FROM meta WHERE name = '{name}'").fetchone()  # noqa: S608 (a name of ours)
         return None if found is None else int(found[0])
 
     def noted(self) -> Noted:
-        """What was noted last."""
-        return Noted(self._told("scrub_N"), self._told("drop_N"), self._told("segments_N"))
+        """Return the notes as they are now."""
+        return Noted(self._read_note("scrub_N"), self._read_note("drop_N"), self._read_note("segments_N"))
 
     def scrubbed(self, noted: Noted) -> None:
-        """Take notes back, unless there are newer ones."""
+        """Delete these notes, except those that were counted up meanwhile."""
         for name, value in zip(("scrub_N", "drop_N", "segments_N"), noted, strict=True):
             self._run(f"DELETE FROM meta WHERE name = '{name}' AND value = ?", (value,))  # noqa: S608 (as above)
 
     def merge(self) -> None:
-        """Write the words anew, without those that were dropped."""
+        """Write the segments of the words anew, without what was deleted from them."""
         self._run("INSERT INTO words_N(words_N) VALUES('optimize')")
 
 
 class Noted(NamedTuple):
-    """How often the file was to be written anew, something was dropped, and was left in segments; None for never."""
+    """Counters of the notes: file to be written anew, terms dropped, terms left in segments. None for a note that is
+    not set."""
 
     scrub: int | None
     drop: int | None

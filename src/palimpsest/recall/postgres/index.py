@@ -1,4 +1,5 @@
-"""The index of a PostgreSQL store, in its own database: whoever opens the store, on whatever machine, has the same."""
+"""The search index of a PostgreSQL store, kept in the store's database and shared by all machines that open the
+store."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ KEPT = (
     "PostgreSQL keeps terms of what was erased in the files of the search index, schema {schema}, until {tables} are "
     "written anew by VACUUM FULL, and in its write-ahead log, archives and backups"
 )
-"""What is so after each erasure, as of the tables of the store."""
+"""What remains after every erasure, as it does of the store's own tables."""
 
 _OF = "(SELECT number FROM {s}.recall_tenants WHERE name = $1)"
 CURSORS = (
@@ -48,20 +49,20 @@ FROM unnest($3::bigint[]) AS seq ON CONFLICT (tenant, session, seq) DO UPDATE SE
 BLOCKED = f"SELECT session, seq FROM {{s}}.recall_blocked WHERE tenant = {_OF} AND since < $2"
 UNBLOCK = "DELETE FROM {s}.recall_blocked WHERE tenant = $1 AND session = $2 AND seq = ANY($3::bigint[])"
 END = "DELETE FROM {s}.recall_sessions WHERE tenant = $1 AND number = $2"
-TOLD = "SELECT mark, generation, entries, parts FROM {s}.recall_tenants WHERE name = $1"
+TOTALS = "SELECT mark, generation, entries, parts FROM {s}.recall_tenants WHERE name = $1"
 MARK = """WITH risen AS (UPDATE {s}.recall_tenants SET mark = $2 WHERE name = $1 AND mark < $2 AND generation = $3)
 INSERT INTO {s}.recall_tenants(name, mark) SELECT $1, $2
 WHERE $3 = 0 AND NOT EXISTS (SELECT FROM {s}.recall_tenants WHERE name = $1) ON CONFLICT (name) DO NOTHING"""
 SIZE = "SELECT count(*) FROM {s}.recall_sessions WHERE tenant = " + _OF
 TAKEN = "SELECT sum(pg_total_relation_size(to_regclass(name))) FROM unnest($1::text[]) AS name"
-"""Bytes of tables; those that are not there have none."""
+"""Bytes that tables take; tables that do not exist take none."""
 
 NONE = """UPDATE {s}.recall_tenants SET mark = 0, generation = generation + 1, entries = 0, parts = 0, terms = 0
 WHERE number = $1"""
 
 
 class PostgresIndex:
-    """The index of one tenant in tables beside a store's. Its verbs are those of `palimpsest.recall.index.Index`."""
+    """The index of one tenant in tables beside the store's. Its verbs are those of `palimpsest.recall.index.Index`."""
 
     def __init__(self, tables: Tables, tenant: str, name: str, where: str) -> None:
         self.name, self.where = name, f"{where}, schema {tables.schema}"
@@ -80,7 +81,8 @@ class PostgresIndex:
             async def nothing(_: Locked) -> int | None:
                 return None
 
-            await self._change(nothing, 0)  # whoever removes something, and did not see these tables, has ended then
+            # A removal that began before these tables existed does not remove vectors: wait until it has ended.
+            await self._change(nothing, 0)
 
     async def _do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
         try:
@@ -92,13 +94,13 @@ class PostgresIndex:
         return await self._tables.do(work, writes=writes)
 
     async def _step(self, body: Callable[[Any], Awaitable[T]], *, writes: bool) -> T:
-        """Return what this returns, in a transaction."""
+        """Run `body` in a transaction and return its result."""
 
         async def work(db: Any) -> T:
             await db.execute("BEGIN")
-            done = await body(db)
+            result = await body(db)
             await db.execute("COMMIT")
-            return done
+            return result
 
         return await self._tables.do(work, writes=writes)
 
@@ -106,25 +108,25 @@ class PostgresIndex:
         rows: list[Any] = await self._do(lambda db: db.fetch(sql.replace("{s}", self._schema), self._tenant, *given))
         return rows
 
-    async def _told(self, what: str) -> int:
-        rows = await self._fetch(TOLD)
-        return int(rows[0][what]) if rows else 0
+    async def _number_of(self, column: str) -> int:
+        rows = await self._fetch(TOTALS)
+        return int(rows[0][column]) if rows else 0
 
     async def _change(self, change: Callable[[Locked], Awaitable[T | None]], nothing: T) -> T:
-        """Return what this does in a transaction; where that is None, nothing has happened."""
+        """Run `change` in a transaction that locks the tenant. If it returns None, roll back and return `nothing`."""
 
         async def work(db: Any) -> T:
             locked = await Locked.of(db, self._schema, self._tenant)
-            done = await change(locked)
-            await (locked.undone() if done is None else locked.done())
-            return nothing if done is None else done
+            result = await change(locked)
+            await (locked.undone() if result is None else locked.done())
+            return nothing if result is None else result
 
         return await self._do(work, writes=True)
 
     # --- cursors
 
     async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
-        wanted = None if sessions is None else [text_of(one) for one in sessions]
+        wanted = None if sessions is None else [text_of(session) for session in sessions]
         rows = await self._fetch(CURSORS, wanted)
         return {name_of(name): with_number(cursor, number) for name, number, cursor in rows}
 
@@ -139,29 +141,29 @@ class PostgresIndex:
         return {number: name_of(name) for number, name in await self._fetch(SESSIONS, list(numbers))}
 
     async def mark(self) -> int:
-        return await self._told("mark")
+        return await self._number_of("mark")
 
     async def set_mark(self, mark: int, generation: int) -> None:
         given = self._tenant, mark, generation
         await self._do(lambda db: db.execute(MARK.replace("{s}", self._schema), *given), writes=True)
 
     async def generation(self) -> int:
-        return await self._told("generation")
+        return await self._number_of("generation")
 
     # --- writing
 
     async def update(self, session: str, update: Update) -> bool:
         async def change(locked: Locked) -> bool | None:
-            there = await locked.cursor(session)
-            if not is_same(there, update.expect) or locked.generation != update.generation:
+            current = await locked.cursor(session)
+            if not is_same(current, update.expect) or locked.generation != update.generation:
                 return None
             blocked = await locked.blocked(session)
             if 0 in blocked:
                 return None
-            number = there.number if there is not None else await locked.new_number()
-            gone = spans.union(spans.of(one.seq for one in update.drop), update.lost)
+            number = current.number if current is not None else await locked.new_number()
+            gone = spans.union(spans.of(document.seq for document in update.drop), update.lost)
             await locked.drop(number, gone)
-            await locked.put(number, [one for one in update.add if one.seq not in blocked])
+            await locked.put(number, [document for document in update.add if document.seq not in blocked])
             await locked.move(session, update.cursor, number)
             return True
 
@@ -170,10 +172,10 @@ class PostgresIndex:
     async def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
         async def change(locked: Locked) -> int:
             await locked.db.execute(locked.over(BLOCK), locked.number, text_of(session), list(seqs), now)
-            there = await locked.cursor(session)
+            cursor = await locked.cursor(session)
             gone = 0
-            if there is not None:
-                gone = await locked.drop(there.number, spans.of({*seqs, *(one.seq for one in drop)}))
+            if cursor is not None:
+                gone = await locked.drop(cursor.number, spans.of({*seqs, *(document.seq for document in drop)}))
             await locked.move_on()
             return gone
 
@@ -190,10 +192,10 @@ class PostgresIndex:
             if locked.generation != generation:
                 return None
             await locked.db.execute(locked.over(UNBLOCK), locked.number, text_of(session), list(seqs))
-            there = await locked.cursor(session)
-            if there is not None:
-                await locked.drop(there.number, spans.of({*seqs}.difference([0])))
-                await locked.put(there.number, [one for one in add if one.seq < there.next_seq])
+            cursor = await locked.cursor(session)
+            if cursor is not None:
+                await locked.drop(cursor.number, spans.of({*seqs}.difference([0])))
+                await locked.put(cursor.number, [document for document in add if document.seq < cursor.next_seq])
             await locked.move_on()
             return True
 
@@ -201,11 +203,11 @@ class PostgresIndex:
 
     async def end(self, session: str) -> int:
         async def change(locked: Locked) -> int:
-            there = await locked.cursor(session)
+            cursor = await locked.cursor(session)
             gone = 0
-            if there is not None:
-                gone = await locked.drop(there.number, [(0, LAST_SEQ)])
-                await locked.db.execute(locked.over(END), locked.number, there.number)
+            if cursor is not None:
+                gone = await locked.drop(cursor.number, [(0, LAST_SEQ)])
+                await locked.db.execute(locked.over(END), locked.number, cursor.number)
             await locked.move_on()
             return gone
 
@@ -226,18 +228,18 @@ class PostgresIndex:
 
     async def places(self, only: Filter, numbers: Collection[int] | None = None) -> list[int]:
         names = None if only.names is None else [text_of(name) for name in only.names if unfit(name) is None]
-        some = [None if given is None else list(given) for given in (only.kinds, only.roles, numbers)]
-        rows = await self._fetch(PLACES, *some, names, only.since, only.until)
+        filters = [None if given is None else list(given) for given in (only.kinds, only.roles, numbers)]
+        rows = await self._fetch(PLACES, *filters, names, only.since, only.until)
         return [place for (place,) in rows]
 
     # --- the whole
 
     async def size(self) -> Size:
-        rows, (sessions,) = await self._fetch(TOLD), (await self._fetch(SIZE))[0]
+        rows, (sessions,) = await self._fetch(TOTALS), (await self._fetch(SIZE))[0]
         tables = [f"{self._schema}.{name}" for name in (*NAMES, *VECTORS)]
-        taken = int(await self._do(lambda db: db.fetchval(TAKEN, tables)))
+        bytes_taken = int(await self._do(lambda db: db.fetchval(TAKEN, tables)))
         entries, parts = (rows[0]["entries"], rows[0]["parts"]) if rows else (0, 0)
-        return Size(sessions=sessions, entries=entries, parts=parts, bytes=taken, stale=0)
+        return Size(sessions=sessions, entries=entries, parts=parts, bytes=bytes_taken, stale=0)
 
     async def empty(self) -> None:
         async def change(locked: Locked) -> int:
@@ -260,7 +262,8 @@ class PostgresIndex:
 
         async def work(db: Any) -> None:
             await db.execute(f"VACUUM {', '.join(names)}")
-            await db.execute(f"REINDEX INDEX {self._schema}.recall_terms")  # which keeps terms that nothing holds
+            # VACUUM leaves terms in this index that no part holds any more.
+            await db.execute(f"REINDEX INDEX {self._schema}.recall_terms")
 
         try:
             await self._tables.do(work, writes=True)

@@ -1,15 +1,15 @@
-"""The tables of a search index in PostgreSQL. All are keys of a tenant's number and something of its own.
+"""The tables of a search index in PostgreSQL. Their keys begin with the tenant's number.
 
-    recall_tenants    a row a tenant: its mark, its generation, and what its parts come to
-    recall_sessions   a row a session: its number in keys, its cursor
-    recall_entries    a row an entry: what is known of it beside its words
-    recall_parts      a row a part: its terms in order, and how many
-    recall_blocked    a row a place that nothing is taken of for now
+    recall_tenants    one row a tenant: its mark, its generation, and totals of its entries, parts and terms
+    recall_sessions   one row a session: its number in keys, its cursor
+    recall_entries    one row an entry: its facts
+    recall_parts      one row a part: its terms in order, and how many
+    recall_blocked    one row a place of which no entry is taken in for now
 
-The terms of a part are one text, each with a blank before and behind it, so that how often one stands there, or several
-side by side, is found by one call of C; a `tsvector` takes twice the room and ten times as long, and counts no more
-than 255. They are found by a GIN index of the terms with the tenant's number before each: so no search meets another
-tenant's. PostgreSQL's own parser and dictionaries have no part in it.
+The terms of a part are one text, each with a blank before and behind it. So how often a term, or several side by side,
+stand there is counted by one call of C code. A `tsvector` takes twice the room and ten times as long, and counts no
+more than 255. Terms are found by a GIN index over them, each with the tenant's number before it, so that a search reads
+no other tenant's. PostgreSQL's own parser and dictionaries are not used.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from typing import Any
 from palimpsest.recall.index import FORMAT
 
 LAYOUT = 1
-"""How the tables are laid out: of another layout, or an index of another `FORMAT`, they are made anew."""
+"""Version of the layout. If it or `FORMAT` of an index differ, the tables are made anew."""
 
 OURS = f"Palimpsest's search index, {FORMAT}.{LAYOUT}"
-"""The comment on the first of them."""
+"""The comment on the first of the tables, which says their versions."""
 
 NAMES = ("recall_tenants", "recall_sessions", "recall_entries", "recall_parts", "recall_blocked")
 
 VECTORS = ("vectors", "vector")
-"""The tables of `palimpsest.recall.pgvectors`, which are there where somebody has opened the store with an embedder."""
+"""The tables of `palimpsest.recall.pgvectors`, which exist once the store was opened with an embedder."""
 
 
 def found_by(words: str, tenant: str) -> str:
-    """The expression for what terms are found by, of expressions for their text and the tenant's number."""
+    """Return the SQL expression for the array that terms are found by, from expressions for their text and the tenant's
+    number."""
     return f"string_to_array(btrim(replace({words}, '  ', ' ' || ({tenant})::text || '.')), ' ')"
 
 
@@ -49,7 +50,7 @@ MADE = (
     'chars bigint NOT NULL, name text COLLATE "C", PRIMARY KEY(tenant, place))',
     "CREATE TABLE {s}.recall_parts(tenant bigint NOT NULL, key bigint NOT NULL, length integer NOT NULL, "
     'words text COLLATE "C" NOT NULL, PRIMARY KEY(tenant, key))',
-    # What waits to be put in order is looked through by every search, so that is not to be much.
+    # Every search scans GIN's list of pending entries, so the list is kept small.
     f"CREATE INDEX recall_terms ON {{s}}.recall_parts USING gin(({found_by('words', 'tenant')})) "
     "WITH (gin_pending_list_limit = 256)",
     'CREATE TABLE {s}.recall_blocked(tenant bigint NOT NULL, session text COLLATE "C" NOT NULL, '
@@ -58,7 +59,8 @@ MADE = (
 
 
 async def prepare(db: Any, schema: str, *, anew: bool = False) -> None:
-    """Make the tables where they are not there, or of another layout, or are to be made `anew`; beside others, too."""
+    """Make the tables if they do not exist or have another version, or if `anew`. Safe beside other processes that do
+    the same."""
     if not anew and await _is_there(db, schema):
         return
     await db.execute(f"BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('{schema}', 1346456907))")
@@ -66,7 +68,7 @@ async def prepare(db: Any, schema: str, *, anew: bool = False) -> None:
         gone = ", ".join(f"{schema}.{name}" for name in NAMES)
         made = "; ".join(statement.replace("{s}", schema) for statement in MADE)
         await db.execute(f"DROP TABLE IF EXISTS {gone}; {made}")
-        if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.vector"):  # of parts that have gone
+        if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.vector"):  # vectors of the parts dropped above
             await db.execute(f"UPDATE {schema}.vectors SET generation = generation + 1; DELETE FROM {schema}.vector")
     await db.execute("COMMIT")
 

@@ -1,8 +1,8 @@
-"""Which parts hold terms, and what that adds to their scores, by one statement where all of them are rare words.
+"""Find the parts that hold terms, with their scores: one statement if all terms are rare.
 
-A common word, as `palimpsest.recall.index.COMMON` says, takes a second one: the newest parts that hold it are found by
-going back through all of them where many do, and else by sorting those that do. How many do is counted once, and again
-when the index has grown or shrunk by a tenth.
+A common word, as `palimpsest.recall.index.COMMON` says, takes a second statement. If many parts hold it, the newest of
+them are found by reading all parts backwards, otherwise by sorting those that hold it. How many hold it is counted
+once, and again when the index has grown or shrunk by a tenth.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from palimpsest.recall.postgres.layout import found_by
 from palimpsest.recall.postings import K1, PART_BITS, SEQ_BITS, B, inverse_frequency, key_of
 
 KNOWN = 10_000
-"""Common words of which is remembered how many parts hold them."""
+"""For how many common words the number of parts that hold them is remembered."""
 
 _HOLDS = f"{found_by('p.words', 'p.tenant')} @> {found_by(chr(39) + ' ' + chr(39) + ' || a.needle', 't.number')}"
-"""Whether a part has all words of what is looked for. The tenant's number is before each of them."""
+"""SQL: whether a part holds all words of a needle. The tenant's number stands before each of them."""
 
 _COUNT = "(octet_length(m.words) - octet_length(replace(m.words, a.needle, ''))) / octet_length(a.needle)"
 _ASKED = "{s}.recall_tenants t CROSS JOIN unnest($2::text[]) AS a(needle)"
@@ -33,7 +33,7 @@ FOUND = f"""SELECT a.needle, f.* FROM {_ASKED} CROSS JOIN LATERAL (
         SELECT $3::bigint[] IS NULL OR m.key >> {SEQ_BITS + PART_BITS} = ANY($3::bigint[]) AS meant
     ) w
 ) f WHERE t.name = $1"""
-"""The parts that hold each word, with how often it stands there; of a common one, that it is."""
+"""SQL: the parts that hold each word and how often it stands there; of a common word only that it is common."""
 
 HOLDING = f"""SELECT a.needle, (SELECT count(*) FROM {{s}}.recall_parts p WHERE {_HOLDS}) FROM {_ASKED}
 WHERE t.name = $1"""
@@ -48,15 +48,16 @@ SORTED = f"""SELECT a.needle, f.key FROM {_ASKED} {_RANGES} CROSS JOIN LATERAL (
 BACK = f"""SELECT a.needle, f.key FROM {_ASKED} {_RANGES} CROSS JOIN LATERAL (
     SELECT p.key FROM {{s}}.recall_parts p WHERE p.tenant = t.number AND {_NEWEST}
 ) f WHERE t.name = $1"""
-"""The newest parts in ranges of keys that hold a word or a phrase: by the index of words, or through all of them."""
+"""SQL: the newest parts in ranges of keys that hold a word or a phrase. `SORTED` uses the index of terms, `BACK` reads
+all parts."""
 
 Found = dict[str, Mapping[int, float]]
 
 
 class Matching:
-    """Finds parts of one tenant over a connection. Remembers which words are common.
+    """Finds parts of one tenant over a connection, and remembers which words are common.
 
-    A *needle* is a word, or words side by side, as it stands in the words of a part.
+    A *needle* is a word, or words side by side, as they stand in the words of a part.
     """
 
     def __init__(self, schema: str, tenant: str) -> None:
@@ -66,23 +67,23 @@ class Matching:
         self._parts, self._found, self._holding, self._sorted, self._back = over
 
     def forget(self) -> None:
-        """Count anew what is common."""
+        """Forget which words are common."""
         self._known.clear()
 
     async def matches(
         self, db: Any, terms: Sequence[str], numbers: Collection[int] | None, most: int
     ) -> list[Mapping[int, float]]:
-        """As `Index.matches` says."""
+        """See `Index.matches`."""
         needles = [_needle(term) for term in terms]
         row = await db.fetchrow(self._parts, self._tenant)
         if row is None or not row["parts"] or not any(needles):
             return [{} for _ in terms]
         parts = row["parts"]
         found, holding = await self._of_words(db, needles, numbers, parts, row["terms"] / parts)
-        left = {needle for needle in needles if needle and needle not in found}
+        unscored = {needle for needle in needles if needle and needle not in found}
         weights = {
             needle: max(inverse_frequency(holding[f" {word} "], parts) for word in needle.split())
-            for needle in left
+            for needle in unscored
             if all(holding[f" {word} "] for word in needle.split())
         }
         found |= await self._newest(db, weights, numbers, parts, most)
@@ -91,48 +92,54 @@ class Matching:
     async def _of_words(
         self, db: Any, needles: Sequence[str], numbers: Collection[int] | None, parts: int, average: float
     ) -> tuple[Found, dict[str, int]]:
-        """The parts that hold the words that are not common, with their scores, and how many parts hold each word."""
+        """Return the parts that hold the words that are not common, with their scores, and how many parts hold each
+        word."""
         words = {f" {word} " for needle in needles for word in needle.split()}
         common = {word for word in words if 0.9 * parts <= self._known.get(word, (0, 0))[1] <= parts * 1.1}
         found, holding = Found(), {word: self._known[word][0] for word in common}
         scope = None if numbers is None else list(numbers)
         rare = list(words - common)
-        for word, there, *of in await db.fetch(self._found, self._tenant, rare, scope) if rare else ():
-            holding[word] = there
-            if there <= COMMON:
-                found[word] = _scores(*of, idf=inverse_frequency(there, parts), average=average)
-        new = [word for word in rare if word not in found]
-        if len(self._known) + len(new) > KNOWN:
-            self._known.clear()
-        for word, count in await db.fetch(self._holding, self._tenant, new) if new else ():
+        for word, count, *columns in await db.fetch(self._found, self._tenant, rare, scope) if rare else ():
             holding[word] = count
-            self._known[word] = count, parts
+            if count <= COMMON:
+                found[word] = _scores(*columns, idf=inverse_frequency(count, parts), average=average)
+        newly_common = [word for word in rare if word not in found]
+        if len(self._known) + len(newly_common) > KNOWN:
+            self._known.clear()
+        for word, exact in await db.fetch(self._holding, self._tenant, newly_common) if newly_common else ():
+            holding[word] = exact
+            self._known[word] = exact, parts
         return found, holding
 
     async def _newest(
         self, db: Any, weights: Mapping[str, float], numbers: Collection[int] | None, parts: int, most: int
     ) -> Found:
-        """The newest parts that hold common words, and phrases, with what each adds."""
-        some = numbers is not None and len(numbers) <= RANGES
-        of = [(number, number + 1) for number in numbers or ()] if some else [(0, 1 << 63 - SEQ_BITS - PART_BITS)]
-        lows, highs = [key_of(low, 0) for low, _ in of], [key_of(high, 0) - 1 for _, high in of]
-        bounds = lows, highs, most, None if numbers is None or some else list(numbers)
+        """Return the newest parts that hold common words or phrases, with what each of these adds to the score."""
+        few_sessions = numbers is not None and len(numbers) <= RANGES
+        ranges = (
+            [(number, number + 1) for number in numbers or ()]
+            if few_sessions
+            else [(0, 1 << 63 - SEQ_BITS - PART_BITS)]
+        )
+        lows, highs = [key_of(low, 0) for low, _ in ranges], [key_of(high, 0) - 1 for _, high in ranges]
+        bounds = lows, highs, most, None if numbers is None or few_sessions else list(numbers)
         keys: dict[str, list[int]] = {needle: [] for needle in weights}
         for statement, back in ((self._back, True), (self._sorted, False)):
-            asked = [one for one in weights if self._is_met_going_back(one, some, parts, most) is back]
+            asked = [needle for needle in weights if self._is_met_going_back(needle, few_sessions, parts, most) is back]
             for needle, key in await db.fetch(statement, self._tenant, asked, *bounds) if asked else ():
                 keys[needle].append(key)
-        return {needle: dict.fromkeys(there, weights[needle]) for needle, there in keys.items()}
+        return {needle: dict.fromkeys(found, weights[needle]) for needle, found in keys.items()}
 
-    def _is_met_going_back(self, needle: str, some: bool, parts: int, most: int) -> bool:
-        """Whether going back through all parts meets enough of those that hold it before all of these were sorted."""
+    def _is_met_going_back(self, needle: str, few_sessions: bool, parts: int, most: int) -> bool:
+        """Return whether reading the parts backwards finds enough that hold the needle before sorting all that hold it
+        would."""
         if needle not in self._known:
             return False
-        return some or self._known[needle][0] ** 2 > most * parts
+        return few_sessions or self._known[needle][0] ** 2 > most * parts
 
 
 def _needle(term: str) -> str:
-    """A term as it stands in the words of a part; nothing for what cannot stand in any."""
+    """Return a term as it stands in the words of a part; "" for one that cannot stand in any."""
     words = fit(term).split()
     return f" {'  '.join(words)} " if words else ""
 
@@ -140,6 +147,6 @@ def _needle(term: str) -> str:
 def _scores(
     keys: list[int] | None, lengths: list[int] | None, counts: list[int] | None, *, idf: float, average: float
 ) -> dict[int, float]:
-    """BM25 of each part, as SQLite's FTS5 has it."""
+    """Return the BM25 score of each part, as SQLite's FTS5 computes it."""
     found = zip(keys or (), lengths or (), counts or (), strict=True)
     return {key: idf * (K1 + 1) * count / (count + K1 * (1 - B + B * length / average)) for key, length, count in found}

@@ -1,4 +1,4 @@
-"""What is done to a tenant's index in one transaction, over a connection that holds the lock of its row."""
+"""Changes to a tenant's index inside one transaction, over a connection that holds the lock of the tenant's row."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Locked(NamedTuple):
 
     @classmethod
     async def of(cls, db: Any, schema: str, tenant: str) -> Locked:
-        """Begin a transaction, and lock the tenant's row, which is made where there is none."""
+        """Begin a transaction and lock the tenant's row, which is made if there is none."""
         await db.execute("BEGIN")
         row = await db.fetchrow(LOCK.replace("{s}", schema), tenant)
         if row is None:
@@ -69,20 +69,20 @@ class Locked(NamedTuple):
         return cls(db, schema, tenant, row["number"], row["generation"])
 
     def over(self, sql: str) -> str:
-        """A statement over the schema."""
+        """Return a statement with the schema's name put in."""
         return sql.replace("{s}", self.schema)
 
     async def cursor(self, session: str) -> Cursor | None:
-        """The cursor of a session."""
+        """Return the cursor of a session, or None."""
         row = await self.db.fetchrow(self.over(CURSOR), self.number, text_of(session))
         return None if row is None else with_number(row["cursor"], row["number"])
 
     async def blocked(self, session: str) -> set[int]:
-        """Which places of a session are blocked."""
+        """Return the blocked places of a session."""
         return {seq for (seq,) in await self.db.fetch(self.over(BLOCKED), self.number, text_of(session))}
 
     async def new_number(self) -> int:
-        """The number of a session that has none."""
+        """Return a new session number."""
         number: int = await self.db.fetchval(self.over(NUMBER), self.number)
         assert number <= LAST_NUMBER, "nobody has had 134 million sessions"
         return number
@@ -93,39 +93,43 @@ class Locked(NamedTuple):
         await self.db.execute(self.over(SESSION), self.number, number, text_of(session), kept)
 
     async def drop(self, number: int, where: Iterable[Span]) -> int:
-        """Drop what there is of these entries of a session; return how many parts that was."""
-        given = list(where)
-        if not given:
+        """Remove what the index has of these entries of a session; return how many parts that was."""
+        ranges = list(where)
+        if not ranges:
             return 0
-        low = [key_of(number, first) for first, _ in given]
-        high = [key_of(number, last, LAST_PART) for _, last in given]
+        low = [key_of(number, first) for first, _ in ranges]
+        high = [key_of(number, last, LAST_PART) for _, last in ranges]
         gone: int = await self.db.fetchval(self.over(DROP), self.number, low, high)
         if gone:
             await self.drop_vectors(low, high)
         return gone
 
     async def drop_vectors(self, low: Sequence[int], high: Sequence[int]) -> None:
-        """Drop the vectors of these ranges of keys, where somebody has made some."""
+        """Remove the vectors in these ranges of keys, if the tables of vectors exist."""
         if await self.db.fetchval("SELECT to_regclass($1)::oid", f"{self.schema}.vector"):
             await self.db.execute(self.over(MOVED_VECTORS), self.tenant)
             await self.db.execute(self.over(DROP_VECTORS), self.tenant, low, high)
 
     async def put(self, number: int, documents: Sequence[Document]) -> None:
-        """Put documents in the place of what there is of these entries."""
+        """Put documents in the index, replacing those of the same entries."""
         if not documents:
             return
-        await self.drop(number, spans.of(one.seq for one in documents))
-        facts = [one.facts for one in documents]
-        parts = [(key_of(number, one.seq, n), *_words(part)) for one in documents for n, part in enumerate(one.parts)]
+        await self.drop(number, spans.of(document.seq for document in documents))
+        facts = [document.facts for document in documents]
+        parts = [
+            (key_of(number, document.seq, n), *_words(part))
+            for document in documents
+            for n, part in enumerate(document.parts)
+        ]
         await self.db.execute(
             self.over(PUT),
             self.number,
-            [place_of(key_of(number, one.seq)) for one in documents],
-            [one.at for one in facts],
-            [one.kind for one in facts],
-            [one.role for one in facts],
-            [one.chars for one in facts],
-            [None if one.name is None else text_of(one.name) for one in facts],
+            [place_of(key_of(number, document.seq)) for document in documents],
+            [known.at for known in facts],
+            [known.kind for known in facts],
+            [known.role for known in facts],
+            [known.chars for known in facts],
+            [None if known.name is None else text_of(known.name) for known in facts],
             [key for key, _, _ in parts],
             [length for _, length, _ in parts],
             [words for _, _, words in parts],
@@ -133,24 +137,24 @@ class Locked(NamedTuple):
         )
 
     async def move_on(self) -> None:
-        """Have another generation: something was removed."""
+        """Begin another generation, because something was removed."""
         await self.db.execute(self.over(MOVED), self.number)
 
     async def done(self) -> None:
-        """End the transaction."""
+        """Commit the transaction."""
         await self.db.execute("COMMIT")
 
     async def undone(self) -> None:
-        """End the transaction, of which nothing is kept."""
+        """Roll the transaction back."""
         await self.db.execute("ROLLBACK")
 
 
 def with_number(kept: bytes, number: int) -> Cursor:
-    """A cursor as it was kept, of the session of this number."""
+    """Return a cursor read from its row, with the session's number."""
     return msgspec.structs.replace(_cursor(kept), number=number)
 
 
 def _words(part: Sequence[str]) -> tuple[int, str]:
-    """How many terms a part has, and the text that it is kept as: two blanks before each, and one at the end."""
+    """Return how many terms a part has, and the text that is stored: two blanks before each term, one at the end."""
     words = fit(" ".join(part)).split()
     return len(words), f"  {'  '.join(words)} " if words else ""
