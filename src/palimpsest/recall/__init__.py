@@ -1,1 +1,1 @@
-"""Finding what was said: analysed terms, parts of entries, questions, one ranking, an index in memory. Pure."""
+"""Search over what was said: terms of texts, parts of entries, questions, ranking, and the indexes that answer them."""

@@ -67,10 +67,10 @@ def terms(text: str) -> list[str]:
     Args:
         text: Any text, also hostile input. Lone surrogates count as blanks.
     """
-    found: list[str] = []
+    terms_of_text: list[str] = []
     for word in words(text):
-        found += terms_of_word(word)
-    return found
+        terms_of_text += terms_of_word(word)
+    return terms_of_text
 
 
 def words(text: str) -> list[str]:
@@ -112,24 +112,24 @@ def term_of(word: str) -> str:
 
 def _terms_of_scripts(word: str) -> list[str]:
     """Return the terms of a word with letters beyond ASCII, which is folded already."""
-    found: list[str] = []
+    terms_of_runs: list[str] = []
     for run in UNSPACED.split(word.lower()):
         if not run:
             continue
         if UNSPACED.match(run) is None:
-            found += terms_of_word(run) if run.isascii() else (run[:LONGEST],)
+            terms_of_runs += terms_of_word(run) if run.isascii() else (run[:LONGEST],)
             continue
         for at, letter in enumerate(run):
             if _IS_HAN(letter) or len(run) == 1:
-                found.append(letter)
+                terms_of_runs.append(letter)
             if at + 1 < len(run):
-                found.append(run[at : at + 2])
-    return found
+                terms_of_runs.append(run[at : at + 2])
+    return terms_of_runs
 
 
 def _folded(text: str) -> str:
-    """Return the text with compatible forms unified, accents removed, and blanks for non-ASCII characters that are no
-    letters."""
+    """Return the text with compatible forms unified and accents removed; non-ASCII characters that are no letters are
+    blanks."""
     if _ASCII(text):
         return text
     return unicodedata.normalize("NFKC", text).translate(_FOLDED)

@@ -1,5 +1,4 @@
-"""Choose the entries that are worth a closer look: those with the best parts, by what an index says of each term.
-Pure."""
+"""Choose the entries worth a closer look: those with the best parts, by what an index says of each term. Pure."""
 
 from __future__ import annotations
 

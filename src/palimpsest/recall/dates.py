@@ -45,7 +45,7 @@ def spans(text: str, now: int) -> list[Span]:
         now: The time to which "yesterday" and "last May" are relative, in microseconds since 1970.
     """
     today = moment(now).date()
-    found: list[Span] = []
+    mentioned: list[Span] = []
     words_said = set(_WORDS(text.lower()))
     for needed, pattern, meaning in _FORMS:
         if words_said.isdisjoint(needed):
@@ -54,10 +54,10 @@ def spans(text: str, now: int) -> list[Span]:
             meant = _possible(meaning, match, today)
             if meant is not None:
                 span = Span(_start(meant[0]), _start(meant[1]))
-                if span not in found:
-                    found.append(span)
+                if span not in mentioned:
+                    mentioned.append(span)
         text = pattern.sub(" ", text)  # so that the year of a date is not found again as a year
-    return found
+    return mentioned
 
 
 def days_of(span: Span) -> Iterator[date]:

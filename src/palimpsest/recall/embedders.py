@@ -85,8 +85,8 @@ class Embedder:
         if not texts:
             return np.empty((0, self.dimension or 0), np.float32)
         batches = ([*map(_whole, texts[at : at + self._batch])] for at in range(0, len(texts), self._batch))
-        found = [await self._asked(self._documents, batch) for batch in batches]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        vectors = [await self._asked(self._documents, batch) for batch in batches]
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     async def embed_query(self, text: str) -> Floats:
         """Return the vector of a question: shape (dimension,). Raises EmbedderFailed.
@@ -95,13 +95,17 @@ class Embedder:
             text: the question. If the embedder has a method for questions, that is called.
         """
         text = _whole(text)
-        found = await (self._asked(self._documents, [text]) if self._query is None else self._asked(self._query, text))
-        vector: Floats = found[0]
+        vectors = await (
+            self._asked(self._documents, [text]) if self._query is None else self._asked(self._query, text)
+        )
+        vector: Floats = vectors[0]
         return vector
 
     async def _asked(self, function: Callable[[Any], Any], given: list[str] | str) -> Floats:
-        """Call the embedder for several texts, or for one, and check the answer; raise EmbedderFailed while it is
-        paused."""
+        """Call the embedder for several texts, or for one, and check the answer.
+
+        Raises EmbedderFailed, without a call, while the embedder is paused.
+        """
         try:
             probe = self._breaker.admit()
         except Paused as paused:
@@ -134,12 +138,14 @@ class Embedder:
             raise EmbedderFailed(self.name, "timeout", why) from error
         except PalimpsestError:
             raise
-        except Exception as error:  # the boundary to a user's code: whatever it raises is a failed call and no more
+        except Exception as error:  # the boundary to a user's code: whatever it raises counts as a failed call
             raise EmbedderFailed(self.name, "raised", words_of(error)) from error
 
     def _checked(self, answer: Any, count: int) -> Floats:
-        """Return the vectors of an answer, scaled to length 1. Raises EmbedderFailed if they cannot be those of `count`
-        texts."""
+        """Return the vectors of an answer, scaled to length 1.
+
+        Raises EmbedderFailed if they cannot be those of `count` texts.
+        """
         try:
             with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite and are refused below
                 vectors = np.array(answer, np.float32)
@@ -174,12 +180,10 @@ def _listed(function: Callable[[Any], Any], given: object) -> Any:
 
 def normalised(vectors: Floats) -> Floats:
     """Scale the rows of a matrix to length 1, in place, and return it. A zero vector stays zero."""
-    for lengths in (
-        np.abs(vectors).max(axis=1, initial=0),
-        None,
-    ):  # first so that no square leaves the range of 32 bits
-        found = np.linalg.norm(vectors, axis=1) if lengths is None else lengths
-        vectors /= np.where(found > 0, found, 1)[:, None]
+    largest = np.abs(vectors).max(axis=1, initial=0)
+    vectors /= np.where(largest > 0, largest, 1)[:, None]  # so that no square below leaves the range of 32 bits
+    lengths = np.linalg.norm(vectors, axis=1)
+    vectors /= np.where(lengths > 0, lengths, 1)[:, None]
     return vectors
 
 
@@ -218,9 +222,9 @@ def _methods(given: Any) -> tuple[Callable[[list[str]], Any], Callable[[str], An
     """Return the function for documents, and the one for questions if that is another."""
     if not isinstance(given, type):
         for documents, query in (("embed_documents", "embed_query"), ("encode", "")):
-            found = getattr(given, documents, None)
-            if callable(found):
-                return found, getattr(given, query, None) if query else None
+            method = getattr(given, documents, None)
+            if callable(method):
+                return method, getattr(given, query, None) if query else None
         if callable(given):
             return given, None
     raise ConfigError("embedder", given, ALLOWED)
@@ -228,9 +232,9 @@ def _methods(given: Any) -> tuple[Callable[[list[str]], Any], Callable[[str], An
 
 def _name(given: Any) -> str:
     for attribute in ("model_name", "model", "name"):
-        found = getattr(given, attribute, None)
-        if isinstance(found, str) and found:
-            return found
+        value = getattr(given, attribute, None)
+        if isinstance(value, str) and value:
+            return value
     named = getattr(given, "__qualname__", None) or type(given).__qualname__
     module = getattr(given, "__module__", None) or type(given).__module__
     return f"{module}.{named}".replace("<locals>.", "")

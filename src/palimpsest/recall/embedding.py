@@ -59,17 +59,17 @@ class Embedding:
             among: the places of those entries.
         """
         try:
-            found = await self._found(query, numbers, sessions, among)
+            found = await self._searched(query, numbers, sessions, among)
             if self._vectors.renewed:
                 self._vectors.renewed = False
-                found = await self._found(query, numbers, sessions, among)
+                found = await self._searched(query, numbers, sessions, among)
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}
         self._failed = ""
         return found
 
-    async def _found(
+    async def _searched(
         self,
         query: str,
         numbers: Sequence[int] | None,
@@ -121,10 +121,10 @@ class Embedding:
         cursors = await self._index.cursors(sessions)
         for number, (session, cursor) in enumerate(cursors.items(), 1):
             if self._done.get(cursor.number) != cursor:
-                left = await self._embed(session, cursor.number, most)
-                if left is None:
+                remaining = await self._embed(session, cursor.number, most)
+                if remaining is None:
                     return True
-                most = None if most is None else left
+                most = None if most is None else remaining
                 self._done[cursor.number] = cursor
             if progress is not None:
                 progress(number, len(cursors))
@@ -136,15 +136,15 @@ class Embedding:
         return False
 
     async def _embed(self, session: str, number: int, most: int | None) -> int | None:
-        """Embed new parts of a session; return how many more parts may be embedded, or None if some of the session are
-        left."""
+        """Embed new parts of a session; return how many more may be embedded, or None if the session has more to
+        embed."""
         # Read before the texts are: no vector of a text that is removed from now on will be kept.
         generation = (await self._vectors.state()).generation
         missing = await self._vectors.missing(await self._index.parts(number))
-        left = len(missing) if most is None else most
+        remaining = len(missing) if most is None else most
         places = ((place, list(keys)) for place, keys in groupby(missing, place_of))
         while page := dict(islice(places, TOGETHER)):
-            if left <= 0:
+            if remaining <= 0:
                 return None
             wanted = {key for keys in page.values() for key in keys}
             entries = await self._store.fetch(SessionKey(self._tenant, session), [place & LAST_SEQ for place in page])
@@ -157,8 +157,8 @@ class Embedding:
                         texts[key] = self._clean(text[part.start : part.end])
             if texts and not await self._vectors.put(texts, generation):
                 return None  # something was removed meanwhile, perhaps one of these: the next call looks again
-            left -= len(texts)
-        return left
+            remaining -= len(texts)
+        return remaining
 
     async def _rest(self, progress: Progress | None = None) -> None:
         """Embed what is left, starting again if something is removed meanwhile, but not without end."""
@@ -172,7 +172,7 @@ class Embedding:
         async def rest() -> None:
             try:
                 await self._rest()
-            except PalimpsestError as fault:  # the next search tries again, and says so
+            except PalimpsestError as fault:  # the next search tries again, and reports a failure
                 log_failure(self._runner.redact, fault, "what is recalled was not embedded")
             finally:
                 self._busy = False

@@ -214,8 +214,10 @@ class Follower:
         return await self.index.block(key.session, drop, seqs, self._clock())
 
     async def remove_all(self, session: str) -> int:
-        """Drop all of a session and block it; return how many parts were dropped. Called before the store loses the
-        session."""
+        """Drop all of a session and block it; return how many parts were dropped.
+
+        Called before the store loses the session.
+        """
         last: int | None = 0
         now, dropped, pace = self._clock(), 0, _Pace(SessionKey(self._tenant, session))
         await self.index.block(session, (), (0,), now)
@@ -230,7 +232,7 @@ class Follower:
         return dropped + await self.index.end(session)
 
     async def _remove_page(self, pace: _Pace, after: int, now: int) -> tuple[int | None, int]:
-        """Drop the next entries; return the `seq` of the last one (None: there are no more), and how many parts were
+        """Drop the next entries; return the `seq` of the last (None: there are no more), and how many parts were
         dropped."""
         entries = await self._store.read(pace.key, after=after, limit=pace.limit)
         if not entries:
@@ -274,8 +276,10 @@ class Follower:
             self._settled = now
 
     async def rebuild(self, progress: Progress | None = None) -> int:
-        """Empty the index and fill it again from the logs; return how many sessions it has. If killed, the next call
-        goes on."""
+        """Empty the index and fill it again from the logs; return how many sessions it has.
+
+        If killed, the next call goes on.
+        """
         await self.index.empty()
         return await self.catch_up(progress=progress)
 
@@ -309,8 +313,10 @@ def is_found(entry: Entry, now: int | None = None) -> bool:
 
 
 def _documents(entries: Sequence[Entry], now: int | None = None) -> list[Document]:
-    """Return the documents of the searchable ones of these entries. Finding terms takes 1 ms per some thousand
-    characters."""
+    """Return the documents of the searchable ones of these entries.
+
+    Finding terms takes 1 ms per some thousand characters.
+    """
     return [Document.of(entry) for entry in entries if is_found(entry, now)]
 
 

@@ -81,9 +81,10 @@ class File:
 
     def do(self, tenant: str, body: Callable[[Words], T], *, writes: bool = False) -> T:
         """Return what `body` returns, run in one transaction. A damaged file is removed and made anew first."""
-        return self._mended(partial(self._done, tenant, body, writes))
+        return self._repairing(partial(self._done, tenant, body, writes))
 
-    def _mended(self, step: Callable[[], T]) -> T:
+    def _repairing(self, step: Callable[[], T]) -> T:
+        """Run a step under the lock. If the file turns out to be damaged, run the step again on a new one."""
         with self._lock, Translated(self.where):
             try:
                 return step()
@@ -109,7 +110,7 @@ class File:
 
         Other processes then use the new files, and would never see what is written to the old ones.
         """
-        if self._db is not None and self._files != self._there():
+        if self._db is not None and self._files != self._files_at_path():
             self.let_go()
         return self._db or self._open()
 
@@ -125,7 +126,7 @@ class File:
             db.execute(f"PRAGMA busy_timeout={int(self._busy * 1000)}")
             db.execute(f"PRAGMA cache_size=-{CACHE}")
             db.execute("PRAGMA secure_delete=ON")
-            db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a file that is new
+            db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect in a new file only
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             with db:
@@ -134,15 +135,15 @@ class File:
         except BaseException:
             db.close()
             raise
-        self._db, self._files = db, self._there()
+        self._db, self._files = db, self._files_at_path()
         return db
 
-    def _there(self) -> tuple[Identity | None, ...]:
+    def _files_at_path(self) -> tuple[Identity | None, ...]:
         """Return the identities of the database's file and of its journal."""
         return identity_of(self.path), *journal_of(self.path)
 
     def _remove(self) -> None:
-        is_unchanged = self._db is None or self._files == self._there()  # else another process has replaced the files
+        is_unchanged = self._db is None or self._files == self._files_at_path()  # else another process replaced them
         self._close()
         for suffix in ("", "-wal", "-shm") if self.path and is_unchanged else ():
             with suppress(FileNotFoundError):
@@ -150,18 +151,18 @@ class File:
 
     def open(self) -> None:
         """Open the database now, so that whatever prevents that is raised here."""
-        self._mended(self._opened)
+        self._repairing(self._opened)
 
     def id(self) -> str:
         """Return the random id that tells this file from all others, in hexadecimal."""
-        db = self._mended(self._opened)
+        db = self._repairing(self._opened)
         with self._lock, Translated(self.where):
-            (found,) = db.execute("SELECT value FROM meta WHERE name = 'id'").fetchone()
-        return f"{found:x}"
+            (number,) = db.execute("SELECT value FROM meta WHERE name = 'id'").fetchone()
+        return f"{number:x}"
 
     def scrub(self, tenant: str, whole: bool) -> tuple[str, ...]:
         """Erase the bytes of removed parts, as `Index.scrub` says: of this tenant, or with `whole` of all tenants."""
-        tenants = {tenant, *(self._mended(self._unscrubbed) if whole else ())}
+        tenants = {tenant, *(self._repairing(self._unscrubbed) if whole else ())}
         for name in tenants:
             stale = self.do(name, Words.size).stale
             if stale:
@@ -234,8 +235,7 @@ class File:
             self._close()
 
     def abandon(self) -> object:
-        """Return a connection inherited by a forked process, and forget it here. It must not be closed in this
-        process."""
+        """Return a connection inherited by a forked process, which must not close it, and forget it here."""
         inherited = self._db
         if self.path:
             self._db = None
@@ -289,13 +289,13 @@ class FtsIndex:
     async def parts(self, number: int) -> list[int]:
         return await self._read(lambda words: words.answers.parts(number))
 
-    async def meet(self, word: str, more: Sequence[str], *, again: bool) -> None:
-        """See `Words.meet`."""
-        await self._write(lambda words: words.meet(word, more, again))
+    async def adopt(self, word: str, more: Sequence[str], *, again: bool) -> None:
+        """See `Words.adopt`."""
+        await self._write(lambda words: words.adopt(word, more, again))
 
-    async def met(self, word: str) -> None:
-        """See `Words.met`."""
-        await self._write(lambda words: words.met(word))
+    async def set_owner(self, word: str) -> None:
+        """See `Words.set_owners`."""
+        await self._write(lambda words: words.set_owners(word))
 
     async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
         return await self._read(lambda words: words.cursors(sessions))

@@ -34,8 +34,8 @@ NEAREST = 100
 
 
 class Meaning:
-    """What is near to a question in meaning, in two steps like `Ranking`: `wanted` lists the entries whose facts are
-    needed."""
+    """What is near to a question in meaning, in two steps like `Ranking`: `wanted` lists the entries to get facts
+    of."""
 
     def __init__(self, nearest: Mapping[int, float]) -> None:
         """Take what an index of vectors found.
@@ -84,8 +84,10 @@ class Meaning:
         return ranking.ordered(scores, facts, self._part, OF_SPEAKER, limit, only)
 
     def _smoothed(self, facts: Mapping[int, Facts]) -> dict[int, float]:
-        """Return the worth of each entry with shares of its neighbours' in the same sitting. Long entries add less to
-        others."""
+        """Return the worth of each entry with shares of its neighbours' in the same sitting.
+
+        Long entries add less to others.
+        """
         smoothed: dict[int, float] = {}
         for entry, worth in self._worth.items():
             entry_facts = facts.get(entry)

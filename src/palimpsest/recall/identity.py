@@ -41,13 +41,13 @@ async def recognise(store: Store, tenant: str, index: FtsIndex, name: str) -> No
     if is_back and await _went_back(store, tenant, index):
         word = ""
     if not store.writable:
-        await index.meet(word, (), again=is_back)
+        await index.adopt(word, (), again=is_back)
         return
     new = token_hex(8)
-    await index.meet(word, [new], again=is_back)
+    await index.adopt(word, [new], again=is_back)
     await store.put_item(OWNER, tenant, name, new.encode())
     remembered = await store.get_item(OWNER, tenant, name)  # another process may have put its own word meanwhile
-    await index.met(remembered.value.decode() if remembered is not None else new)
+    await index.set_owner(remembered.value.decode() if remembered is not None else new)
 
 
 async def _went_back(store: Store, tenant: str, index: FtsIndex) -> bool:

@@ -122,8 +122,10 @@ ready(Cursor)
 
 
 def is_same(found: Cursor | None, expected: Cursor | None) -> bool:
-    """Return whether two cursors say the same. Their numbers are not compared: a caller may expect a cursor without
-    one."""
+    """Return whether two cursors say the same.
+
+    Their numbers are not compared: a caller may expect a cursor without one.
+    """
     if found is None or expected is None:
         return found is expected
     return msgspec.structs.replace(found, number=0) == msgspec.structs.replace(expected, number=0)

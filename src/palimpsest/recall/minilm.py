@@ -125,8 +125,10 @@ def _batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _normed(state: Floats, weights: Mapping[str, Floats], name: str) -> Floats:
-    """Return each row with mean 0 and variance 1, times a weight, plus a bias (layer normalisation). Changes
-    `state`."""
+    """Return each row with mean 0 and variance 1, times a weight, plus a bias (layer normalisation).
+
+    Changes `state`.
+    """
     state -= state.mean(axis=1, keepdims=True)
     spread = np.sqrt(np.einsum("ij,ij->i", state, state) / np.float32(state.shape[1]) + np.float32(SMALLEST))
     state /= spread[:, None]

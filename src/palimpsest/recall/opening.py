@@ -97,7 +97,7 @@ class Indexes:
         return Embedding(self._store, tenant, index, rows, self._embedder, self._runner)
 
     async def _in_tables(self, tenant: str) -> Index | None:
-        """Return the index in the store's own database; None if the backend has no tables for it, or they may not be
+        """Return the index in the store's own database; None if it has no tables for one, or they may not be
         written."""
         backend = self._store.backend
         if backend.tables is None or self._path is not None or not self._store.writable:

@@ -119,8 +119,10 @@ _MINILM = Packaged(
 
 
 def wordllama() -> Packaged:
-    """Return the static embedder of the package wordllama: 256 numbers a text. Raises MissingExtra if it is not
-    installed."""
+    """Return the static embedder of the package wordllama: 256 numbers a text.
+
+    Raises MissingExtra if it is not installed.
+    """
     _need_readers("the embedder wordllama")
     if _WORDLLAMA.folder is None:
         raise MissingExtra("the embedder wordllama", "vectors")

@@ -102,7 +102,9 @@ def parts_of(entry: Entry) -> list[Part]:
         parts.append(Part(terms(_unescaped(piece) if escaped else piece), start, end))
     if not (entry.name or any(part.terms for part in parts)):
         return []
-    return [Part([*_beside(entry, part.terms), *part.terms], part.start, part.end) for part in parts[:1]] + parts[1:]
+    return [
+        Part([*_terms_of_date_and_name(entry, part.terms), *part.terms], part.start, part.end) for part in parts[:1]
+    ] + parts[1:]
 
 
 def date_terms(day: date) -> tuple[str, str]:
@@ -174,7 +176,7 @@ def _cut(text: str, low: int, high: int) -> int:
     return sign.end() if sign is not None else high
 
 
-def _beside(entry: Entry, own: list[str]) -> list[str]:
+def _terms_of_date_and_name(entry: Entry, own: list[str]) -> list[str]:
     """Return the terms that a part begins with although they are not in its text."""
     name = terms(entry.name) if entry.name else []
     if own[: len(name)] == name:

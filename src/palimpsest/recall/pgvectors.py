@@ -122,8 +122,8 @@ class BytesRows:
             is_same_model = current[:2] == state[:2]
             keys = None
             if is_same_model and current.generation != state.generation:
-                found = await db.fetch(f"SELECT key FROM {self._s}.vector WHERE tenant = $1", self._tenant)
-                keys = np.array([row[0] for row in found], np.int64)
+                rows_with_keys = await db.fetch(f"SELECT key FROM {self._s}.vector WHERE tenant = $1", self._tenant)
+                keys = np.array([row[0] for row in rows_with_keys], np.int64)
             sql = f"""SELECT position, key, value FROM {self._s}.vector WHERE tenant = $1 AND position > $2
                 ORDER BY position LIMIT $3"""
             rows = await db.fetch(sql, self._tenant, last if is_same_model else 0, limit)
@@ -186,8 +186,10 @@ class BytesRows:
 
 
 class PgvectorRows(BytesRows):
-    """The vectors of one tenant as `halfvec`. The server compares a question with every vector of the sessions
-    searched."""
+    """The vectors of one tenant as `halfvec`.
+
+    The server compares a question with every vector of the sessions searched.
+    """
 
     _given = "text"
 
@@ -208,10 +210,10 @@ class PgvectorRows(BytesRows):
         given = self._tenant, self._value(packed(vector)), limit, None if numbers is None else list(numbers)
 
         async def body(db: Connection) -> dict[int, float]:
-            found = dict[int, float](await db.fetch(sql, *given, None))
+            cosines = dict[int, float](await db.fetch(sql, *given, None))
             if among is not None:
-                found |= dict(await db.fetch(sql, *given, list(among)))
-            return dict(sorted(found.items(), key=lambda hit: (-hit[1], -hit[0])))
+                cosines |= dict(await db.fetch(sql, *given, list(among)))
+            return dict(sorted(cosines.items(), key=lambda hit: (-hit[1], -hit[0])))
 
         return await self._do(body, writes=False)
 

@@ -61,7 +61,9 @@ class PlainIndex:
     async def cursors(self, sessions: Collection[str] | None) -> dict[str, Cursor]:
         if sessions is None:
             return await self._do(self._cursors.copy)
-        return await self._do(lambda: {one: self._cursors[one] for one in sessions if one in self._cursors})
+        return await self._do(
+            lambda: {session: self._cursors[session] for session in sessions if session in self._cursors}
+        )
 
     async def parts(self, number: int) -> list[int]:
         ends = key_of(number, 0), key_of(number + 1, 0)
@@ -74,7 +76,7 @@ class PlainIndex:
         return self._vectors
 
     async def sessions(self, numbers: Collection[int]) -> dict[int, str]:
-        return await self._do(lambda: {one: self._names[one] for one in numbers if one in self._names})
+        return await self._do(lambda: {number: self._names[number] for number in numbers if number in self._names})
 
     async def mark(self) -> int:
         return self._mark
@@ -191,8 +193,8 @@ class PlainIndex:
         return await self._do(body)
 
     def _weight(self, term: str, matches: Mapping[str, Mapping[int, float]]) -> float | None:
-        """Return what a phrase or a common word adds to each part that holds it; None for a rare word, which has BM25
-        scores."""
+        """Return what a phrase or a common word adds to each part that holds it; None for a rare word (see
+        `Postings`)."""
         if " " not in term and len(matches[term]) <= COMMON:
             return None
         parts = len(self._postings)
@@ -224,7 +226,7 @@ class PlainIndex:
 
         return await self._do(body)
 
-    # --- the whole
+    # --- the index as a whole
 
     async def size(self) -> Size:
         def body() -> Size:

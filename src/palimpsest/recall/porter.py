@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_CONSONANT = "(?:[^aeiouy]|(?<![^aeiou])y)"  # a y at the beginning, or behind a vowel
+_CONSONANT = "(?:[^aeiouy]|(?<![^aeiou])y)"  # a y is a consonant at the beginning and behind a vowel
 _VOWEL = "(?:[aeiou]|(?<=[^aeiou])y)"
 _CONSONANTS, _VOWELS = f"(?>{_CONSONANT}*)", f"(?>{_VOWEL}+)"
 _GROUP = f"{_CONSONANTS}{_VOWELS}{_CONSONANT}"
@@ -70,7 +70,7 @@ def _past(word: str) -> str:
 
 
 def _replaced(word: str, endings: Mapping[str, str]) -> str:
-    """The word with its longest ending of these replaced, where something to measure is before it."""
+    """Return the word with its longest ending among these replaced, if a group of vowels and consonants precedes it."""
     for length in range(7, 2, -1):
         ending = word[-length:]
         if ending in endings:

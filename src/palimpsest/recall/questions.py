@@ -66,15 +66,15 @@ def question(text: str, now: int | None = None) -> Question:
     asked = words(text)
     last = ""
     for word in asked:
-        found = terms_of_word(word)
-        all_terms += found
+        found_terms = terms_of_word(word)
+        all_terms += found_terms
         if word.lower() in QUESTION_WORDS:
             last = ""
             continue
-        about += found
+        about += found_terms
         if last:
-            pairs.append(f"{last} {found[0]}")
-        last = found[-1]
+            pairs.append(f"{last} {found_terms[0]}")
+        last = found_terms[-1]
     weights = dict.fromkeys(_first_and_last(about or all_terms, MOST_TERMS), 1.0)
     _add(weights, _first_and_last(pairs, MOST_TERMS // 2), PAIR)
     _add(weights, _phrases(text), PHRASE)
@@ -87,8 +87,10 @@ def question(text: str, now: int | None = None) -> Question:
 
 
 def _first_and_last(given: Sequence[str], most: int) -> list[str]:
-    """Return these terms, each once. If there are more than `most`, return the first half of that number and the last
-    ones."""
+    """Return these terms, each once.
+
+    If there are more than `most`, return the first half of that number and the last ones.
+    """
     every = list(dict.fromkeys(given))
     if len(every) <= most:
         return every
@@ -98,8 +100,7 @@ def _first_and_last(given: Sequence[str], most: int) -> list[str]:
 
 
 def _asks_for_several(said: Sequence[str]) -> bool:
-    """Return whether an English question asks for more than one thing: "how many", "which books did", "what has
-    she"."""
+    """Return whether an English question asks for several things: "how many", "which books did", "what has she"."""
     for i, asking in enumerate(said):
         if asking == "how" and not _MANY.isdisjoint(said[i + 1 : i + 2]):
             return True
@@ -127,8 +128,8 @@ def _dates(span: Span) -> Sequence[str]:
 
 def _phrases(text: str) -> list[str]:
     """Return quoted texts, and identifiers of several pieces, as phrases."""
-    quoted = [next(filter(None, found.groups())) for found in _QUOTED.finditer(text)]
-    named = [found[0] for found in _IDENTIFIER.finditer(text)]
+    quoted = [next(filter(None, match.groups())) for match in _QUOTED.finditer(text)]
+    named = [match[0] for match in _IDENTIFIER.finditer(text)]
     joined = [" ".join(terms(each)[:16]) for each in (*quoted, *named)]
     return [phrase for phrase in joined if " " in phrase][:8]
 

@@ -132,14 +132,14 @@ class Ranking:
         found, term = asked.found, len(self._worths)
         scale, worth = asked.scale(), _worth(asked)
         self._worths.append(worth)
-        worths, holding, known = self._worth, self._held, dict[float, tuple[float, float]]()
+        worths, holding, cached = self._worth, self._held, dict[float, tuple[float, float]]()
         for key in _within(found, reach):
             score = found[key]
-            if score not in known:
+            if score not in cached:
                 gain = score * scale
                 amount = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
-                known[score] = amount, worth * amount / (amount + SATURATION)
-            amount, added = known[score]
+                cached[score] = amount, worth * amount / (amount + SATURATION)
+            amount, added = cached[score]
             worths[key] += added
             held = holding.get(key >> PART_BITS)
             if held is None:
@@ -148,8 +148,8 @@ class Ranking:
                 held[term] = amount
 
     def _best_parts(self) -> tuple[dict[int, int], set[int]]:
-        """Return each entry's best part for the question (its key; the first of equal ones), and the entries of which
-        several parts match."""
+        """Return the key of each entry's best part, of equal ones the first, and the entries of which several parts
+        match."""
         best, divided = dict[int, int](), set[int]()
         for key, worth in self._worth.items():
             entry = key >> PART_BITS
@@ -208,8 +208,8 @@ class Ranking:
         self._add_who_and_when(scores, facts, of_speaker)
         if self._question.several:
             _put_the_best_first(scores, sittings)
-        found = [(score, entry) for entry, score in scores.items() if score > 0 or entry in parts]
-        kept = [(score, entry) for score, entry in found if only is None or only(facts[entry])]
+        scored = [(score, entry) for entry, score in scores.items() if score > 0 or entry in parts]
+        kept = [(score, entry) for score, entry in scored if only is None or only(facts[entry])]
         return [
             Ranked(entry >> SEQ_BITS, entry & _SEQ, score, self._best.get(entry, parts.get(entry, 0)) & _PART)
             for score, entry in sorted(kept, reverse=True)[:limit]
@@ -254,8 +254,7 @@ class Ranking:
         return spread
 
     def _add_who_and_when(self, scores: dict[int, float], facts: Mapping[int, Facts], of_speaker: float) -> None:
-        """Add the shares for a speaker whom the question names, for a user who asks about themself, and for a time it
-        names."""
+        """Add the shares for a named speaker, for a user who asks about themself, and for a time that is mentioned."""
         top = max(scores.values(), default=0.0)
         words, own, spans = self._question.words, self._question.own, self._question.spans
         of_speaker = SEVERAL_OF_SPEAKER if self._question.several else of_speaker
@@ -302,8 +301,7 @@ def _put_the_best_first(scores: dict[int, float], sittings: Iterable[Sequence[in
 
 
 def _runs(entries: Iterable[int], far: int) -> list[list[int]]:
-    """Return start and end (excluded) of the runs of numbers that are at most `far` from one of these ascending
-    entries."""
+    """Return start and end (excluded) of each run of numbers that are at most `far` from an entry. Entries ascend."""
     runs: list[list[int]] = []
     for entry in entries:
         if runs and entry - far <= runs[-1][1]:
@@ -330,7 +328,7 @@ def _worth(asked: Asked) -> float:
 
 def named_by(facts: Iterable[Facts]) -> frozenset[str]:
     """Return the terms of the speakers' names in these facts."""
-    return frozenset[str]().union(*{_names(one.name) for one in facts if one.name and one.kind == "message"})
+    return frozenset[str]().union(*{_names(entry.name) for entry in facts if entry.name and entry.kind == "message"})
 
 
 @lru_cache(maxsize=1024)

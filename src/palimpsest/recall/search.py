@@ -1,5 +1,4 @@
-"""From a query to the places of entries: what an index answers, ranked. Also finds the words of a passage to
-highlight."""
+"""From a query to the places of entries: what an index answers, ranked. Also the words of a passage to highlight."""
 
 from __future__ import annotations
 
@@ -203,7 +202,7 @@ def highlighted(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
         terms: the terms of the query.
     """
     wanted = {piece for term in terms for piece in term.split()}
-    words = (found for found in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(found[0])))
+    words = (match for match in _WORD.finditer(text) if not wanted.isdisjoint(_terms_of(match[0])))
     return tuple(span for word in words for span in _asked_of(word, wanted))
 
 

@@ -124,8 +124,7 @@ class _Cutter:
         return low
 
     def _best(self, low: int, high: int) -> int:
-        """Return where to cut after `low` and up to `high`: at the last place of the best separator that occurs
-        there."""
+        """Return where to cut after `low`, up to `high`: at the last place of the best separator that occurs there."""
         for separator in self._separators:
             inner = _inner(separator)
             found = self._text.rfind(separator, max(low + 1 - inner, 0), high - inner + len(separator))
@@ -134,8 +133,8 @@ class _Cutter:
         return high
 
     def _next_start(self, start: int, cut: int) -> int:
-        """Return where the chunk after a cut begins: behind the first separator in the text that may overlap, if there
-        is one."""
+        """Return where the chunk after a cut begins: behind the first separator in the possible overlap, if there is
+        one."""
         most, text = self._splitter.chunk_overlap, self._text
         if not most:
             return cut
@@ -148,8 +147,7 @@ class _Cutter:
         return best if best == low or self._measure(text[best:cut]) <= most else low
 
     def _last_start(self, start: int, previous: int) -> int:
-        """Return where the last chunk begins so that it has its least size, but after where the chunk before it
-        begins."""
+        """Return where the last chunk begins: so early that it has its least size, if that is after `previous`."""
         least, text = self._splitter.min_chunk, self._text
         if not least or not start or self._measure(text[start:]) >= least:
             return start

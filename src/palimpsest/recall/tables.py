@@ -42,8 +42,8 @@ def prepare(db: sqlite3.Connection) -> None:
     """Make the tables that all tenants share. If the file has another format, drop all indexes in it first."""
     for statement in TABLES.split(";\n")[:-1]:
         db.execute(statement)
-    found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
-    if found is not None and found[0] != FORMAT:
+    stored = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    if stored is not None and stored[0] != FORMAT:
         for (number,) in db.execute("SELECT number FROM tenant").fetchall():
             drop(db, number)
         db.execute("DROP TABLE IF EXISTS vectors")
@@ -62,24 +62,24 @@ def maker_of(path: str) -> int | None:
     """
     try:
         with closing(sqlite3.connect(read_only(path, unchanging=True), uri=True)) as db:
-            (found,) = db.execute("PRAGMA application_id").fetchone()
+            (number,) = db.execute("PRAGMA application_id").fetchone()
     except sqlite3.Error:
         return None
-    return int(found)
+    return int(number)
 
 
 def has_vectors(db: sqlite3.Connection, number: int) -> bool:
     """Return whether a tenant has a table of vectors in this database."""
-    found = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"vector_{number}",))
-    return found.fetchone() is not None
+    rows = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (f"vector_{number}",))
+    return rows.fetchone() is not None
 
 
 def forgets(db: sqlite3.Connection, number: int) -> bool:
     """Return whether FTS5 removes deleted terms from a tenant's segments at once."""
     if sqlite3.sqlite_version_info < FORGETTING:
         return False
-    found = db.execute(f"SELECT v FROM words_{int(number)}_config WHERE k = 'secure-delete'").fetchone()  # noqa: S608
-    return found is not None and bool(found[0])
+    row = db.execute(f"SELECT v FROM words_{int(number)}_config WHERE k = 'secure-delete'").fetchone()  # noqa: S608
+    return row is not None and bool(row[0])
 
 
 def drop(db: sqlite3.Connection, number: int) -> None:
@@ -88,10 +88,10 @@ def drop(db: sqlite3.Connection, number: int) -> None:
         db.execute(f"DROP TABLE IF EXISTS {table}_{number}")
 
 
-def of_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
+def make_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
     """Make the tables of a tenant if it has none; return its number."""
-    found = db.execute("SELECT number FROM tenant WHERE name = ?", (tenant,)).fetchone()
-    if found is None:
+    row = db.execute("SELECT number FROM tenant WHERE name = ?", (tenant,)).fetchone()
+    if row is None:
         number = int(db.execute("INSERT INTO tenant(name) VALUES(?)", (tenant,)).lastrowid or 0)
         drop(db, number)  # tables left behind under this number belong to no known tenant
         for statement in OF_TENANT.replace("_N", f"_{number}").split(";\n")[:-1]:
@@ -99,19 +99,19 @@ def of_tenant(db: sqlite3.Connection, tenant: str, *, secure: bool) -> int:
         if secure and sqlite3.sqlite_version_info >= FORGETTING:
             db.execute(f"INSERT INTO words_{number}(words_{number}, rank) VALUES('secure-delete', 1)")
     else:
-        number = int(found[0])
+        number = int(row[0])
     for name, kind in (("count", "row"), ("stand", "instance")):
         table = f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{name}_{number} USING fts5vocab(main, words_{number}, "
         db.execute(f"{table}{kind})")
     return number
 
 
-def who_was_met(db: sqlite3.Connection, number: int) -> list[str]:
-    """Return the words of the stores that a tenant's index belongs to."""
-    found = db.execute("SELECT words FROM met WHERE tenant = ?", (number,)).fetchone()
-    return found[0].split() if found is not None else []
+def owners_of(db: sqlite3.Connection, number: int) -> list[str]:
+    """Return the words remembered by the stores that a tenant's index belongs to; see `palimpsest.recall.identity`."""
+    row = db.execute("SELECT words FROM met WHERE tenant = ?", (number,)).fetchone()
+    return row[0].split() if row is not None else []
 
 
-def met(db: sqlite3.Connection, number: int, words: Sequence[str]) -> None:
+def set_owners(db: sqlite3.Connection, number: int, words: Sequence[str]) -> None:
     """Remember that a tenant's index belongs to a store that remembers one of these words."""
     db.execute("INSERT OR REPLACE INTO met VALUES(?, ?)", (number, " ".join(words)))

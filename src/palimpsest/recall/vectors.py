@@ -36,8 +36,10 @@ LOADED = 4096
 
 
 class State(NamedTuple):
-    """Which `model` made the kept vectors, and their `dimension` ("" and 0: there are none yet). `generation` changes
-    whenever vectors are removed."""
+    """Which `model` made the kept vectors, and their `dimension` ("" and 0: there are none yet).
+
+    `generation` changes whenever vectors are removed.
+    """
 
     model: str = ""
     dimension: int = 0
@@ -96,8 +98,8 @@ class VectorRows(Protocol):
         ...
 
     async def put(self, rows: Sequence[Row], expect: State) -> bool:
-        """Put vectors, replacing those with the same keys; return False, and put none, if the state is not `expect` any
-        more."""
+        """Put vectors, replacing those with the same keys; return False, with none put, if the state is not
+        `expect`."""
         ...
 
 
@@ -113,8 +115,10 @@ class Searching(Protocol):
 
 
 class Vectors:
-    """A tenant's vectors, made by one embedder. Every verb may raise EmbedderFailed; search by words still works
-    then."""
+    """A tenant's vectors, made by one embedder.
+
+    Every verb may raise EmbedderFailed; search by words still works then.
+    """
 
     def __init__(self, rows: VectorRows, embedder: Embedder, *, most: int = MOST) -> None:
         self._rows, self._embedder = rows, embedder

@@ -20,7 +20,7 @@ from palimpsest.recall.answers import Answers
 from palimpsest.recall.index import LAST_NUMBER, LAST_PART, LAST_SEQ, Cursor, Document, Size, Update, is_same
 from palimpsest.recall.postings import PART_BITS, key_of, place_of
 from palimpsest.recall.ranking import Facts
-from palimpsest.recall.tables import forgets, has_vectors, met, of_tenant, who_was_met
+from palimpsest.recall.tables import forgets, has_vectors, make_tenant, owners_of, set_owners
 from palimpsest.stores.sqlite.connections import Damaged
 
 T = TypeVar("T")
@@ -32,12 +32,11 @@ UNUSED = 0.01
 
 
 class Words:
-    """The index of one tenant in a database. Methods are called inside a transaction; the first call makes the
-    tables."""
+    """The index of one tenant in a database. Methods are called inside a transaction; the first makes the tables."""
 
     def __init__(self, db: sqlite3.Connection, tenant: str, *, secure: bool) -> None:
         self._db = db
-        self._number = of_tenant(db, tenant, secure=secure)
+        self._number = make_tenant(db, tenant, secure=secure)
         self._secure = forgets(db, self._number)
         self.answers = Answers(db, self._number, lambda: self.number_of("parts"))
         self._beside: Any = None
@@ -82,30 +81,30 @@ class Words:
     def set_mark(self, mark: int, generation: int) -> None:
         sql = "UPDATE tenant SET mark = max(mark, ?) WHERE number = ? AND generation = ?"
         self._db.execute(sql, (mark, self._number, generation))
-        (free,), (pages,) = (self._db.execute(f"PRAGMA {what}_count").fetchone() for what in ("freelist", "page"))
+        (free,), (pages,) = (self._db.execute(f"PRAGMA {counter}_count").fetchone() for counter in ("freelist", "page"))
         for _ in range(free if free > pages * UNUSED else 0):
             self._db.execute("PRAGMA incremental_vacuum(1)")  # `execute` runs one step of it, which frees one page
 
     # --- which store it belongs to
 
-    def meet(self, word: str, more: Sequence[str], again: bool) -> None:
+    def adopt(self, word: str, more: Sequence[str], again: bool) -> None:
         """Check that the index belongs to the store that remembers `word` (see `palimpsest.recall.identity`).
 
         An index that does not know `word` belongs to another store and is emptied. From then on it knows `word` and
         those of `more`. `again` makes the next search look at all sessions again.
         """
-        if word not in who_was_met(self._db, self._number):
+        if word not in owners_of(self._db, self._number):
             for table in ("session", "entry", "blocked"):
                 self._run(f"DELETE FROM {table}_N")  # noqa: S608 (our own tables)
             self.empty()
         elif again:
             self._db.execute("UPDATE tenant SET mark = 0 WHERE number = ?", (self._number,))
         if more:
-            self.met(word, *more)
+            self.set_owners(word, *more)
 
-    def met(self, *words: str) -> None:
+    def set_owners(self, *words: str) -> None:
         """Remember that the index belongs to a store that remembers one of these words."""
-        met(self._db, self._number, words)
+        set_owners(self._db, self._number, words)
 
     # --- writing
 
@@ -119,7 +118,7 @@ class Words:
         self._drop(number, update.drop)
         self._lose(number, update.lost)
         self._add(number, [document for document in update.add if document.seq not in blocked])
-        cursor = msgspec.json.encode(msgspec.structs.replace(update.cursor, number=0))  # which is the row's
+        cursor = msgspec.json.encode(msgspec.structs.replace(update.cursor, number=0))  # a column has the number
         self._run("UPDATE session_N SET cursor = ? WHERE number = ?", (cursor, number))
         return True
 
@@ -136,10 +135,10 @@ class Words:
         return gone
 
     def blocked(self, before: int) -> dict[str, list[int]]:
-        found = dict[str, list[int]]()
+        seqs_of = dict[str, list[int]]()
         for session, seq in self._run("SELECT session, seq FROM blocked_N WHERE since < ?", (before,)).fetchall():
-            found.setdefault(session, []).append(seq)
-        return found
+            seqs_of.setdefault(session, []).append(seq)
+        return seqs_of
 
     def _blocked(self, session: str) -> set[int]:
         return {seq for (seq,) in self._run("SELECT seq FROM blocked_N WHERE session = ?", (session,)).fetchall()}
@@ -151,8 +150,8 @@ class Words:
         cursor = self.cursors([session]).get(session)
         if cursor is not None:
             # An eraser presumed dead may still be running: it may erase entries that were indexed again meanwhile.
-            self._lose(cursor.number, spans.of({*seqs}.difference([0], (one.seq for one in add))))
-            self._add(cursor.number, [one for one in add if one.seq < cursor.next_seq])
+            self._lose(cursor.number, spans.of({*seqs}.difference([0], (document.seq for document in add))))
+            self._add(cursor.number, [document for document in add if document.seq < cursor.next_seq])
         self._next_generation()
         return True
 
@@ -215,9 +214,9 @@ class Words:
         for low, high in gone:
             ends = _place(number, low), _place(number, high)
             live = "FROM entry_N WHERE place BETWEEN ? AND ? AND checksum != -1"
-            found = self._run(f"SELECT count(*), sum(parts) {live}", ends).fetchone()
-            if found[0]:
-                entries, parts = entries + found[0], parts + found[1]
+            counted = self._run(f"SELECT count(*), sum(parts) {live}", ends).fetchone()
+            if counted[0]:
+                entries, parts = entries + counted[0], parts + counted[1]
                 self._run("UPDATE entry_N SET checksum = -1, name = NULL WHERE place BETWEEN ? AND ?", ends)
         if entries:
             self._note_drop()
@@ -251,12 +250,12 @@ class Words:
     def _many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         self._db.executemany(sql.replace("_N", f"_{self._number}"), rows)
 
-    # --- the whole
+    # --- the index as a whole
 
     def size(self) -> Size:
         entries, parts, stale = self._of_tenant("entries, parts, stale")
         (sessions,) = self._run("SELECT count(*) FROM session_N").fetchone()
-        (pages,), (page,) = (self._db.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
+        (pages,), (page,) = (self._db.execute(f"PRAGMA page_{name}").fetchone() for name in ("count", "size"))
         return Size(sessions=sessions, entries=entries, parts=parts, bytes=pages * page, stale=stale)
 
     def empty(self) -> None:
@@ -305,8 +304,8 @@ class Words:
         self._run(f"INSERT INTO meta VALUES('{name}', 1) ON CONFLICT DO UPDATE SET value = value + 1")
 
     def _read_note(self, name: str) -> int | None:
-        found = self._run(f"SELECT value FROM meta WHERE name = '{name}'").fetchone()  # noqa: S608 (a name of ours)
-        return None if found is None else int(found[0])
+        row = self._run(f"SELECT value FROM meta WHERE name = '{name}'").fetchone()  # noqa: S608 (a name of ours)
+        return None if row is None else int(row[0])
 
     def noted(self) -> Noted:
         """Return the notes as they are now."""
@@ -323,8 +322,7 @@ class Words:
 
 
 class Noted(NamedTuple):
-    """Counters of the notes: file to be written anew, terms dropped, terms left in segments. None for a note that is
-    not set."""
+    """Counters of the notes: file to be written anew, terms dropped, terms left in segments. None: not noted."""
 
     scrub: int | None
     drop: int | None

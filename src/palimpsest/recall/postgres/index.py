@@ -1,5 +1,4 @@
-"""The search index of a PostgreSQL store, kept in the store's database and shared by all machines that open the
-store."""
+"""The search index of a PostgreSQL store, in the store's database: shared by all machines that open the store."""
 
 from __future__ import annotations
 
@@ -71,7 +70,10 @@ class PostgresIndex:
         self._vectors: VectorRows | None = None
 
     async def open(self, *, vectors: bool = False) -> None:
-        """See that there are tables, also for `vectors`. Raises StoreUnavailable where none may be made."""
+        """Make the tables, with `vectors` also those of vectors.
+
+        Raises StoreUnavailable if they are missing and may not be made.
+        """
         await self._tables.do(lambda db: prepare(db, self._schema), writes=True)
         if vectors:
             from palimpsest.recall.pgvectors import opened  # an extra
@@ -182,10 +184,10 @@ class PostgresIndex:
         return await self._change(change, 0)
 
     async def blocked(self, before: int) -> dict[str, list[int]]:
-        found = dict[str, list[int]]()
+        seqs_of = dict[str, list[int]]()
         for session, seq in await self._fetch(BLOCKED, before):
-            found.setdefault(name_of(session), []).append(seq)
-        return found
+            seqs_of.setdefault(name_of(session), []).append(seq)
+        return seqs_of
 
     async def unblock(self, session: str, seqs: Collection[int], generation: int, add: Sequence[Document] = ()) -> bool:
         async def change(locked: Locked) -> bool | None:
@@ -232,7 +234,7 @@ class PostgresIndex:
         rows = await self._fetch(PLACES, *filters, names, only.since, only.until)
         return [place for (place,) in rows]
 
-    # --- the whole
+    # --- the index as a whole
 
     async def size(self) -> Size:
         rows, (sessions,) = await self._fetch(TOTALS), (await self._fetch(SIZE))[0]

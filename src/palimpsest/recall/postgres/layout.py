@@ -31,8 +31,7 @@ VECTORS = ("vectors", "vector")
 
 
 def found_by(words: str, tenant: str) -> str:
-    """Return the SQL expression for the array that terms are found by, from expressions for their text and the tenant's
-    number."""
+    """Return SQL for the array that terms are found by, from SQL for their text and for the tenant's number."""
     return f"string_to_array(btrim(replace({words}, '  ', ' ' || ({tenant})::text || '.')), ' ')"
 
 
@@ -59,15 +58,17 @@ MADE = (
 
 
 async def prepare(db: Any, schema: str, *, anew: bool = False) -> None:
-    """Make the tables if they do not exist or have another version, or if `anew`. Safe beside other processes that do
-    the same."""
+    """Make the tables if they do not exist or have another version, or if `anew`.
+
+    Safe beside other processes that do the same.
+    """
     if not anew and await _is_there(db, schema):
         return
     await db.execute(f"BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('{schema}', 1346456907))")
     if anew or not await _is_there(db, schema):  # another process may have been first
         gone = ", ".join(f"{schema}.{name}" for name in NAMES)
-        made = "; ".join(statement.replace("{s}", schema) for statement in MADE)
-        await db.execute(f"DROP TABLE IF EXISTS {gone}; {made}")
+        statements = "; ".join(statement.replace("{s}", schema) for statement in MADE)
+        await db.execute(f"DROP TABLE IF EXISTS {gone}; {statements}")
         if await db.fetchval("SELECT to_regclass($1)::oid", f"{schema}.vector"):  # vectors of the parts dropped above
             await db.execute(f"UPDATE {schema}.vectors SET generation = generation + 1; DELETE FROM {schema}.vector")
     await db.execute("COMMIT")

@@ -92,8 +92,7 @@ class Matching:
     async def _of_words(
         self, db: Any, needles: Sequence[str], numbers: Collection[int] | None, parts: int, average: float
     ) -> tuple[Found, dict[str, int]]:
-        """Return the parts that hold the words that are not common, with their scores, and how many parts hold each
-        word."""
+        """Return the parts that hold the rare words, with their scores, and how many parts hold each word."""
         words = {f" {word} " for needle in needles for word in needle.split()}
         common = {word for word in words if 0.9 * parts <= self._known.get(word, (0, 0))[1] <= parts * 1.1}
         found, holding = Found(), {word: self._known[word][0] for word in common}
@@ -131,8 +130,8 @@ class Matching:
         return {needle: dict.fromkeys(found, weights[needle]) for needle, found in keys.items()}
 
     def _is_met_going_back(self, needle: str, few_sessions: bool, parts: int, most: int) -> bool:
-        """Return whether reading the parts backwards finds enough that hold the needle before sorting all that hold it
-        would."""
+        """Return whether reading all parts backwards finds enough of them sooner than sorting those that hold the
+        needle."""
         if needle not in self._known:
             return False
         return few_sessions or self._known[needle][0] ** 2 > most * parts
@@ -148,5 +147,5 @@ def _scores(
     keys: list[int] | None, lengths: list[int] | None, counts: list[int] | None, *, idf: float, average: float
 ) -> dict[int, float]:
     """Return the BM25 score of each part, as SQLite's FTS5 computes it."""
-    found = zip(keys or (), lengths or (), counts or (), strict=True)
-    return {key: idf * (K1 + 1) * count / (count + K1 * (1 - B + B * length / average)) for key, length, count in found}
+    parts = zip(keys or (), lengths or (), counts or (), strict=True)
+    return {key: idf * (K1 + 1) * count / (count + K1 * (1 - B + B * length / average)) for key, length, count in parts}
