@@ -1,7 +1,7 @@
 """What may be kept of what is said: policies, patterns, recognisers, pseudonyms. Pure.
 
-`palimpsest.privacy.policy` says what a policy may ask for, `palimpsest.privacy.redaction` does it,
-`palimpsest.privacy.gate` stands in front of every write. Here is the seam for recognisers of one's own: names and
+`palimpsest.privacy.policy` defines what a policy may ask for, `palimpsest.privacy.redaction` applies it, and
+`palimpsest.privacy.gate` stands before every write. This module is the seam for users' own recognisers: names and
 addresses of people cannot be found offline by rules.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class Span(NamedTuple):
-    """Characters `start` up to, but not including, `end` of a text are of this `kind`, such as "email"."""
+    """Characters `start` up to, but not including, `end` of a text are private and of this `kind`, such as "email"."""
 
     start: int
     end: int
@@ -20,10 +20,11 @@ class Span(NamedTuple):
 
 
 class Recogniser(Protocol):
-    """Finds what is private in a text. Whatever it raises counts as a failure, never as "nothing found".
+    """Finds what is private in a text. Any exception that it raises counts as a failure, never as "nothing found".
 
-    It is asked for every text on its way in, more than once where something was found, so it should be quick and
-    answer alike for equal texts. It is not interrupted: one that asks somebody else keeps a timeout of its own.
+    It is called for every text on its way in, and again for a text in which something was found, so it should be quick
+    and give equal answers for equal texts. It is not interrupted: a recogniser that calls a service needs a timeout of
+    its own.
     """
 
     def __call__(self, text: str, /) -> Iterable[Span | tuple[int, int, str]]:

@@ -1,4 +1,4 @@
-"""Recognisers of e-mail and internet addresses. Pure; each looks only around an "@", dots between digits, or colons."""
+"""Recognisers of e-mail and IP addresses. Pure; each looks only around an "@", dots between digits, or colons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from palimpsest.privacy.scanning import Scan
 
 _AT = re.compile("@|%40")
 _ACCENTS = r"\u0300-\u036f"
-"""Accents that are characters of their own, behind a letter of a script with capitals."""
+"""Combining accents, which follow a letter of a script with capitals as characters of their own."""
 
 _VOWELS = (
     r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
@@ -19,12 +19,12 @@ _VOWELS = (
     r"\u0c80-\u0ce5\u0d00-\u0d65\u0d81-\u0ddf\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece"
     r"\u102b-\u103e\u17b4-\u17d3\u200c\u200d"
 )
-"""The like in other scripts: vowels and tones, from Hebrew and Arabic by those of India to Thai, Lao, Burmese and
-Khmer. Letters between them are in it, too."""
+"""Combining vowels and tones of other scripts, from Hebrew and Arabic by those of India to Thai, Lao, Burmese and
+Khmer; letters that lie between them are included."""
 
 _LOCAL = re.compile(rf"[\w{_ACCENTS}{_VOWELS}.!#$%&'*+/=?^`{{|}}~-]{{1,64}}")
 _QUOTED = re.compile(r"\"[\w .!#$%&'*+/=?^`{|}~-]{1,62}\"")
-"""A name in quotes, which may have spaces: `"jane doe"@example.com`. Read backwards, like the other."""
+"""A name in quotes, which may have spaces: `"jane doe"@example.com`. Matched backwards, like `_LOCAL`."""
 
 _CAPITALS = r"A-Za-z\u00c0-\u024f\u0370-\u04ff"
 """Letters of scripts with capitals, whose words have spaces between them."""
@@ -36,30 +36,30 @@ _DOMAIN = re.compile(
     rf"|[^\W\d_]{_LETTER}{{1,24}}(?![^\W_]))"
 )
 _WRITTEN_TO = re.compile(rf"[^\W\d_{_CAPITALS}]|[{_VOWELS}]")
-"""What may touch an address without being of it: Chinese and others put no space before it."""
+"""Characters that may touch an address without being part of it: Chinese and other scripts put no space before it."""
 
 _FILE_ENDS = (
     "avif bmp css csv gif html ico jpeg jpg js json jsx log map md mp3 mp4 pdf png svg ts tsx txt webp xml yaml"
 )
 _FILES = frozenset(_FILE_ENDS.split())
-"""Ends of file names, which are no domains: `logo@2x.png`."""
+"""Extensions of file names, which are no top-level domains: `logo@2x.png`."""
 
 _NO_TOPS = _FILES | {"min"}
-"""What no domain ends with before the end of a file's name: `lib@next.min.js`."""
+"""What no domain ends with before a file's extension: `lib@next.min.js`."""
 
 
 def emails(scan: Scan) -> Iterator[Span]:
-    """Find e-mail addresses: what stands around an "@", or its escape in a URL, with a domain of two labels at least.
+    """Find e-mail addresses: the text around an "@", or its URL escape, with a domain of at least two labels.
 
-    `git@host:path` is how a repository is named and left alone.
+    `git@host:path` names a repository and is left alone.
     """
     text, end = scan.text, 0
     for sign in _AT.finditer(text):
-        at, behind = sign.span()
+        at, after = sign.span()
         before = text[max(at - 64, end) : at][::-1] if at >= end else ""
         local = _QUOTED.match(before) or _LOCAL.match(before)
-        domain = _DOMAIN.match(text, behind, behind + 255)
-        end = max(end, behind)
+        domain = _DOMAIN.match(text, after, after + 255)
+        end = max(end, after)
         if local is None or domain is None:
             continue
         name = local.group()[::-1]
@@ -67,12 +67,12 @@ def emails(scan: Scan) -> Iterator[Span]:
         name = name.lstrip(".'`/=?&{|}!#$%^*~-")
         host = _host(domain.group())
         if name and host and not (name == "git" and text[domain.end() : domain.end() + 1] in (":", "/")):
-            end = behind + len(host)
+            end = after + len(host)
             yield Span(at - len(name), end, "email")
 
 
 def _host(domain: str) -> str:
-    """The domain, without the end of a file's name (`jo@example.org.pdf`); empty where that leaves none."""
+    """Return the domain without a file's extension (`jo@example.org.pdf`); "" if that leaves no domain."""
     rest, _, top = domain.rpartition(".")
     if top.lower() not in _FILES:
         return domain
@@ -86,9 +86,9 @@ _IPV6 = re.compile(
     r"(?<![A-Za-z0-9:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.[0-9]{1,3}){3})?(?![A-Za-z0-9:])"
 )
 _DOTS, _COLONS = re.compile(r"\.(?=[0-9]{1,3}\.[0-9]{1,3}\.)"), re.compile(r":[0-9A-Fa-f]{0,4}:")
-"""What there is in the middle of either; both begin with one character, for which `re` looks quickly.
+"""What an address always has in its middle. Both patterns begin with a fixed character, which `re` finds quickly.
 
-A dot may be the end of a word before the address, and the next one in its middle.
+The first dot found may end a word before the address; the next one is then in the address.
 """
 
 _NOBODY = ("127.", "0.0.0.0", "255.255.255.255")  # noqa: S104 (nothing is bound to it)
@@ -97,11 +97,15 @@ IP_SIGN = (
     r"\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]"
     r"|:(?:[0-9A-Fa-f]{1,4}:){5}|[0-9A-Fa-f]::|::[0-9A-Fa-f]"
 )
-"""Behind the first dot or colon. `_COLONS` is in times, too; so many groups, or "::", only in addresses and in code."""
+"""What follows the first dot or colon of an address. `_COLONS` alone also matches times; so many groups, or "::", are
+only in addresses and in code."""
 
 
 def ip_addresses(scan: Scan) -> Iterator[Span]:
-    """Find IPv4 and IPv6 addresses. Loopback, unspecified and broadcast addresses are nobody's and left alone."""
+    """Find IPv4 and IPv6 addresses.
+
+    Loopback, unspecified and broadcast addresses belong to nobody and are left alone.
+    """
     text = scan.text
     for match in _around(_DOTS, _IPV4, text, "0123456789"):
         if not match.group().startswith(_NOBODY):
@@ -112,7 +116,7 @@ def ip_addresses(scan: Scan) -> Iterator[Span]:
 
 
 def _around(middle: re.Pattern[str], address: re.Pattern[str], text: str, digits: str) -> Iterator[re.Match[str]]:
-    """Yield the addresses with such a middle: nothing but the digits before it can be in front of that."""
+    """Yield the addresses with this middle; before it there may be only the digits of the address."""
     end = 0
     for sign in middle.finditer(text):
         start = sign.start()
@@ -125,7 +129,7 @@ def _around(middle: re.Pattern[str], address: re.Pattern[str], text: str, digits
 
 
 def may_be_ip(scan: Scan) -> bool:
-    """Whether there is the middle of an address."""
+    """Return whether the text has the middle of an address."""
     text = scan.text
     if not scan.digits:
         return False
@@ -134,7 +138,10 @@ def may_be_ip(scan: Scan) -> bool:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether this is an address of a host. One with "::" needs a digit and two groups: `abc::def` may be code."""
+    """Return whether this is the address of a host.
+
+    One with "::" needs a digit and two groups: `abc::def` may be code.
+    """
     if sum(map(bool, text.split(":"))) < 2 or not any(map(str.isdigit, text)):
         return False
     try:

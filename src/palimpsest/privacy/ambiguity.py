@@ -1,18 +1,18 @@
-"""Whether a pattern can backtrack exponentially, told from its syntax alone. Pure; no text is ever tried.
+"""Whether a regular expression can backtrack exponentially, decided from its syntax alone. Pure; no text is ever tried.
 
-A backtracking engine takes exponential time where it can read the same text in exponentially many ways, and an
-automaton can do that exactly if some state comes back to itself on two different paths over one word (Weber and Seidl,
-"On the degree of ambiguity of finite automata", 1991; for patterns: Weideman and others, "Analyzing matching time
-behavior of backtracking regular expression matchers by using ambiguity of NFA", 2016). So the pattern becomes
-Glushkov's automaton, in which every place of the pattern that reads a character is a state. Its edges are counted,
-because `(a*)*` has two ways from `a` to `a`. Then two readers start together in a loop of the automaton: they must
-never be able to part and meet again over the same characters.
+A backtracking engine takes exponential time if it can read the same text in exponentially many ways. An automaton can
+do that exactly if some state comes back to itself on two different paths over one word (Weber and Seidl, "On the degree
+of ambiguity of finite automata", 1991; for patterns: Weideman and others, "Analyzing matching time behavior of
+backtracking regular expression matchers by using ambiguity of NFA", 2016). So the pattern is turned into Glushkov's
+automaton, in which every place of the pattern that reads a character is a state. Its edges are counted, because `(a*)*`
+has two ways from `a` to `a`. Then two readers start together in a loop of the automaton: they must never be able to
+part and meet again over the same characters.
 
-That finds nested repeats (star height) where they overlap and leaves them alone where they do not: `(\\d{3}-)+` is
-fine. Polynomial time (`.*.*x`) is not refused: the linear engine or the timeout deals with it. Character classes are
-those of ASCII, and alternatives of one character each are a class, as in the engines. What is not regular is taken for
-more than it is: a back-reference for any character, `^` and `$` for nothing; `\\b` and `\\B` are heeded. Atomic groups
-and look-arounds are checked by themselves.
+This finds nested repeats (star height) that overlap and accepts those that do not: `(\\d{3}-)+` is fine. Polynomial
+time (`.*.*x`) is not refused: the linear engine or the timeout deals with it. Character classes are those of ASCII, and
+alternatives of one character each are a class, as in the engines. What is not regular is over-approximated: a
+back-reference reads any character, `^` and `$` demand nothing; `\\b` and `\\B` are respected. Atomic groups and
+look-arounds are checked separately.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from palimpsest.privacy.characters import ALL, WORD, Ranges, characters, negated
 from palimpsest.privacy.loops import loops_of
 
 MANY = 10
-"""A repeat of up to so many times counts as unbounded where its body is ambiguous when repeated: `(a+){9}` is merely
-slow, and every further repeat multiplies."""
+"""A repeat of this many times or more counts as unbounded if its body is ambiguous when repeated. `(a+){9}` is merely
+slow, and every further repeat multiplies its time."""
 
 MOST_COPIES = 256
-"""A bounded repeat is spelled out up to so many places; a larger one is taken for an unbounded one."""
+"""A bounded repeat is written out as up to so many places; a larger one is treated as unbounded."""
 
 MOST_WORK = 2_000_000
 """Steps after which a pattern counts as too large to check: about two seconds."""
@@ -45,14 +45,14 @@ LARGE = f"its body, repeated up to {MANY} times or more, can read the same text 
 COMPLEX = "it is too large to be checked; split it into several"
 
 _Guard = str
-"""What must hold between two characters that follow each other: "" nothing, "b" a word's boundary, "B" none."""
+"""What must hold between two adjacent characters: "" nothing, "b" a word boundary, "B" no word boundary."""
 
 _Ways = dict[tuple[int, _Guard], int]
-"""Places, each with what must hold before or after it, and in how many ways it is reached (2: more than one)."""
+"""Places, each with the guard before or after it, and in how many ways it is reached (2 means more than one)."""
 
 
 class Ambiguous(Exception):
-    """The pattern can backtrack exponentially, or nobody can tell; `reason` says why."""
+    """The pattern can backtrack exponentially, or is too large to tell; `reason` says which."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -60,7 +60,7 @@ class Ambiguous(Exception):
 
 
 def check(pattern: str) -> None:
-    """Raise Ambiguous where the pattern can backtrack exponentially. `pattern` is one that `re` takes."""
+    """Raise Ambiguous if the pattern, which `re` must accept, can backtrack exponentially."""
     parsed = _parsed(pattern)
     automaton = _Automaton(_Work())
     automaton.sequence(parsed, parsed.state.flags)
@@ -69,30 +69,33 @@ def check(pattern: str) -> None:
 
 @lru_cache(maxsize=256)
 def spelled_out(pattern: str) -> int:
-    """How many places the counted repeats of a pattern add to it, spelled out. `pattern` is one that `re` takes."""
+    """Return how many places the counted repeats of a pattern add when they are written out.
+
+    `re` must accept the pattern.
+    """
     tree = _parsed(pattern)
     return _size(tree) - _size(tree, counted=False)
 
 
-@lru_cache(maxsize=4)  # both are asked of a pattern, one after the other
+@lru_cache(maxsize=4)  # `check` and `spelled_out` are called for a pattern one after the other
 def _parsed(pattern: str) -> Any:
     return _parser.parse(pattern)
 
 
 class _Work:
-    """Counts steps, which are quadratic at worst; all that one pattern needs is counted together."""
+    """Counts the steps that checking one pattern takes, which are quadratic at worst."""
 
     steps = 0
 
     def spend(self, steps: int) -> None:
-        """Raises Ambiguous where it becomes too much."""
+        """Count steps. Raises Ambiguous if they become too many."""
         self.steps += steps
         if self.steps > MOST_WORK:
             raise Ambiguous(COMPLEX)
 
 
 class _Piece(NamedTuple):
-    """A part of the pattern: the ways to match nothing with it, its first places and its last ones."""
+    """A part of the pattern: the ways in which it matches nothing, its first places, and its last places."""
 
     empty: dict[_Guard, int]
     first: _Ways
@@ -119,7 +122,7 @@ class _Automaton:
     def sequence(self, tree: Iterable[Any], flags: int) -> _Piece:
         piece = _NOTHING
         for code, value in tree:
-            piece = self._then(piece, self._node(code, value, flags))
+            piece = self._concatenated(piece, self._node(code, value, flags))
         return piece
 
     def _node(self, code: Any, value: Any, flags: int) -> _Piece:
@@ -155,26 +158,29 @@ class _Automaton:
         self.edges.append({})
         return _Piece({}, {(place, ""): 1}, {(place, ""): 1})
 
-    def _then(self, one: _Piece, two: _Piece) -> _Piece:
-        if one is _NOTHING or two is _NOTHING:  # what comes of the rest is the other one, too
-            return two if one is _NOTHING else one
-        self._connect(one.last, two.first)
+    def _concatenated(self, left: _Piece, right: _Piece) -> _Piece:
+        if left is _NOTHING or right is _NOTHING:  # a shortcut: the general case below gives the same
+            return right if left is _NOTHING else left
+        self._connect(left.last, right.first)
         empty: dict[_Guard, int] = {}
-        for before, ways in one.empty.items():
-            for after, more in two.empty.items():
-                _add(empty, _both(before, after), ways * more)
-        return _Piece(empty, _beyond(one.first, one.empty, two.first), _beyond(two.last, two.empty, one.last))
+        for before, ways in left.empty.items():
+            for after, further in right.empty.items():
+                _add(empty, _combined(before, after), ways * further)
+        return _Piece(empty, _beyond(left.first, left.empty, right.first), _beyond(right.last, right.empty, left.last))
 
     def _connect(self, lasts: _Ways, firsts: _Ways) -> None:
         self.work.spend(len(lasts) * len(firsts))
         for (p, before), ways in lasts.items():
-            for (q, after), more in firsts.items():
-                guard = _both(before, after)
+            for (q, after), further in firsts.items():
+                guard = _combined(before, after)
                 if guard is not None and _may_adjoin(guard, self.reads[p], self.reads[q]):
-                    self.edges[p][q] = min(self.edges[p].get(q, 0) + ways * more, 2)
+                    self.edges[p][q] = min(self.edges[p].get(q, 0) + ways * further, 2)
 
     def loop(self, piece: _Piece) -> _Piece:
-        """The piece, once or more. A last round that matches nothing is one more way to leave."""
+        """Return the piece repeated once or more.
+
+        If it can match nothing, a last empty round is one more way to leave it.
+        """
         self._connect(piece.last, piece.first)
         if not piece.empty:
             return piece
@@ -188,14 +194,14 @@ class _Automaton:
         copies = min(least, max(MOST_COPIES // size, 1)) - unbounded
         piece = _NOTHING
         for _ in range(copies):
-            piece = self._then(piece, self.sequence(body, flags))
+            piece = self._concatenated(piece, self.sequence(body, flags))
         if unbounded:
             looped = self.loop(self.sequence(body, flags))
-            return self._then(piece, looped if least else _optional(looped))
+            return self._concatenated(piece, looped if least else _optional(looped))
         rest = _NOTHING
         for _ in range(most - least):  # from the inside out: x(x(x)?)?
-            rest = _optional(self._then(self.sequence(body, flags), rest))
-        return self._then(piece, rest)
+            rest = _optional(self._concatenated(self.sequence(body, flags), rest))
+        return self._concatenated(piece, rest)
 
     def _check_large(self, body: Any, flags: int) -> None:
         trial = _Automaton(self.work)
@@ -206,14 +212,15 @@ class _Automaton:
             raise Ambiguous(fault.reason if fault.reason == COMPLEX else LARGE) from None
 
     def _atom(self, body: Any, flags: int, *, optional: bool) -> _Piece:
-        """What is never entered again once it has matched: one place that reads all that its body reads."""
+        """Return one place that reads all that the body reads: an atomic group that has matched is never entered
+        again."""
         inside = self._apart(body, flags)
         inside.check()
         piece = self._place(union(*inside.reads))
         return _optional(piece) if optional else piece
 
     def _apart(self, body: Any, flags: int) -> _Automaton:
-        """An automaton of its own for a part of the pattern."""
+        """Return a separate automaton for a part of the pattern."""
         apart = _Automaton(self.work)
         apart.sequence(body, flags)
         return apart
@@ -221,7 +228,7 @@ class _Automaton:
     # --- checking
 
     def check(self) -> None:
-        """Raise Ambiguous where two readers that start together in a loop can part and meet again."""
+        """Raise Ambiguous if two readers that start together in a loop can part and meet again."""
         loops = loops_of(self.edges)
         inner = [
             {q: ways for q, ways in following.items() if loops[p] == loops[q]} if loops[p] >= 0 else {}
@@ -232,13 +239,13 @@ class _Automaton:
         overlaps: dict[tuple[Ranges, Ranges], bool] = {}
 
         def together(p: int, q: int) -> Iterable[tuple[int, int]]:
-            for one in inner[p]:
-                for other in inner[q]:
-                    pair = self.reads[one], self.reads[other]
+            for left in inner[p]:
+                for right in inner[q]:
+                    pair = self.reads[left], self.reads[right]
                     if pair not in overlaps:
                         overlaps[pair] = overlap(*pair)
                     if overlaps[pair]:
-                        yield (one, other) if one < other else (other, one)
+                        yield (left, right) if left < right else (right, left)
             self.work.spend(len(inner[p]) * len(inner[q]))
 
         parted: set[tuple[int, int]] = set()
@@ -248,7 +255,7 @@ class _Automaton:
             if pair not in parted:
                 parted.add(pair)
                 following = list(together(*pair))
-                if any(one == other for one, other in following):
+                if any(left == right for left, right in following):
                     raise Ambiguous(OVERLAP)
                 waiting.extend(following)
 
@@ -258,25 +265,28 @@ def _add(ways: dict[Any, int], key: Any, more: int) -> None:
         ways[key] = min(ways.get(key, 0) + more, 2)
 
 
-def _both(one: _Guard, other: _Guard) -> _Guard | None:
-    """What holds where both hold; None where they contradict each other."""
-    if one and other and one != other:
+def _combined(left: _Guard, right: _Guard) -> _Guard | None:
+    """Return the guard that stands for both; None if they contradict each other."""
+    if left and right and left != right:
         return None
-    return one or other
+    return left or right
 
 
 def _beyond(near: _Ways, empty: Mapping[_Guard, int], far: _Ways) -> _Ways:
-    """The near places, and the far ones as far as what lies between can match nothing."""
-    found = dict(near)
+    """Return the near places, and those far places that are reached because what lies between can match nothing."""
+    reached = dict(near)
     for guard, ways in empty.items():
-        for (place, held), more in far.items():
-            both = _both(guard, held)
-            _add(found, None if both is None else (place, both), ways * more)
-    return found
+        for (place, held), further in far.items():
+            both = _combined(guard, held)
+            _add(reached, None if both is None else (place, both), ways * further)
+    return reached
 
 
 def _size(tree: Iterable[Any], *, counted: bool = True) -> int:
-    """About how many places a part of the pattern has; 1 at least. Repeats are spelled out if they are `counted`."""
+    """Return roughly how many places a part of the pattern has, at least 1.
+
+    With `counted` its repeats are written out.
+    """
     size = 0
     for code, value in tree:
         if code in _REPEATS:
@@ -299,25 +309,25 @@ _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 
 
 def _either(pieces: Iterable[_Piece]) -> _Piece:
-    found = _Piece({}, {}, {})
+    joined = _Piece({}, {}, {})
     for piece in pieces:
         for guard, ways in piece.empty.items():
-            _add(found.empty, guard, ways)
-        for into, places in ((found.first, piece.first), (found.last, piece.last)):
+            _add(joined.empty, guard, ways)
+        for into, places in ((joined.first, piece.first), (joined.last, piece.last)):
             for place, ways in places.items():
                 _add(into, place, ways)
-    return found
+    return joined
 
 
 def _optional(piece: _Piece) -> _Piece:
     return _either([piece, _NOTHING])
 
 
-def _may_adjoin(guard: _Guard, one: Ranges, other: Ranges) -> bool:
-    """Whether a character of one may stand before a character of the other, given what must hold between them."""
+def _may_adjoin(guard: _Guard, left: Ranges, right: Ranges) -> bool:
+    """Return whether a character of `left` may stand before a character of `right` under this guard."""
     if not guard:
         return True
-    ends = [(overlap(reads, WORD), overlap(reads, negated(WORD))) for reads in (one, other)]
+    ends = [(overlap(reads, WORD), overlap(reads, negated(WORD))) for reads in (left, right)]
     (word, none), (next_word, next_none) = ends
     if guard == "b":
         return (word and next_none) or (none and next_word)

@@ -1,4 +1,4 @@
-"""The recogniser of cards: the prefix and the length of a network, and Luhn's checksum (ISO/IEC 7812). Pure."""
+"""The recogniser of payment cards: a network's prefix and length, and Luhn's checksum (ISO/IEC 7812). Pure."""
 
 from __future__ import annotations
 
@@ -46,25 +46,27 @@ _NETWORKS: tuple[tuple[int, int, frozenset[int]], ...] = (
 """First and last six digits of each network, and how long its numbers are."""
 
 _CARD_GROUPS = ((4, 4, 4, 4, 3), (4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 1))
-"""How the digits of a card are grouped, where they are."""
+"""Sizes of the groups in which a card's digits may be written."""
 
 _SPREAD_GROUPS = (*_CARD_GROUPS, (8, 8))
-"""The same where something else than a space or a dash stands between them."""
+"""The same for groups with something other than one space or dash between them."""
 
 _SPREAD = re.compile(rb"0000(?:0000)?(?:[ ._/?\t\r\n-]{1,3}0++)+")
-"""Of a shape: groups of digits with a little between them, as many as there are from one of four or eight on."""
+"""Over a shape: the longest run of groups of digits with little between them that begins with a group of four or
+eight."""
 
 _BEFORE = re.compile(rb"(0+)([ ._/?\t\r\n-]{1,3})$")
-"""Of a shape: a group before it."""
+"""Over a shape: a group before a place."""
 
 _DIGITS = re.compile(rb"0+")
 
 _BESIDE = 3
-"""Digits of a group that goes on with the number, as in columns of a table, so that it is none."""
+"""A group of at least so many digits beside the number, with a gap that the number has, too: then it is part of a
+longer row of numbers, and no card."""
 
 _PLAIN = " -\u00a0"
 _SIGNS = (b"0000 0000", b"0000-0000", b"0000?0000")
-"""Of a shape: one of them is in each card that is in groups with such a gap."""
+"""Over a shape: a card in groups with a plain gap always has one of these."""
 
 _GAPS = frozenset(f"{SPACES}{DASHES}._/\t\r\n")
 
@@ -76,15 +78,15 @@ CARD_SIGN = f"{EDGE}[2-6](?:[0-9]{{11,18}}{END}|{_IN_GROUPS})"
 
 
 def may_be_card(scan: Scan) -> bool:
-    """Whether there are digits enough."""
+    """Return whether the text has enough digits."""
     return scan.digits >= 12
 
 
 def cards(scan: Scan) -> Iterator[Span]:
     """Find card numbers, in one piece or in groups.
 
-    With single spaces or dashes between the groups they are found wherever they stand. Spread by anything else (two
-    spaces, dots, lines, thin spaces) they must stand alone, for columns of numbers look alike.
+    With single spaces or dashes between the groups they are found anywhere. With anything else between them (two
+    spaces, dots, line ends, thin spaces) they must stand alone, since columns of numbers look alike.
     """
     whole = [(start, end) for start, end in scan.numbers if 12 <= end - start <= 19 and _is_whole(scan, start, end)]
     parted = _parted(scan) if any(sign in scan.shape for sign in _SIGNS) else ()
@@ -98,7 +100,7 @@ def cards(scan: Scan) -> Iterator[Span]:
 def _spread(scan: Scan, run: Run) -> Iterator[Span]:
     groups = run.groups
     sizes = [end - start for start, end in groups]
-    gaps = [scan.text[one[1] : other[0]] for one, other in pairwise(groups)]
+    gaps = [scan.text[left[1] : right[0]] for left, right in pairwise(groups)]
     for i, size in enumerate(sizes):
         for wanted in _SPREAD_GROUPS if size in (4, 8) else ():
             last = i + len(wanted) - 1
@@ -115,28 +117,28 @@ def _spread(scan: Scan, run: Run) -> Iterator[Span]:
 
 
 def _is_spread(gaps: set[str], wanted: tuple[int, ...]) -> bool:
-    """Whether what stands between the groups is all white space, or everywhere the same; not as in `_card_at`."""
+    """Return whether the gaps are all white space, or all the same, and not those that `_parted` looks for."""
     if wanted in _CARD_GROUPS and any(gaps == {gap} for gap in _PLAIN):
         return False
     return all(map(str.isspace, gaps)) or (len(gaps) == 1 and _GAPS.issuperset(*gaps))
 
 
 def _is_whole(scan: Scan, start: int, end: int) -> bool:
-    """Whether a number in one piece is a card."""
-    apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # as tables write numbers
+    """Return whether a number in one piece is a card."""
+    apart = scan.is_apart(start, end + 2 if scan.text.startswith(".0", end) else end)  # tables may write it as a float
     return apart and _is_card(scan.text[start:end])
 
 
 def _parted(scan: Scan) -> Iterator[tuple[int, int]]:
     """Yield cards in groups with a plain gap between them."""
-    found: dict[int, int] = {}
+    end_of: dict[int, int] = {}
     for sizes in _CARD_GROUPS:
         for start, end in grouped(scan, sizes, _PLAIN):
             digits = "".join(filter(str.isdecimal, scan.text[start:end]))
-            if start not in found and _is_card(digits) and scan.is_apart(start, end):
-                found[start] = end
+            if start not in end_of and _is_card(digits) and scan.is_apart(start, end):
+                end_of[start] = end
     last = 0
-    for start, end in sorted(found.items()):
+    for start, end in sorted(end_of.items()):
         if start >= last:
             yield start, end
             last = end
@@ -148,6 +150,6 @@ def _is_card(digits: str) -> bool:
 
 
 def has_luhn(digits: str) -> bool:
-    """Whether the last digit is Luhn's checksum of the others."""
+    """Return whether the last digit is Luhn's checksum of the others."""
     doubled = (int(digit) * 2 for digit in digits[-2::-2])
     return (sum(map(int, digits[-1::-2])) + sum(two - 9 if two > 9 else two for two in doubled)) % 10 == 0

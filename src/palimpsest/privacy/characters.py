@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest.log.spans import union, visible
 
 Ranges = tuple[tuple[int, int], ...]
-"""Characters, as ranges of code points in rising order, ends included."""
+"""Characters, as ascending ranges of code points, ends included."""
 
 _LAST = 0x10FFFF
 ALL: Ranges = ((0, _LAST),)
@@ -19,7 +19,7 @@ _IGNORECASE, _DOTALL = 2, 16  # bits of the parser's flags
 
 
 def characters(code: Any, value: Any, flags: int) -> Ranges | None:
-    """The characters that a node of the parsed pattern reads, or None where it is no single character."""
+    """Return the characters that a node of the parsed pattern reads; None if it does not read exactly one."""
     if code is op.ANY:
         return ALL if flags & _DOTALL else negated(((10, 10),))
     if code is op.LITERAL:
@@ -27,29 +27,29 @@ def characters(code: Any, value: Any, flags: int) -> Ranges | None:
     if code is op.NOT_LITERAL:
         return negated(_cased([(value, value)], flags))
     if code is op.IN:
-        negate, found = False, list[tuple[int, int]]()
-        for kind, what in value:
+        negate, listed = False, list[tuple[int, int]]()
+        for kind, item in value:
             if kind is op.NEGATE:
                 negate = True
             elif kind is op.CATEGORY:
-                found.extend(_CATEGORIES[what])
+                listed.extend(_CATEGORIES[item])
             else:
-                found.append(what if kind is op.RANGE else (what, what))
-        ranges = _cased(found, flags)
+                listed.append(item if kind is op.RANGE else (item, item))
+        ranges = _cased(listed, flags)
         return negated(ranges) if negate else ranges
     return None
 
 
 def _cased(ranges: list[tuple[int, int]], flags: int) -> Ranges:
-    """The ranges, with the letters of the other case where case is ignored."""
+    """Return the ranges, with the letters of the other case added if case is ignored."""
     if not flags & _IGNORECASE:
         return union(ranges) if len(ranges) > 1 else tuple(ranges)
-    found = list(ranges)
+    cased = list(ranges)
     for low, high in ranges:
         for code in range(max(low, 65), min(high, 122) + 1) if high - low > 256 else range(low, high + 1):
             letter = chr(code)
-            found.extend((ord(other), ord(other)) for other in (letter.lower(), letter.upper()) if len(other) == 1)
-    return union(found)
+            cased.extend((ord(other), ord(other)) for other in (letter.lower(), letter.upper()) if len(other) == 1)
+    return union(cased)
 
 
 def negated(ranges: Ranges) -> Ranges:
@@ -57,7 +57,7 @@ def negated(ranges: Ranges) -> Ranges:
 
 
 def overlap(one: Ranges, other: Ranges) -> bool:
-    """Whether a character is in both."""
+    """Return whether any character is in both."""
     return any(low <= top and bottom <= high for low, high in one for bottom, top in other)
 
 

@@ -1,7 +1,8 @@
-"""Cleaning one text: the patterns in order, then the recognisers, until nothing more is found. Pure but for the clock.
+"""Clean one text: run the patterns in order, then the recognisers, until nothing more is found. Pure except for the
+clock.
 
-What stands for something redacted is left alone by whatever matches inside it; a match that reaches beyond it is
-replaced whole. So a text that was cleaned stays as it is when it is cleaned again, which is tried here and then.
+A stand-in, the text that replaces something redacted, is left alone by matches inside it; a match that reaches beyond
+it is replaced as a whole. So cleaning a cleaned text changes nothing, and the rounds check that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
 
 MOST_ROUNDS = 8
-"""How often a text is cleaned until nothing is found: twice is usual, more is a pattern that matches what it leaves."""
+"""How many rounds a text gets. Two are usual; a pattern that needs more matches what it leaves."""
 
 MOST_KEYS = 4096
 """How many keys of mappings are remembered as clean."""
@@ -34,7 +35,7 @@ _PSEUDONYM = re.compile(r"\[([A-Z0-9]+(?:_[A-Z0-9]+)*?)(?:_([1-9][0-9]{0,8}|[1-9
 class Finding(msgspec.Struct, frozen=True):
     """How often something of a `kind` ("email", "redact_patterns[0]") was found at a `place` ("content", "metadata").
 
-    Never what it was.
+    It never has the text that was found.
     """
 
     kind: str
@@ -51,53 +52,53 @@ class RuleFailed(Exception):
 
 
 class Tally:
-    """What is found and spent while one entry is cleaned, or all the entries of a batch, one after the other."""
+    """Counts findings and seconds spent while one entry is cleaned, or the entries of a batch one after the other."""
 
     def __init__(self, numbering: Numbering) -> None:
         self.numbering = numbering
         self.place = ""
         self.count = 0
-        """How much was found in the entry so far."""
+        """How many findings the entry has so far."""
         self._found: dict[tuple[str, str], int] = {}
         self._characters = 0
         self._spent: dict[int, float] = {}
 
     def note(self, kind: str, count: int = 1) -> None:
-        """Count something that was found at the place of now."""
+        """Count something found at the current place."""
         name = (kind, self.place)
         self._found[name] = self._found.get(name, 0) + count
         self.count += count
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what was found since this was last asked, and begin with the next entry."""
-        found = tuple([Finding(kind, place, count) for (kind, place), count in self._found.items()])
+        """Return the findings since the last call, and start with the next entry."""
+        findings = tuple([Finding(kind, place, count) for (kind, place), count in self._found.items()])
         self._found.clear()
         self.count = 0
         self.forget()
-        return found
+        return findings
 
     def forget(self) -> None:
-        """Begin with the next entry."""
+        """Start with the next entry."""
         self._spent.clear()
         self._characters = 0
 
     def begin(self, characters: int) -> None:
-        """A text of so many characters of the entry comes next."""
+        """Count the characters of the next text of the entry."""
         self._characters += characters
 
     def seconds_left(self, rule: int) -> float:
-        """How long a pattern may still take for this entry."""
+        """Return how long a pattern may still take for this entry."""
         return allowed_seconds(self._characters) - self._spent.get(rule, 0.0)
 
     def spend(self, rule: int, seconds: float) -> None:
-        """A pattern has taken so long."""
+        """Add to the time that a pattern has taken for this entry."""
         self._spent[rule] = self._spent.get(rule, 0.0) + seconds
 
 
 class Cleaner:
-    """Cleans texts by the rules of one policy. `clock` returns seconds; `key` is for pseudonyms, 16 bytes at least.
+    """Cleans texts by the rules of one policy. Any thread may use it at any time.
 
-    `linear` set to False leaves RE2 alone, as where it is not installed. Any thread may use it at any time.
+    `clock` returns seconds; `key` is for pseudonyms, at least 16 bytes. With `linear` False RE2 is not used.
     """
 
     def __init__(self, rules: Rules, key: bytes | None, clock: Callable[[], float], *, linear: bool = True) -> None:
@@ -107,10 +108,10 @@ class Cleaner:
         self._key = Secret(key) if isinstance(key, bytes) else None
         self._patterns: list[tuple[Matcher, str]] = [
             (
-                compiled(one.pattern, f"redact_patterns[{i}]", linear=linear),
-                one.redaction_string or rules.redaction_string,
+                compiled(pattern.pattern, f"redact_patterns[{i}]", linear=linear),
+                pattern.redaction_string or rules.redaction_string,
             )
-            for i, one in enumerate(rules.patterns)
+            for i, pattern in enumerate(rules.patterns)
         ]
         numbered = [use for use in rules.uses if use.pseudonym]
         if numbered and (not isinstance(key, bytes) or len(key) < MIN_KEY):
@@ -125,17 +126,17 @@ class Cleaner:
         self._stand_ins = re.compile("|".join(map(re.escape, sorted(strings, key=len, reverse=True))))
         self._prefilter = Prefilter(rules.uses, linear=linear)
         self.names_secrets = any(use.name == "credential" for use in rules.uses)
-        """Whether values of keys that name a secret are masked everywhere."""
+        """Whether the value of a key that names a secret is masked wherever it stands."""
         self._only_built_in = all(use.find is None for use in rules.uses)
         self._clean_keys: set[str] = set()
 
     @property
     def looks_at_numbers(self) -> bool:
-        """Whether even a small number may be private."""
+        """Whether even a short number may be private."""
         return bool(self._patterns) or not self._only_built_in
 
     def mask(self, value: str, tally: Tally) -> str:
-        """Return what stands for a value that is private because of its key."""
+        """Return the stand-in for a value that is private because of its key."""
         tally.note("credential")
         use = next((use for use in self.uses if use.name == "credential"), None)
         if use is not None and use.pseudonym:
@@ -143,15 +144,15 @@ class Cleaner:
         return (use and use.redaction_string) or self.redaction_string
 
     def numbering(self, pseudonyms: Pseudonyms) -> Numbering:
-        """Begin to number by what a session has given out."""
+        """Begin a numbering that goes on from a session's pseudonyms."""
         return Numbering(pseudonyms, self._key)
 
     def is_stand_in(self, text: str, tally: Tally) -> bool:
-        """Whether the text is nothing but what stands for something redacted."""
+        """Return whether the text is nothing but a stand-in."""
         return self._protected(text, tally.numbering) == [(0, len(text))]
 
     def clean_key(self, key: str, tally: Tally) -> str:
-        """Return a key of a mapping as `clean` leaves it; a program has few, so those that are clean are remembered."""
+        """Return a key of a mapping, cleaned. Programs use few keys, so clean ones are remembered."""
         if key in self._clean_keys:
             return key
         cleaned = self.clean(key, tally)
@@ -160,7 +161,7 @@ class Cleaner:
         return cleaned
 
     def clean(self, text: str, tally: Tally) -> str:
-        """Return the text without what is private. Raises Failed where a rule cannot be applied to it."""
+        """Return the text without what is private. Raises RuleFailed if a rule cannot be applied to it."""
         tally.begin(len(text))
         for _ in range(MOST_ROUNDS):
             cleaned = self._matched(text, tally) if self._patterns else text
@@ -172,21 +173,21 @@ class Cleaner:
 
     def _matched(self, text: str, tally: Tally) -> str:
         for i, (matcher, string) in enumerate(self._patterns):
-            start, left, soft = self._clock(), tally.seconds_left(i), softened(text)
+            start, seconds, soft = self._clock(), tally.seconds_left(i), softened(text)
             try:
-                places = matcher.find(text, left)
-                if soft is not text:  # half of a JSON text is no JSON, and hides nothing all the same
-                    places = _joined([*places, *matcher.find(soft, left)])
+                places = matcher.find(text, seconds)
+                if soft is not text:  # a piece of JSON text has escapes, too, which must not hide a match
+                    places = _joined([*places, *matcher.find(soft, seconds)])
             except TimeoutError:
                 places = None
-            if places is None:  # outside of the block above, so that no traceback leads to the text
+            if places is None:  # raised outside of the block above, whose traceback would hold the text
                 raise RuleFailed(f"redact_patterns[{i}]", "timeout", "it takes too long for the text that it was given")
             if not matcher.linear:
                 tally.spend(i, self._clock() - start)
-            found = self._outside(text, places, tally.numbering) if places else places
-            if found:
-                tally.note(f"redact_patterns[{i}]", len(found))
-                text = replaced(text, [(start, end, string) for start, end in found])
+            outside = self._outside(text, places, tally.numbering) if places else places
+            if outside:
+                tally.note(f"redact_patterns[{i}]", len(outside))
+                text = replaced(text, [(start, end, string) for start, end in outside])
         return text
 
     def _recognised(self, text: str, tally: Tally) -> str:
@@ -195,11 +196,11 @@ class Cleaner:
         scan, asked = self._prefilter.asked(text)
         if scan is None or not asked:
             return text
-        found = [(span, use) for use in asked for span in self._found(use, scan)]
-        if not found:
+        spans = [(span, use) for use in asked for span in self._found(use, scan)]
+        if not spans:
             return text
-        outside = set(self._outside(text, [(span.start, span.end) for span, _ in found], tally.numbering))
-        merged = _merged((span, use) for span, use in found if (span.start, span.end) in outside)
+        outside = set(self._outside(text, [(span.start, span.end) for span, _ in spans], tally.numbering))
+        merged = _merged((span, use) for span, use in spans if (span.start, span.end) in outside)
         for span, _ in merged:
             tally.note(span.kind)
         return replaced(text, [(span.start, span.end, self._stand_in(text, span, use, tally)) for span, use in merged])
@@ -214,7 +215,7 @@ class Cleaner:
             why = "it gave what is no list of spans of the text"
         except Exception as error:  # noqa: BLE001 (whatever a recogniser raises: nothing was checked)
             spans, why = None, f"it raised {type(error).__name__}"
-        if spans is None:  # outside of the block above, because what was raised may hold the text
+        if spans is None:  # raised outside of the block above, because the user's error may hold the text
             raise RuleFailed(f"recognisers.{use.name}", "error", why)
         return [span for span in spans if span.start < span.end]
 
@@ -224,33 +225,33 @@ class Cleaner:
         return use.redaction_string or self.redaction_string
 
     def _outside(self, text: str, places: Places, numbering: Numbering) -> Places:
-        """The places that are not wholly inside of what stands for something redacted."""
+        """Return the places that are not wholly inside a stand-in."""
         stand_ins = self._protected(text, numbering)
         if not stand_ins:
             return places
-        found, i = [], 0
+        outside, i = [], 0
         for start, end in sorted(places):
             while i < len(stand_ins) and stand_ins[i][1] <= start:
                 i += 1
             if i == len(stand_ins) or start < stand_ins[i][0] or end > stand_ins[i][1]:
-                found.append((start, end))
-        return found
+                outside.append((start, end))
+        return outside
 
     def _protected(self, text: str, numbering: Numbering) -> Places:
-        """Where something stands for something redacted, in order; neighbours that touch are one."""
+        """Return where stand-ins are, in order; those that touch count as one."""
         places = [match.span() for match in self._stand_ins.finditer(text)]
         if self._labels:
             places += [match.span() for match in _PSEUDONYM.finditer(text) if self._is_given(match, numbering)]
         return _joined(places, touching=True)
 
     def _is_given(self, match: re.Match[str], numbering: Numbering) -> bool:
-        """Whether this pseudonym was given out: what only looks like one is text like any other."""
+        """Return whether this pseudonym was given out. Text that only looks like one is cleaned like any other."""
         label, number = match.groups()
         return label in self._labels if number is None else numbering.is_given(label, int(number))
 
 
 def _joined(places: Places, *, touching: bool = False) -> Places:
-    """The places in order, those that overlap, or only touch, as one."""
+    """Return the places in order, with overlapping ones merged; with `touching` those that touch, too."""
     joined: Places = []
     for start, end in sorted(places):
         if joined and (start < joined[-1][1] or (touching and start == joined[-1][1])):
@@ -261,27 +262,30 @@ def _joined(places: Places, *, touching: bool = False) -> Places:
 
 
 def _spans(given: object, size: int) -> list[Span] | None:
-    """What a user's recogniser gave for a text of so many characters; None where that is no list of spans of it."""
+    """Return the result of a user's recogniser, checked; None if it is no list of spans of a text of this `size`."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         return None
-    found = []
-    for one in given:
-        if not isinstance(one, tuple | list) or len(one) != 3:  # start, end and kind
+    spans = []
+    for item in given:
+        if not isinstance(item, tuple | list) or len(item) != 3:  # start, end and kind
             return None
-        start, end, kind = one
+        start, end, kind = item
         if not (isinstance(start, SupportsIndex) and isinstance(end, SupportsIndex) and isinstance(kind, str)):
             return None
         if not 0 <= start.__index__() <= end.__index__() <= size:
             return None
-        found.append(Span(start.__index__(), end.__index__(), kind))
-    return found
+        spans.append(Span(start.__index__(), end.__index__(), kind))
+    return spans
 
 
 def _merged(found: Iterable[tuple[Span, Use]]) -> list[tuple[Span, Use]]:
-    """The spans in order, those that overlap as one: of the kind of the longest, or of the first recogniser."""
+    """Return the spans in order, with overlapping ones merged.
+
+    The longest decides the kind, of equal ones the first.
+    """
     merged: list[tuple[Span, Use]] = []
     longest = 0
-    for span, use in sorted(found, key=lambda one: (one[0].start, -one[0].end)):
+    for span, use in sorted(found, key=lambda pair: (pair[0].start, -pair[0].end)):
         size = span.end - span.start
         if not merged or span.start >= merged[-1][0].end:
             merged.append((span, use))
@@ -297,7 +301,7 @@ def _merged(found: Iterable[tuple[Span, Use]]) -> list[tuple[Span, Use]]:
 
 
 def replaced(text: str, places: Sequence[tuple[int, int, str]]) -> str:
-    """The text with a string for each place; places are in order and do not overlap."""
+    """Return the text with each place replaced by its string. Places are in order and do not overlap."""
     pieces, end = [], 0
     for start, stop, string in places:
         pieces += [text[end:start], string]

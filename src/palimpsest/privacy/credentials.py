@@ -1,7 +1,7 @@
 """Recognisers of secrets: keys and tokens by their prefix, private keys, and values of keys that name a secret. Pure.
 
-Prefixes and lengths are those that the issuers publish. What has neither prefix nor name looks like any identifier and
-is not found.
+Prefixes and lengths are those that the issuers publish. A secret with neither prefix nor name looks like any identifier
+and is not found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LETTERS = re.compile("[A-Za-z]{20}")
 _HOOK = re.compile(
     r"hooks\.slack\.com/(?:services|workflows)/[\w/-]{20,}|(?<![A-Za-z0-9])xoxd-[\w%+/=-]{20,}", re.ASCII
 )
-"""Those of Slack that have other characters in them than words."""
+"""Slack's secrets that have other characters than words have."""
 
 _PREFIXES = (
     r"A[KS]IA|gh[pousr]_|github_pat_|gl(?:pat|rtr?|dt|ptt|cbt|oas|soat|ft|imt|agent|ffct)-|[rs]k[_-]|gsk_|xai-|pplx-|r8_"
@@ -51,24 +51,24 @@ _PREFIXES = (
     r"|whsec_|SG\.|npm_|pypi-|do[opr]_v1_|shp(?:at|ca|pa|ss)_|glsa_|glc_eyJ|sq0[a-z]{3}-|lin_api_|eyJ"
 )
 API_KEY_SIGN = rf"(?:^|[^0-9A-Za-z])(?:{_PREFIXES})[\w-]{{8}}|[0-9]:AA[\w-]{{30}}|hooks\.slack|xoxd-"
-"""Of every alternative of `_KEY` its prefix, and a few of the characters behind it."""
+"""The prefix of every alternative of `_KEY`, and a few of the characters behind it."""
 
 
 def may_be_api_key(scan: Scan) -> bool:
-    """Whether there is a word as long as a key, or a hook's address, whose words may be shorter."""
+    """Return whether the text has a word as long as a key, or the address of a webhook, whose words may be shorter."""
     return bool(scan.long_words) or "hooks.slack" in scan.text or "xoxd-" in scan.text
 
 
 def api_keys(scan: Scan) -> Iterator[Span]:
     """Find keys and tokens of services by their prefix and length.
 
-    A digit is in them, as in real ones, or many letters in a row: what has neither is the name of something.
+    Only those count that have a digit, as real ones do, or many letters in a row. The others are names of something.
     """
     text = scan.text
     for start, end in scan.long_words:
         for match in _KEY.finditer(text, start, end):
-            found = match.group()
-            if any(map(str.isdigit, found[3:])) or _LETTERS.search(found):
+            key = match.group()
+            if any(map(str.isdigit, key[3:])) or _LETTERS.search(key):
                 yield Span(*match.span(), "api_key")
     if "hooks.slack" in text or "xoxd-" in text:
         for match in _HOOK.finditer(text):
@@ -83,7 +83,7 @@ _MOST_BODY = 65_536
 
 
 def private_keys(scan: Scan) -> Iterator[Span]:
-    """Find private keys in PEM or PGP armour, with or without the end of it."""
+    """Find private keys in PEM or PGP armour, with or without its end."""
     text, end = scan.text, 0
     while (start := text.find("-----BEGIN", end)) >= 0:
         head = _ARMOUR.match(text, start)
@@ -109,7 +109,7 @@ _OF_TYPE = re.compile(
     r"\??:\s{0,2}(?:(?:Final|Optional|Option)?[<\[]?(?:str|String|string|bytes|SecretStr|Final|&str)[>\]]?)"
     r"(?:\s{0,2}\|\s{0,2}(?:None|null|undefined))?\s{0,2}=\s{0,4}(?=[bBfFrRuU]{0,2}[\"'`])"
 )
-"""What gives a value in quotes to a name with a type, in code."""
+"""What assigns a quoted value to a name with a type, in code."""
 _EQUAL = frozenset("=\uff1d")
 _FLAG = re.compile(r"[ \t]{1,4}")
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|negotiate)\s{1,4}", re.IGNORECASE)
@@ -117,10 +117,10 @@ _TAGGED = re.compile(r"(?:\s[^<>]{0,256})?>\s{0,4}([^<>]{1,4096}?)\s{0,4}</")
 _QUOTE = re.compile(r"""(?:[bBfFrRuU]{1,2}(?=["']))?(\\{0,3})(\"{3}|'{3}|["'`])""")
 _BARE = re.compile(r"""[^\s"'`,;&<>(){}\[\]\\\u3001\u3002\u300c-\u300f\uff01\uff08\uff09\uff0c\uff1b\uff1f]{1,4096}""")
 _GLANCE = 128
-"""Characters by which a password is known that is said, where not all of it is ASCII."""
+"""How many characters of a value that follows a word such as "is" are looked at first, if they are not all ASCII."""
 _BEARER = re.compile(r"(?<!\w)bearer\s{1,4}([\w.~+/=-]{16,4096})", re.ASCII)
 _USER_INFO = re.compile(r"://[^\s/:@?#\"'<>]{0,256}:([^\s/\"'<>]{1,256})@")
-"""Up to the last "@", which a password may have in it."""
+"""Up to the last "@", since a password may contain one."""
 _COOKIE = re.compile(r"cookie[\"']?\s{0,4}:\s{0,4}[\"']?([^\s=;,:\"'<>]{1,64}=[^\r\n\"'<>\\]{4,4096})")
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=([\w%+/=.~-]{10,4096})", re.ASCII)
 _LOGIN = re.compile(r"\s(?:-u|--user|--proxy-user)[ =]?[\"']?([^\s:\"'/@]{1,64}):([^\s\"'`;|&]{1,256})")
@@ -131,7 +131,7 @@ _SQL = re.compile(
     r"\b(?:identified\s{1,4}(?:with\s{1,4}\S{1,64}\s{1,4})?by|password)\s{1,4}'((?:[^']|''){1,256})'",
     re.IGNORECASE,
 )
-"""A password in a statement about who may log into a database."""
+"""A password in an SQL statement that creates or changes a login."""
 _PIN = re.compile(
     r"(?:\bPIN(?:[ -]?(?i:code|number|nummer|kode?|код))?|\b(?i:pin[ -]?(?:code|number)))\b"
     r"[\"']?(?:\s{0,4}[:=\uff1a\uff1d]\s{0,4}|\s{1,4}(?i:ist?|est?)\s{1,4})"
@@ -147,11 +147,11 @@ _ONE_WORD = (
     "redacted masked same default below above see prompt on off set boolean varchar"
 )
 _SAID = frozenset(_ONE_WORD.split())
-"""What is said of a password in one word, in a line of its own."""
+"""Single words that state something about a password in a line of their own, and are none."""
 _ENDS_LINE = re.compile(r"""[ \t]*["'`]?[ \t]*(?=[\r\n]|\Z)""")
 _PROSE = re.compile(r"[^\W\d_]{1,15}[.!?:)]?")
 _PLAIN_WORD = re.compile(r"[^\W\d_]?[a-z]*|[A-Z]+")
-"""What may be prose behind "Basic" and "Bearer": base64 mixes small letters and capitals."""
+"""What may be prose behind "Basic" and "Bearer": base64 mixes lower and upper case."""
 _DIGIT = re.compile(r"\d")
 _TYPED = re.compile("[!-~]{4}")
 _CODE = re.compile(
@@ -168,9 +168,9 @@ CREDENTIAL_SIGN = (
 
 
 def credentials(scan: Scan) -> Iterator[Span]:
-    """Find values of keys that name a secret (`password = …`, `"apiKey": "…"`), bearer tokens, passwords in addresses.
+    """Find values of keys that name a secret (`password = …`, `"apiKey": "…"`), bearer tokens, passwords in URLs.
 
-    A value in quotes counts whatever it is; one without must not look like a word of prose, a type or code.
+    Any quoted value counts. A value without quotes must not look like a word of prose, a type or code.
     """
     text, lower, end = scan.text, scan.lower, 0
     names = [match.span() for match in NAMED.finditer(lower)]
@@ -193,29 +193,30 @@ def credentials(scan: Scan) -> Iterator[Span]:
 
 
 def _in_commands(text: str, lower: str) -> Iterator[Span]:
-    """Cookies of a request, signatures in addresses, logins of commands and of databases, and PINs."""
+    """Find cookies of requests, signatures in URLs, logins in commands and for databases, and PINs."""
     if "cookie" in lower:
-        yield from _given(_COOKIE, lower)
+        yield from _first_groups(_COOKIE, lower)
     if "sig=" in lower or "signature=" in lower:
-        yield from _given(_SIGNED, lower)
+        yield from _first_groups(_SIGNED, lower)
     if "mysql" in lower:
-        yield from _given(_MYSQL, text)
+        yield from _first_groups(_MYSQL, text)
     if "identified" in lower or "password" in lower:
-        yield from _given(_SQL, text)
+        yield from _first_groups(_SQL, text)
     if "pin" in lower:
-        yield from _given(_PIN, text)
+        yield from _first_groups(_PIN, text)
     if "curl" in lower:
         for match in _LOGIN.finditer(text):
             if "curl" in lower[max(match.start() - _NEAR, 0) : match.start()] and not match[2].isdecimal():
                 yield Span(*match.span(2), "credential")
 
 
-def _given(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+def _first_groups(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+    """Yield a credential for the first group of each match."""
     return (Span(*match.span(1), "credential") for match in pattern.finditer(text))
 
 
 def may_hold_credential(scan: Scan) -> bool:
-    """Whether something could be given a value, and a name of a secret, a bearer or a user is there."""
+    """Return whether the text may assign a value, and has a word of a secret, a bearer token or a user."""
     lower = scan.lower
     named = (
         ("key" in lower or "token" in lower or "pass" in lower or "cre" in lower)  # secret, credential
@@ -228,7 +229,7 @@ def may_hold_credential(scan: Scan) -> bool:
 
 
 def _value_of(text: str, start: int, end: int) -> Span | None:
-    """The value of the name that the secret word from `start` to `end` is part of."""
+    """Return the span of the value assigned to the name that has the secret word from `start` to `end` in it."""
     name_start = start - len(_NAME_BEFORE.match(text[max(start - 64, 0) : start][::-1]).group())  # type: ignore[union-attr]
     name_end = _NAME_AFTER.match(text, end).end()  # type: ignore[union-attr]
     name = text[name_start:name_end]
@@ -243,17 +244,18 @@ def _value_of(text: str, start: int, end: int) -> Span | None:
     quote = _QUOTE.match(text, assigns.end())
     if word == "pass" and (quote is None or not _begins(text, name_start, "{,")):
         return None
-    return _quoted(text, quote, word) if quote is not None else _bare(text, name_start, assigns, word)
+    return _quoted(text, quote, word) if quote is not None else _unquoted(text, name_start, assigns, word)
 
 
-def _bare(text: str, name_start: int, assigns: re.Match[str], word: str) -> Span | None:
-    """What is assigned without quotes."""
+def _unquoted(text: str, name_start: int, assigns: re.Match[str], word: str) -> Span | None:
+    """Return the span of a value without quotes."""
     place = assigns.end()
     scheme = _SCHEME.match(text, place)
     place = scheme.end() if scheme is not None else place
     spoken = any(map(str.isalpha, assigns.group()))
     glance = _BARE.match(text, place, place + _GLANCE) if spoken else None
-    # As a rule a sentence without spaces, in which each name would have the rest of it looked at.
+    # Mostly a sentence of a script without spaces. Checking its beginning first avoids looking at all the rest of it
+    # for each name that it contains.
     sentence = glance.group() if glance is not None and not glance.group().isascii() else ""
     if sentence and not _is_secret(sentence, word, certain=True, spoken=True):
         return None
@@ -268,21 +270,21 @@ def _bare(text: str, name_start: int, assigns: re.Match[str], word: str) -> Span
 
 
 def _tagged(text: str, start: int, end: int, word: str) -> Span | None:
-    """What stands between the tags of an element that is named like that."""
-    found = _TAGGED.match(text, end) if text[start - 1 : start] == "<" else None
-    if found is None or not _is_secret(found[1], word, certain=True, spoken=False):
+    """Return the span of the text between the tags of an element with such a name."""
+    element = _TAGGED.match(text, end) if text[start - 1 : start] == "<" else None
+    if element is None or not _is_secret(element[1], word, certain=True, spoken=False):
         return None
-    return Span(*found.span(1), "credential")
+    return Span(*element.span(1), "credential")
 
 
 def _begins(text: str, start: int, behind: str = "") -> bool:
-    """Whether what is at `start` begins its line, an item of a list, or what stands `behind` one of these signs."""
+    """Return whether the place `start` begins its line or a list item, or follows one of the characters of `behind`."""
     before = text[max(start - 64, 0) : start].rstrip(" \t\\\"'`>*-")
     return before[-1:] in ("", "\n", "\r", *behind)
 
 
 def _is_line(text: str, start: int, value: re.Match[str]) -> bool:
-    """Whether a name that is at `start` and its value, one word, are a line of their own: `password: letmein`."""
+    """Return whether the name at `start` and its value, one word, make up a whole line: `password: letmein`."""
     word, end = value.group(), value.end()
     if not _PROSE.fullmatch(word) or not word.isalpha() or word.lower() in _SAID or "\n" in text[start:end]:
         return False
@@ -290,7 +292,7 @@ def _is_line(text: str, start: int, value: re.Match[str]) -> bool:
 
 
 def _quoted(text: str, quote: re.Match[str], word: str) -> Span | None:
-    """What stands between quotes of one kind; up to the end of the line where nothing closes them."""
+    """Return the span of the text between quotes of one kind, or up to the end of the line if they are not closed."""
     start, mark = quote.end(), quote[1] + quote[2]
     line = text.find("\n", start, start + 4096)
     stop = line if line >= 0 else min(start + 4096, len(text))
@@ -303,21 +305,21 @@ def _quoted(text: str, quote: re.Match[str], word: str) -> Span | None:
     value = text[start:end]
     if not value.strip() or value.lower() in _NOTHING or _CODE.fullmatch(value):
         return None
-    if len(value) == 1 and word not in PASSWORDS:  # as of HTML's accesskey
+    if len(value) == 1 and word not in PASSWORDS:  # such as HTML's `accesskey`
         return None
     return Span(start, end, "credential")
 
 
 def _is_login(value: str) -> bool:
-    """Whether a value behind a scheme such as "Bearer" is one: any that is not prose, a type or code."""
+    """Return whether a value behind a scheme such as "Bearer" is a secret: any that is not prose, a type or code."""
     return len(value) >= 4 and not _PLAIN_WORD.fullmatch(value) and not _CODE.fullmatch(value)
 
 
 def _is_secret(value: str, word: str, *, certain: bool, spoken: bool) -> bool:
-    """Whether a value without quotes is one.
+    """Return whether a value without quotes is a secret.
 
-    After "=" a word may be a password, after ":" only where the line has nothing else, and after "is" there must be
-    digits and letters. What is not ASCII is one with some characters that are, or with letters of a script that has
+    After "=" a word may be a password, after ":" only if the line has nothing else, and after "is" it must have digits
+    and letters. A value that is not ASCII is a secret if it has some ASCII characters, or letters of a script with
     capitals.
     """
     digits = _DIGIT.search(value) is not None

@@ -1,6 +1,6 @@
-"""What a fact of a working memory says, and what of it may be kept. Pure.
+"""What a fact of a working memory mentions, and what of it may be kept. Pure.
 
-Values are looked at as what they are, with their types: nobody looks at how these are written.
+Values are decoded first and searched with their types, not as the JSON text that is stored.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from palimpsest.log.typed import from_json, to_json
 from palimpsest.privacy.mentions import Mentions, texts_in
 
 Clean = Callable[[Any], Any]
-"""From a value to it without what is private; a value that has nothing private is the same object."""
+"""Returns a value without what is private; the same object if it has nothing private."""
 
 
 def fact_mentions(key: str, stored: Stored, mentions: Mentions) -> bool:
-    """Whether a fact, or a value that it had, holds a text."""
+    """Return whether a fact holds a text in its key, its value, or an earlier value."""
     return any(mentions(text) for text in _texts(key, stored))
 
 
@@ -31,20 +31,25 @@ def _texts(key: str, stored: Stored) -> Iterator[str]:
 
 
 def cleaned_fact(key: str, stored: Stored, clean: Clean) -> Stored:
-    """The fact without what is private in its values, which `clean` is given under its key. Raises what that raises."""
-    before = tuple(msgspec.structs.replace(one, value=cleaned_value(key, one.value, clean)) for one in stored.before)
+    """Return the fact without what is private in its values.
+
+    `clean` gets each value under its key; what it raises passes on.
+    """
+    before = tuple(
+        msgspec.structs.replace(earlier, value=cleaned_value(key, earlier.value, clean)) for earlier in stored.before
+    )
     return msgspec.structs.replace(stored, value=cleaned_value(key, stored.value, clean), before=before)
 
 
 def cleaned_value(key: str, text: str, clean: Clean) -> str:
-    """The JSON of a fact's value without what is private: as it was, where nothing is."""
+    """Return the JSON of a fact's value without what is private; unchanged if nothing is."""
     value = _read(text)
     (cleaned,) = clean({key: value}).values()
     return text if cleaned is value else to_json(cleaned, f"the value of {key!r}")
 
 
 def _read(text: str) -> Any:
-    """The value that is written; what is not written as it should be is plain JSON."""
+    """Return the value that the text encodes. Text that is not in the typed encoding is read as plain JSON."""
     try:
         return from_json(text)
     except ValueError:

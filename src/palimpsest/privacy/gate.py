@@ -1,7 +1,7 @@
-"""Admission: the one step that everything passes before it is stored, counted, sent to a summarizer or told.
+"""Admission: the step that everything passes before it is stored, counted, sent to a summarizer or shown in an error.
 
-It is `privacy.redaction.Redactor` with what that, being pure, cannot do: the numbers of a session's pseudonyms are
-kept in its head, and an error that is raised on the way quotes nothing private, either.
+A `Gate` adds to the pure `privacy.redaction.Redactor` what needs a store or other code: a session's pseudonyms are kept
+in its head, and an error raised on the way quotes nothing private either.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONG = 64 * 1024
-"""Characters from which on a batch is checked in a thread of its own, where there is an event loop to hold up."""
+"""A batch of more characters than this is checked in a thread, if an event loop would have to wait otherwise."""
 
 UNCHECKED = "[withheld: it could not be checked for what is private]"
-"""Stands for a text of an error or a log that could not be checked."""
+"""Stands in for a text of an error or a log line that could not be checked."""
 
 
 class HeadStore(Protocol):
-    """What of a store a session's pseudonyms need: its head, and a way to change it."""
+    """The part of a store that a session's pseudonyms need: reading its head, and committing a change to it."""
 
     async def head(self, key: SessionKey) -> Head | None:
         """Return the session's head, or None for a session that does not exist."""
@@ -50,34 +50,34 @@ class HeadStore(Protocol):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """One entry of a batch: what of it is stored (None: nothing), and what this process may use in its place."""
+    """One entry of a batch: what of it is stored (None: nothing), and what this process may use instead of that."""
 
     kept: Entry | None
     own: Entry | None = None
 
 
 class Gate:
-    """What a memory admits. Without a redactor it admits everything as it is."""
+    """Decides what a memory may store. Without a redactor everything is admitted unchanged."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
         self.outside: Callable[..., Awaitable[Any]] | None = None
-        """Runs a function beside the event loop; None where there is no loop."""
+        """Runs a function in a thread beside the event loop; None if there is no loop."""
         self.opening: OneAtATime | None = None
-        """Opens the store before the first verb; None where it is open."""
+        """Opens the store before the first verb; None if it is open."""
 
     async def opened(self) -> None:
-        """See that the store is open."""
+        """Open the store if it is not open yet."""
         if self.opening is not None:
             await self.opening()
 
     async def entries(
         self, store: HeadStore, key: SessionKey, entries: Sequence[Entry], about: About | None = None
     ) -> list[Admitted]:
-        """Return what may be stored of entries that are to be added together, in place.
+        """Return what may be stored of entries that are added together, in the same order.
 
-        New pseudonyms are in the session's head when it returns, and so is what it is `about`, where that makes the
-        session. Raises PrivacyRefused, for all of them, and WrongUser where it is another's.
+        When this returns, new pseudonyms are in the session's head; if that write makes the session, `about` is in it,
+        too. Raises PrivacyRefused, for all of the entries, and WrongUser if the session belongs to another user.
         """
         redactor = self.redactor
         if redactor is None:
@@ -88,17 +88,18 @@ class Gate:
     async def _numbered(
         self, store: HeadStore, key: SessionKey, entries: Sequence[Entry], about: About | None
     ) -> Sequence[Verdict]:
-        """The verdicts on entries, when their pseudonyms are in the session's head."""
+        """Return the verdicts on entries, once their pseudonyms are in the session's head."""
         redactor = self.redactor
-        assert redactor is not None, "it is asked"
+        assert redactor is not None, "called only with a redactor"
         while True:
             head = await store.head(key) or Head()
             verdicts = await self._verdicts(entries, redactor.pseudonyms(head.pseudonyms))
             numbers = verdicts[-1].pseudonyms.numbers
             if numbers == head.pseudonyms:
                 return verdicts
-            known = head.pseudonyms
-            while head.pseudonyms == known:  # else somebody was first, and may have given out the same numbers
+            before = head.pseudonyms
+            # Once another writer has given out numbers, perhaps the same ones, start again.
+            while head.pseudonyms == before:
                 change = _numbers(key, head, numbers, about)
                 try:
                     await store.commit(key, change, expect_revision=head.revision)
@@ -106,12 +107,12 @@ class Gate:
                 except Conflict:
                     head = await store.head(key) or Head()
 
-    async def _verdicts(self, entries: Sequence[Entry], *known: Pseudonyms) -> Sequence[Verdict]:
-        """What the redactor says, in a thread of its own where that may take long and an event loop would wait."""
-        assert self.redactor is not None, "it is asked"
+    async def _verdicts(self, entries: Sequence[Entry], *pseudonyms: Pseudonyms) -> Sequence[Verdict]:
+        """Return the redactor's verdicts, worked out in a thread if that may take long and an event loop would wait."""
+        assert self.redactor is not None, "called only with a redactor"
         if self.outside is None or sum(map(_length, entries)) < LONG:
-            return self.redactor.entries(entries, *known)
-        verdicts: Sequence[Verdict] = await self.outside(self.redactor.entries, entries, *known)
+            return self.redactor.entries(entries, *pseudonyms)
+        verdicts: Sequence[Verdict] = await self.outside(self.redactor.entries, entries, *pseudonyms)
         return verdicts
 
     def session(
@@ -119,42 +120,43 @@ class Gate:
     ) -> tuple[list[Entry], list[Record], dict[str, int]]:
         """Return entries, records and pseudonyms of a whole session as they may be kept.
 
-        What is withheld is a tombstone, and no summary tells of it. `head` is as it was given, with the pseudonyms and
-        the revision of the compaction. Raises PrivacyRefused.
+        A withheld entry becomes a tombstone, and summaries that cover it go, too. `head` is the head as it was given:
+        its pseudonyms and the revision of its compaction are used. Raises PrivacyRefused.
         """
         if self.redactor is None:
             return list(entries), list(records), head.pseudonyms
-        living = [entry for entry in entries if entry.is_there]
-        verdicts = self.redactor.entries(living, self.redactor.pseudonyms(head.pseudonyms))
-        kept = {old.seq: new.entry or tombstone(old) for old, new in zip(living, verdicts, strict=True)}
+        present = [entry for entry in entries if entry.is_there]
+        verdicts = self.redactor.entries(present, self.redactor.pseudonyms(head.pseudonyms))
+        kept = {old.seq: new.entry or tombstone(old) for old, new in zip(present, verdicts, strict=True)}
         gone = [seq for seq, entry in kept.items() if not entry.is_there]
-        if self.withholds("summary"):  # what they stand for is active again
-            made = [record.compaction.summary for record in records if record.compaction is not None]
-            gone += [seq for one in made if one is not None for low, high in one.covers for seq in range(low, high + 1)]
-        redact = {record.revision: self.record(record) for record in records}
-        redact |= {record.revision: record for record in forgotten(redact.values(), head, gone)[0]} if gone else {}
+        if self.withholds("summary"):  # every summary goes, and the entries that it covers become active again
+            summaries = [record.compaction.summary for record in records if record.compaction is not None]
+            covered = [span for summary in summaries if summary is not None for span in summary.covers]
+            gone += [seq for low, high in covered for seq in range(low, high + 1)]
+        cleaned = {record.revision: self.record(record) for record in records}
+        cleaned |= {record.revision: record for record in forgotten(cleaned.values(), head, gone)[0]} if gone else {}
         numbers = verdicts[-1].pseudonyms.numbers if verdicts else head.pseudonyms
-        return [kept.get(entry.seq, entry) for entry in entries], list(redact.values()), numbers
+        return [kept.get(entry.seq, entry) for entry in entries], list(cleaned.values()), numbers
 
     def shown(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return stored entries as they may leave this process, in place: they may be older than the policy.
+        """Return stored entries as they may leave this process, in the same order: they may be older than the policy.
 
-        What is withheld is a tombstone. Nothing new is numbered.
+        A withheld entry becomes a tombstone. No new pseudonym numbers are given out.
         """
-        living = [entry for entry in entries if entry.is_there]
-        if self.redactor is None or not living:
+        present = [entry for entry in entries if entry.is_there]
+        if self.redactor is None or not present:
             return list(entries)
-        verdicts = iter(self.redactor.entries(living, None))
+        verdicts = iter(self.redactor.entries(present, None))
         return [next(verdicts).entry or tombstone(entry) if entry.is_there else entry for entry in entries]
 
     def record(self, record: Record) -> Record:
-        """Return a record without what is private in anything that it tells. Raises PrivacyRefused."""
+        """Return a record without what is private in any of its texts. Raises PrivacyRefused."""
         if self.redactor is None:
             return record
         return msgspec.structs.replace(cleaned_record(record, self._clean), view=self.text(record.view))
 
     def head(self, head: Head) -> Head:
-        """Return a head without what is private in anything that an export tells of it. Raises PrivacyRefused."""
+        """Return a head without what is private in anything that an export shows of it. Raises PrivacyRefused."""
         if self.redactor is None:
             return head
         views = {self.text(view): cleaned_cut(cut, self._clean) for view, cut in head.views.items()}
@@ -163,8 +165,9 @@ class Gate:
         return msgspec.structs.replace(head, views=views, attempts=attempts, epoch_reason=reason, about=about)
 
     def about(self, about: About | None) -> About | None:
-        """Return what is said of a session without what is private, and without a user whose id is. Raises
-        PrivacyRefused.
+        """Return what is said of a session without what is private, and without a user whose id is private.
+
+        Raises PrivacyRefused.
         """
         if self.redactor is None or about is None:
             return about
@@ -173,20 +176,20 @@ class Gate:
         return msgspec.structs.replace(about, user=user, title=title, metadata=self.value(about.metadata))
 
     def said(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what somebody says of a session, whatever of `About` is given, as it may be kept.
+        """Return what a caller says of a session, any fields of `About`, as it may be kept.
 
-        Raises ConfigError for what is not accepted, and for a user whose id has something private in it.
+        Raises ConfigError for what is not accepted, and for a user id that holds something private.
         """
-        found = checked_about(given)
+        said = checked_about(given)
         if self.redactor is None:
-            return found
-        if found.get("user") is not None:
-            self.refuse([found["user"]], "user", "; give users ids that say nothing of them")
-        if found.get("title") is not None:
-            found["title"] = self.text(found["title"])[:TITLE]
-        if "metadata" in found:
-            found["metadata"] = self.value(found["metadata"])
-        return found
+            return said
+        if said.get("user") is not None:
+            self.refuse([said["user"]], "user", "; give users ids that say nothing of them")
+        if said.get("title") is not None:
+            said["title"] = self.text(said["title"])[:TITLE]
+        if "metadata" in said:
+            said["metadata"] = self.value(said["metadata"])
+        return said
 
     def summary(self, summary: Summary) -> Summary:
         """Return a summary without what is private. Raises PrivacyRefused."""
@@ -204,7 +207,7 @@ class Gate:
         return value if self.redactor is None else self.redactor.value(value)
 
     def withholds(self, kind: str) -> bool:
-        """Whether entries of this kind may not be kept."""
+        """Return whether entries of this kind may not be kept."""
         return self.redactor is not None and self.redactor.withholds(kind)
 
     def redact(self, text: str) -> str:
@@ -215,7 +218,7 @@ class Gate:
             return UNCHECKED
 
     def refuse(self, texts: Sequence[str], where: str, hint: str = "") -> None:
-        """Raise ConfigError where one of the texts, which are stored as they are, holds what is private."""
+        """Raise ConfigError if one of these texts, which would be stored as they are, holds something private."""
         for i, text in enumerate(texts):
             if self.redact(text) != text:
                 allowed = "one that names nothing private: it is stored"
@@ -223,7 +226,7 @@ class Gate:
 
 
 def _numbers(key: SessionKey, head: Head, numbers: dict[str, int], about: About | None) -> Change:
-    """What gives a session its pseudonyms: as an entry would, it makes the session what it is taken for."""
+    """Return the change that puts pseudonyms into a session's head. It sets `about`, too, if it makes the session."""
     if about is not None and head.about is None and head.next_seq == 1:
         change = Change(kind="about", reason="about", about=about, said=about.__struct_fields__)
     else:
@@ -234,20 +237,20 @@ def _numbers(key: SessionKey, head: Head, numbers: dict[str, int], about: About 
 
 
 def _length(entry: Entry) -> int:
-    """Characters of an entry, about."""
+    """Return roughly how many characters an entry has."""
     if isinstance(entry.content, str):
         return len(entry.content)
     return sum(len(part.text) for part in entry.content if isinstance(part, Text | Reasoning))
 
 
 def gate_of(given: object) -> Gate:
-    """Return the admission for what a memory was opened with: None, a preset's name, a mapping, a policy, a redactor.
+    """Return the gate for the option `privacy`: None, a preset's name, a mapping, a policy, or a redactor.
 
-    Raises ConfigError, as `privacy.policy.load` does.
+    Raises ConfigError like `privacy.policy.load`.
     """
     if given is None:
         return Gate()
-    from palimpsest.privacy.redaction import Redactor  # a dozen modules, only with a policy
+    from palimpsest.privacy.redaction import Redactor  # loads a dozen modules, needed only with a policy
 
     return Gate(Redactor.of(given))
 
@@ -255,15 +258,17 @@ def gate_of(given: object) -> Gate:
 Given: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 
 USUAL = frozenset({str, int, float, bool, type(None), dict, list, tuple})
-"""What verbs are given most: to tell that one of these is no text of another class takes no call."""
+"""The types that verbs are given most. A lookup of the class here costs no call, and shows that a value needs no
+conversion."""
 
 
 def _plain_texts(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
-    """What a verb was given, with plain text for each text of a class of its own, such as numpy's or an enum's.
+    """Return the arguments of a verb with instances of subclasses of `str`, such as numpy's or an enum's, as plain
+    `str`.
 
-    For what is stored, or joined with other texts, is text alone.
+    What is stored, or joined with other texts, must be plain text.
     """
-    return [*map(plain_text, args)], {name: plain_text(one) for name, one in options.items()}
+    return [*map(plain_text, args)], {name: plain_text(value) for name, value in options.items()}
 
 
 def _as_given(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
@@ -271,17 +276,18 @@ def _as_given(args: Sequence[Any], options: Mapping[str, Any]) -> Given:
 
 
 VALUES = {"value", "default"}
-"""What a verb gives back as it was given, so that such a verb's texts stay what they are."""
+"""Parameters whose values a verb returns as given. Texts given to a verb that has one of these stay what they are."""
 
 UNOPENED = ("close", "connect")
-"""What is done with a store that need not be open."""
+"""Verbs for which the store need not be open."""
 
 
 def guarded(cls: type[T]) -> type[T]:
-    """Let no error leave a public verb of this class that quotes what is private. `_gate` is what admits.
+    """Class decorator: no public verb of the class raises an error that quotes what is private. `_gate` decides what
+    that is.
 
-    A verb that is awaited opens the store where that is not open yet. A text of a class of its own is given to it as
-    plain text.
+    An awaited verb also opens the store if it is not open yet. Texts of subclasses of `str` reach the verbs as plain
+    `str`.
     """
     for name in dir(cls):
         verb = getattr(cls, name)
@@ -301,8 +307,8 @@ def _discreet(verb: Callable[..., Any], plain: Callable[..., Given], *, opens: b
     async def discreet_verb(self: Any, *args: Any, **options: Any) -> Any:
         gate = self._gate
         given: Given = args, options
-        for one in (*args, *options.values()):
-            if one.__class__ not in USUAL:
+        for value in (*args, *options.values()):
+            if value.__class__ not in USUAL:
                 given = plain(args, options)
                 break
         try:

@@ -1,7 +1,7 @@
-"""What a password is called in languages beside English, and how they say what it is. Pure.
+"""Words for "password" in languages other than English, and for the "is" that follows them. Pure.
 
-In Latin letters a name counts as a whole word, with its accents and without. In others it counts wherever it stands:
-some are written without spaces, or put endings and articles to a word.
+Names in Latin letters count as whole words, with or without their accents. Names in other scripts count wherever they
+stand: some scripts have no spaces, or attach endings and articles to a word.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ OTHERS = (
 Thai."""
 
 SAYS = "lautet|jest|är|er|è|é|это"
-"""What is said for "is", beside `is`, `ist`, `es` and `est`: words of their own."""
+"""Words for "is", besides `is`, `ist`, `es` and `est`, that stand alone."""
 
 SAYS_BEHIND = "是为為は은는"
-"""The same, right behind the name."""
+"""Words for "is" that are attached to the name."""
 
 _ENDINGS = "(?:e[mnt]|[mn]|ni|mi|si)?"
-"""What stands for "the", "my" or "your": `lösenordet`, `şifrem`, `salasanani`."""
+"""Endings that stand for "the", "my" or "your": `lösenordet`, `şifrem`, `salasanani`."""
 
 _PLAIN = str.maketrans("łŁđĐıØø", "lLdDiOo")
 
 
 def folded(text: str) -> str:
-    """The text in ASCII: letters without their accents, and nothing for what has no letter there."""
+    """Return the text in ASCII: letters without their accents, and without characters that have no such letter."""
     if text.isascii():
         return text
     return unicodedata.normalize("NFKD", text.translate(_PLAIN)).encode("ascii", "ignore").decode()
 
 
 def _marked(word: str) -> str:
-    """A pattern for a word where "?" stands for what is not ASCII: an accent may be a character of its own."""
+    """Return a pattern for a word in a text with "?" for each non-ASCII character; accents may be such characters."""
     letters = (char if char.isascii() else rf"(?:{folded(char)}\?{{0,2}}|\?)" for char in word)
     return "".join(letters).replace("_", "[ _-]")
 
 
 SIGN = "|".join(map(_marked, LATIN)) + r"|\?\?"
-"""For a text where "?" stands for what is not ASCII: the Latin names, and what all others begin with."""
+"""For a text in which "?" stands for each non-ASCII character: the Latin names, and the beginning of all others."""
 
 _NAME = re.compile(rf"(?:{'|'.join(map(_marked, LATIN))}){_ENDINGS}(?![a-z])")
 _WORD = re.compile(rf" (?:{'|'.join(folded(word).replace('_', ' ') for word in LATIN)}){_ENDINGS} ")
@@ -66,7 +66,10 @@ _QUICK_OTHER = tuple({word.partition("_")[0] for word in OTHERS})
 
 
 def may_name(text: str, lower: str) -> bool:
-    """Whether `password_names` may find one; `lower` is the text in small letters, "?" for what is not ASCII."""
+    """Return whether `password_names` may find one.
+
+    `lower` is the text in lower case, with "?" for non-ASCII characters.
+    """
     if any(word in lower for word in _QUICK):
         return True
     if text.isascii():
@@ -76,12 +79,15 @@ def may_name(text: str, lower: str) -> bool:
 
 
 def password_names(text: str, lower: str) -> Iterator[tuple[int, int]]:
-    """Where names are, from and to: first those in Latin letters, then the others."""
+    """Yield start and end of each name: first those in Latin letters, then the others."""
     yield from (match.span() for match in _NAME.finditer(lower))
     if not text.isascii():
         yield from (match.span() for match in _OTHER.finditer(text))
 
 
 def is_password_name(key: str, words: str) -> bool:
-    """Whether a key is a name, or has one among its words, which are in small letters of ASCII between spaces."""
+    """Return whether a key is such a name or has one among its words.
+
+    `words` are the key's words in lower-case ASCII, with a space before and after each.
+    """
     return _WORD.search(words) is not None or (not key.isascii() and _OTHER.search(key) is not None)

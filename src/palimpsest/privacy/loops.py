@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 
 def loops_of(edges: Sequence[Mapping[int, int]]) -> list[int]:
-    """For each place the number of its loop, or -1: the strongly connected components (Tarjan 1972, not recursive)."""
+    """Return for each place the number of its loop, or -1: the strongly connected components (Tarjan 1972, not
+    recursive)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
-    found = [-1] * len(edges)
+    loop_of_place = [-1] * len(edges)
     stack: list[int] = []
     on_stack: set[int] = set()
     for root in range(len(edges)):
@@ -27,7 +28,7 @@ def loops_of(edges: Sequence[Mapping[int, int]]) -> list[int]:
                 if walk:
                     low[walk[-1][0]] = min(low[walk[-1][0]], low[p])
                 if low[p] == index[p]:
-                    _close(p, stack, on_stack, edges, found)
+                    _close(p, stack, on_stack, edges, loop_of_place)
             elif q not in index:
                 index[q] = low[q] = len(index)
                 stack.append(q)
@@ -35,13 +36,15 @@ def loops_of(edges: Sequence[Mapping[int, int]]) -> list[int]:
                 walk.append((q, iter(edges[q])))
             elif q in on_stack:
                 low[p] = min(low[p], index[q])
-    return found
+    return loop_of_place
 
 
-def _close(p: int, stack: list[int], on_stack: set[int], edges: Sequence[Mapping[int, int]], found: list[int]) -> None:
+def _close(
+    p: int, stack: list[int], on_stack: set[int], edges: Sequence[Mapping[int, int]], loop_of_place: list[int]
+) -> None:
     members = stack[stack.index(p) :]
     del stack[-len(members) :]
     on_stack.difference_update(members)
     if len(members) > 1 or p in edges[p]:
         for member in members:
-            found[member] = p
+            loop_of_place[member] = p

@@ -1,7 +1,7 @@
-"""Finding a text wherever an entry, a summary or a record can hold it, however it is written. Pure.
+"""Find a text wherever an entry, a summary or a record can hold it, however it is written. Pure.
 
-Case and Unicode's normal form make no difference, and escapes of JSON, nested ones too, hide nothing. Nobody looks into
-media in base64, and words that providers' formats are made of ("type", "tool_use") say nothing about anybody.
+Case and Unicode's normal form make no difference, and JSON escapes, also nested ones, hide nothing. Media in base64 are
+not searched, and neither are words of providers' formats ("type", "tool_use"), which say nothing about anybody.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from palimpsest.privacy.records import IDENTIFIERS
 from palimpsest.privacy.surfaces import BASE64, is_data_address
 
 Mentions = Callable[[str], bool]
-"""Whether a text is, or holds, what is looked for."""
+"""Whether a text is, or holds, the text that is searched for."""
 
 NESTED = 8
-"""How many times escaped text is unescaped: JSON in JSON in JSON."""
+"""How often escaped text is unescaped: JSON in JSON in JSON."""
 
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -35,7 +35,7 @@ _BLOBS = frozenset({"data", "file_data", "b64_json", "result", "signature", "enc
 
 
 def finder(text: str) -> Mentions:
-    """Return what says whether a text holds this one."""
+    """Return a function that tells whether a given text holds this one."""
     plain, folded, is_ascii = _without_case(text), _folded(text), text.isascii()
 
     def mentions(given: str) -> bool:
@@ -48,19 +48,21 @@ def finder(text: str) -> Mentions:
 
 
 def _folded(text: str) -> str:
-    """The text without case, in one normal form."""
+    """Return the text without case, in one normal form."""
     return unicodedata.normalize("NFKC", _without_case(unicodedata.normalize("NFKD", text)))
 
 
 def _without_case(text: str) -> str:
-    """The text without case. Turkish writes the small letter of "I" without a dot and the capital of "i" with one, so a
-    dot makes no difference."""
+    """Return the text without case.
+
+    Turkish writes the small letter of "I" without a dot and the capital of "i" with one, so the dot is ignored.
+    """
     small = text.casefold()
     return small if small.isascii() else small.replace("\u0131", "i").replace("i\u0307", "i")
 
 
 def _unescaped(text: str) -> Iterator[str]:
-    """Yield the text, and what it comes to as often as JSON's escapes in it can be undone."""
+    """Yield the text, then the text after each round of resolving the JSON escapes in it."""
     yield text
     for _ in range(NESTED):
         if "\\" not in text:
@@ -73,8 +75,8 @@ def _unescaped(text: str) -> Iterator[str]:
         yield text
 
 
-def _character(found: re.Match[str]) -> str:
-    code, short = found.groups()
+def _character(match: re.Match[str]) -> str:
+    code, short = match.groups()
     return chr(int(code, 16)) if code else _SHORT.get(short, short)
 
 
@@ -82,7 +84,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def entry_mentions(entry: Entry, mentions: Mentions) -> bool:
-    """Whether an entry holds it: in content or parts, name, call id, arguments, metadata, or what its provider said."""
+    """Return whether an entry holds it: in content or parts, name, call id, arguments, metadata, or provider items."""
     return any(map(mentions, _texts_of(entry)))
 
 
@@ -121,8 +123,8 @@ def _texts_of_part(part: Part, words: AbstractSet[str]) -> Iterator[str]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text of plain JSON, or of a fact's value: keys and values, at any depth; numbers, dates and the like
-    as they are written."""
+    """Yield every text of plain JSON, or of a fact's value: keys and values at any depth, numbers and dates as
+    written."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -137,7 +139,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def _native(value: Any, words: AbstractSet[str], under: str = "") -> Iterator[str]:
-    """Yield the texts of a provider's item, without the words that items are made of, and without media."""
+    """Yield the texts of a provider's item, without the words of its format, and without media."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in words:
@@ -157,19 +159,19 @@ def _native(value: Any, words: AbstractSet[str], under: str = "") -> Iterator[st
 
 
 def summary_mentions(summary: Summary, mentions: Mentions) -> bool:
-    """Whether a summary holds it: in its text, its items, or why it is not of the configured summarizer."""
+    """Return whether a summary holds it: in its text, its items, or why it is not of the configured summarizer."""
     items = (text for item in summary.items for text in (item.text, item.status or ""))
     return any(map(mentions, (summary.text, *items, summary.fallback or "")))
 
 
 def record_mentions(record: Record, mentions: Mentions) -> bool:
-    """Whether a record holds it in what an erasure takes: summary, conditions, details, the reason of an erasure.
+    """Return whether a record holds it in a part that an erasure removes: summary, conditions, details, its own reason.
 
-    Other reasons, keys and figures of details, and all details of a summary that an erasure had made anew are the
-    program's own words: who took these for the text would find it again after every erasure.
+    Other reasons, keys and numbers in details, and all details of a summary that an erasure had made anew are the
+    program's own words: if these counted as mentions, the text would be found again after every erasure.
     """
-    made = record.compaction.summary if record.compaction is not None else None
-    if made is not None and summary_mentions(made, mentions):
+    summary = record.compaction.summary if record.compaction is not None else None
+    if summary is not None and summary_mentions(summary, mentions):
         return True
     if record.cut is not None and cut_mentions(record.cut, mentions):
         return True
@@ -179,7 +181,7 @@ def record_mentions(record: Record, mentions: Mentions) -> bool:
 
 
 def _words_in(detail: Any) -> Iterator[str]:
-    """Yield the texts among the details of a record, at any depth, ids apart."""
+    """Yield the texts in the details of a record, at any depth, except ids."""
     if isinstance(detail, str):
         yield detail
     elif isinstance(detail, dict):
@@ -191,7 +193,7 @@ def _words_in(detail: Any) -> Iterator[str]:
 
 
 def about_mentions(about: About | None, mentions: Mentions) -> tuple[str, ...]:
-    """What of that which is said of a session holds it: its title, its metadata. Ids of users are none of that."""
+    """Return which of what is said of a session holds it: "title", "metadata". User ids are not searched."""
     if about is None:
         return ()
     held = {"title": (about.title or "",), "metadata": tuple(texts_in(about.metadata))}
@@ -199,5 +201,5 @@ def about_mentions(about: About | None, mentions: Mentions) -> tuple[str, ...]:
 
 
 def cut_mentions(cut: Cut, mentions: Mentions) -> bool:
-    """Whether one of a cut's conditions holds it."""
+    """Return whether one of a cut's conditions holds it."""
     return any(map(mentions, cut.conditions))

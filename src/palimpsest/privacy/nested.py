@@ -1,4 +1,4 @@
-"""Secrets in lists and objects of JSON whose key names them, wherever such JSON stands in a text. Pure."""
+"""Secrets in JSON lists and objects whose key names a secret, wherever such JSON stands in a text. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from palimpsest.privacy import Span
 from palimpsest.privacy.secret_names import secret_word
 
 MOST = 65_536
-"""How many characters of one list or object are looked at."""
+"""How many characters of one list or object are searched."""
 
 _BEFORE = re.compile(r"[\w.-]*")
 _OPENS = re.compile(r'[\w.-]{0,64}(\\{0,3}")\s{0,4}:\s{0,4}(?=[\[{])', re.ASCII)
 _PLAIN_VALUES = frozenset(("", "none", "null", "true", "false", "string", "number", "integer", "object", "array"))
-"""Values that say nothing, and the types that a schema gives."""
+"""Values that say nothing, and the types that a schema names."""
 
 
 def nested_values(text: str, names: Iterable[tuple[int, int]]) -> Iterator[Span]:
-    """Find every text below a key that names a secret, and numbers of four digits and more; keys stay.
+    """Find every text below a key that names a secret, and numbers of four or more digits; keys are left alone.
 
-    `names` are the places of words that may name one. No place of the text is gone through twice.
+    `names` are the places of words that may name a secret. No part of the text is searched twice.
     """
     walked = 0
     for first, last in names:
@@ -35,24 +35,25 @@ def nested_values(text: str, names: Iterable[tuple[int, int]]) -> Iterator[Span]
 
 
 def _leaves(text: str, start: int, mark: str, *, numbers: bool) -> Generator[Span, None, int]:
-    """Yield the values of what opens at `start`; return where it ends."""
+    """Yield the values of the list or object that opens at `start`; return where it ends."""
     depth = 0
-    for found in _tokens(mark).finditer(text, start, start + MOST):
-        token = found.group()
+    for match in _tokens(mark).finditer(text, start, start + MOST):
+        token = match.group()
         depth += (token in ("[", "{")) - (token in ("]", "}"))
-        if depth == 0 or token == mark:  # closed, or a text that nothing closes
-            return found.end()
-        if found["text"] is not None:
-            if found["colon"] is None and found["text"].lower() not in _PLAIN_VALUES:
-                yield Span(*found.span("text"), "credential")
+        if depth == 0 or token == mark:  # the value is closed, or an unclosed text begins
+            return match.end()
+        if match["text"] is not None:
+            if match["colon"] is None and match["text"].lower() not in _PLAIN_VALUES:
+                yield Span(*match.span("text"), "credential")
         elif numbers and len(token) >= 4:
-            yield Span(*found.span(), "credential")
+            yield Span(*match.span(), "credential")
     return min(start + MOST, len(text))
 
 
 @lru_cache(maxsize=8)
 def _tokens(mark: str) -> re.Pattern[str]:
-    """What JSON is made of whose texts stand between these marks: quotes, with backslashes where it is JSON in JSON."""
+    """Return a pattern for the tokens of JSON with texts between these marks: quotes, with backslashes in nested
+    JSON."""
     end = re.escape(mark)
     inner = r"(?>(?:[^\"\\]|\\.)*)" if mark == '"' else rf"(?>(?:(?!(?<!\\){end}).)*)"
     return re.compile(

@@ -1,7 +1,7 @@
-"""Recognisers of numbers: bank accounts, telephones, and what states number people by. Cards are in `cards`. Pure.
+"""Recognisers of numbers: bank accounts, telephones, and national ids of people. Cards are in `cards`. Pure.
 
-Numbers with a checksum are found by it: MOD 97-10 for accounts (ISO 13616) and the French number, MOD 11,10 for the
-German tax id (both ISO 7064). Those without are found by their form alone.
+Numbers with a checksum are recognised by it: MOD 97-10 for accounts (ISO 13616) and the French number, MOD 11,10 for
+the German tax id (both ISO 7064). Those without are recognised by their form alone.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from palimpsest.privacy.scanning import DASHES, EDGE, END, SPACES, Run, Scan, go
 
 
 def grouped(scan: Scan, sizes: tuple[int, ...], between: str) -> Iterator[tuple[int, int]]:
-    """Yield where numbers of groups of these sizes are, with the same one of `between` between them."""
-    text, shape, found = scan.text, scan.shape, list[tuple[int, int]]()
+    """Yield the places of numbers in groups of these sizes, with the same one of the characters `between` in each
+    gap."""
+    text, shape, places = scan.text, scan.shape, list[tuple[int, int]]()
     for gap in dict.fromkeys(between.encode("ascii", "replace")):
         needle, start = bytes([gap]).join(b"0" * size for size in sizes), -1
         while (start := shape.find(needle, start + 1)) >= 0:
             end = start + len(needle)
             is_whole = shape[start - 1 : start] != b"0" != shape[end : end + 1]
             if is_whole and len(gaps := set(text[start:end]) - _DIGITS) == 1 and gaps <= {*between}:
-                found.append((start, end))
-    yield from sorted(found)
+                places.append((start, end))
+    yield from sorted(places)
 
 
 _DIGITS = frozenset("0123456789")
@@ -51,14 +52,14 @@ IBAN_SIGN = (
     rf"|{EDGE}(?:{_COUNTRIES.lower()})[0-9]{{2}}"
     rf"(?:[0-9A-Za-z]{{11}}|(?:{_GAP}[0-9A-Za-z]{{4}}){{2}}{_GAP}[0-9A-Za-z]{{3,4}}{END})"
 )
-"""Accounts have 15 characters at least. Hexadecimal ids are written in small letters, but not in groups of four."""
+"""Accounts have at least 15 characters. Hexadecimal ids are written in lower case, too, but not in groups of four."""
 
 
 def ibans(scan: Scan) -> Iterator[Span]:
-    """Find account numbers: country, its length, and the checksum.
+    """Find account numbers, by the country, its length, and the checksum.
 
-    In one piece, or with single spaces or dashes, or in groups of four with up to two of any separators between them;
-    in small letters in one piece or in groups of four.
+    They may be in one piece, have single spaces or dashes anywhere, or be in groups of four with up to two separators
+    of any kind between them; in lower case only in one piece or in groups of four.
     """
     for needle in (b"AA00", b"aa00"):
         end = 0
@@ -72,27 +73,28 @@ def ibans(scan: Scan) -> Iterator[Span]:
 
 
 def _iban_end(text: str, start: int, size: int) -> int | None:
-    found: list[str] = []
-    groups, gap, plain = [0], 0, text[start].isupper()
+    """Return where the account number ends that begins at `start` and has `size` characters; None if it is none."""
+    chars: list[str] = []
+    groups, gap, has_plain_gaps = [0], 0, text[start].isupper()
     place = start
-    while len(found) < size and place < len(text):
+    while len(chars) < size and place < len(text):
         char = text[place]
         if char.isascii() and char.isalnum():
             if gap:
                 groups.append(0)
-            found.append(char)
+            chars.append(char)
             groups[-1] += 1
             gap = 0
         elif char not in _IBAN_GAPS or gap == 2:
             return None
         else:
             gap += 1
-            plain = plain and gap == 1 and char in " -\u00a0"
+            has_plain_gaps = has_plain_gaps and gap == 1 and char in " -\u00a0"
         place += 1
     in_fours = len(groups) == 1 or (set(groups[:-1]) == {4} and groups[-1] <= 4)
-    if len(found) < size or not (plain or in_fours):
+    if len(chars) < size or not (has_plain_gaps or in_fours):
         return None
-    moved = "".join(found[4:] + found[:4]).upper()
+    moved = "".join(chars[4:] + chars[:4]).upper()
     return place if int("".join(str(int(char, 36)) for char in moved)) % 97 == 1 else None
 
 
@@ -106,7 +108,7 @@ _LABEL = re.compile(
 
 _LABELS_END = frozenset("enlxpyENLXPY")
 _LABELS = ("phon", "fon", "tel", "mob", "cell", "call", "fax", "app", "hand")
-"""One of these is in each label."""
+"""Every label has one of these in it."""
 
 _SEVEN = r"(?:[ .()/?-]{0,3}[0-9]){7}"
 
@@ -120,13 +122,13 @@ PHONE_SIGN = "|".join(
 )
 
 _LISTED = re.compile(r"[0-9]{1,3}[.)] {1,2}(?=[0(])")
-"""The number of a list, before one of a telephone."""
+"""The number of a list item before a telephone number."""
 
 _AMERICAN = (b"000-0000", b"000.0000", b"000 0000")
 
 
 def _is_labelled(text: str, start: int) -> bool:
-    """Whether the word before a number names a telephone; most end with another letter than such words do."""
+    """Return whether the word before a number names a telephone. Most words are ruled out by their last letter."""
     at = start - 4 if start > 3 and text.startswith('": ', start - 3) else start - 1
     while at >= max(start - 6, 0):
         if text[at].isalnum() or text[at] == "_":
@@ -138,8 +140,9 @@ def _is_labelled(text: str, start: int) -> bool:
 def phones(scan: Scan) -> Iterator[Span]:
     """Find telephone numbers.
 
-    International with "+" or "00", North American in three groups, national ones that begin with 0 and are grouped, and
-    any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not found.
+    These are international ones with "+" or "00", North American ones in three groups, national ones that begin with 0
+    and are grouped, and any of 7 to 15 digits behind a word such as "phone:". Others look like any number and are not
+    found.
     """
     text, american = scan.text, any(sign in scan.shape for sign in _AMERICAN)
     lower = text.lower()
@@ -162,7 +165,7 @@ def phones(scan: Scan) -> Iterator[Span]:
 
 
 def _phone_end(text: str, run: Run) -> int | None:
-    """Where the number ends with which the run begins; None where that is no telephone number by itself."""
+    """Return where the number that begins the run ends; None if it is no telephone number by itself."""
     groups = _one_number(text, run)
     start, end = groups[0][0], groups[-1][1]
     digits = sum(stop - begin for begin, stop in groups)
@@ -182,7 +185,7 @@ def _is_date(groups: list[tuple[int, int]]) -> bool:
 
 
 def _american(text: str, run: Run) -> Iterator[tuple[int, int]]:
-    """Numbers of three, three and four digits, neither of the first two beginning with 0 or 1; with or without a 1."""
+    """Yield numbers of 3-3-4 digits, with or without the country code 1; neither group of three begins with 0 or 1."""
     groups = run.groups
     for i in range(len(groups) - 2):
         three = groups[i : i + 3]
@@ -198,21 +201,21 @@ _BETWEEN = f".()/{SPACES}{DASHES}"
 
 
 def _one_number(text: str, run: Run) -> list[tuple[int, int]]:
-    """The groups from the first on that may belong to one number: up to 17 digits, and little between them."""
-    found, digits = [run.groups[0]], run.groups[0][1] - run.groups[0][0]
+    """Return the leading groups that may belong to one number: at most 17 digits, with little between them."""
+    kept, digits = [run.groups[0]], run.groups[0][1] - run.groups[0][0]
     for group in run.groups[1:]:
-        gap = text[found[-1][1] : group[0]]
+        gap = text[kept[-1][1] : group[0]]
         digits += group[1] - group[0]
         if digits > 17 or len(gap) > 3 or gap.strip(_BETWEEN) or gap in (". ", " - ", "/ ", " / "):
             break
-        found.append(group)
-    return found
+        kept.append(group)
+    return kept
 
 
 # --- numbers of people
 
 _SPECIMENS = ("078051120", "219099999", "457555462")
-"""Numbers that were printed on cards and in advertisements, and are nobody's."""
+"""Numbers printed on specimen cards and in advertisements, which belong to nobody."""
 
 _SSN_GAPS = f".{SPACES}{DASHES}"
 _SSN_LABEL = re.compile(
@@ -220,7 +223,7 @@ _SSN_LABEL = re.compile(
 )
 
 _SSN_NAMES = r"[s?][s?]n|ecur[i?]ty(?: (?:number|no\.?|#))?"
-"""As `_SSN_LABEL` has them, with "?" for letters that are taken for one of ASCII where case is ignored."""
+"""The labels of `_SSN_LABEL`. "?" stands for non-ASCII letters that match ASCII ones when case is ignored."""
 
 US_SSN_SIGN = (
     rf"{EDGE}[0-9]{{3}}[ .?-][0-9]{{2}}[ .?-][0-9]{{4}}{END}"
@@ -229,12 +232,12 @@ US_SSN_SIGN = (
 
 
 def us_ssns(scan: Scan) -> Iterator[Span]:
-    """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; never of an area that is not given out."""
-    found = [*grouped(scan, (3, 2, 4), _SSN_GAPS)]
+    """Find US social security numbers: 3-2-4 digits, or nine behind "SSN"; only of areas that are given out."""
+    places = [*grouped(scan, (3, 2, 4), _SSN_GAPS)]
     for start, end in scan.numbers:
         if end - start == 9 and _SSN_LABEL.search(scan.text[max(start - 40, 0) : start]):
-            found.append((start, end))
-    for start, end in sorted(found):
+            places.append((start, end))
+    for start, end in sorted(places):
         if _is_ssn("".join(filter(str.isdecimal, scan.text[start:end]))) and _stands_alone(scan, start, end):
             yield Span(start, end, "us_ssn")
 
@@ -252,7 +255,7 @@ UK_NINO_SIGN = rf"{EDGE}[A-CEGHJ-PR-TW-Z]{{2}}(?: ?[0-9]{{2}}){{3}} ?[A-D]{END}"
 
 
 def uk_ninos(scan: Scan) -> Iterator[Span]:
-    """Find British National Insurance numbers: two capitals of a prefix that is given out, six digits, A to D."""
+    """Find British National Insurance numbers: a two-letter prefix in use, six digits, and a letter from A to D."""
     for needle in (b"AA0", b"AA 0"):
         end = 0
         while (start := scan.shape.find(needle, end)) >= 0:
@@ -266,7 +269,7 @@ DE_TAX_ID_SIGN = rf"{EDGE}[1-9](?:[0-9]{{10}}|[0-9](?: [0-9]{{3}}){{3}}){END}"
 
 
 def de_tax_ids(scan: Scan) -> Iterator[Span]:
-    """Find German tax ids: 11 digits of which one is there twice or thrice, with their check digit."""
+    """Find German tax ids: 11 digits, of which one occurs two or three times, with their check digit."""
     whole = [(start, end) for start, end in scan.numbers if end - start == 11]
     for start, end in sorted([*grouped(scan, (2, 3, 3, 3), " "), *whole]):
         if _is_tax_id(scan.text[start:end].replace(" ", "")) and scan.is_apart(start, end):
@@ -293,22 +296,22 @@ FR_NIR_SIGN = rf"{EDGE}[123478](?:[0-9]{{14}}|[0-9]{{12}}[ .-][0-9]{{2}}|{_NIR_G
 
 
 def fr_nirs(scan: Scan) -> Iterator[Span]:
-    """Find French social security numbers: 13 digits and their key of two; not those with a letter (Corsica)."""
-    found = [(start, end) for start, end in scan.numbers if end - start == 15]
-    found += [*grouped(scan, _NIR, " -."), *grouped(scan, (13, 2), " -.")]
-    for start, end in sorted(found):
+    """Find French social security numbers: 13 digits and a key of two; not those with a letter (Corsica)."""
+    places = [(start, end) for start, end in scan.numbers if end - start == 15]
+    places += [*grouped(scan, _NIR, " -."), *grouped(scan, (13, 2), " -.")]
+    for start, end in sorted(places):
         if _is_nir("".join(filter(str.isdecimal, scan.text[start:end]))) and scan.is_apart(start, end):
             yield Span(start, end, "fr_nir")
 
 
 def _is_nir(digits: str) -> bool:
     month = int(digits[3:5])
-    known = 1 <= month <= 12 or 20 <= month <= 42 or month >= 50
-    return digits[0] in "123478" and known and 97 - int(digits[:13]) % 97 == int(digits[13:])
+    is_month = 1 <= month <= 12 or 20 <= month <= 42 or month >= 50
+    return digits[0] in "123478" and is_month and 97 - int(digits[:13]) % 97 == int(digits[13:])
 
 
 def _stands_alone(scan: Scan, start: int, end: int) -> bool:
-    """Whether no dash and what it joins go on with it, as in longer numbers of three groups and more."""
+    """Return whether no dash joins the number with more text, as in longer numbers of three or more groups."""
     text = scan.text
     before, after = text[max(start - 2, 0) : start], text[end : end + 2]
     joined = before[1:] == "-" and goes_on(before[0]) and not _SSN_LABEL.search(text[max(start - 40, 0) : start])

@@ -1,11 +1,11 @@
 """Users' patterns: checked when they are loaded, then run by an engine that no text can hold up.
 
-RE2 (the `pii` extra) takes linear time for a match and is used for every pattern that it can run. A search for all
-matches may yet be quadratic, where each looks at the rest of the text in vain for a longer one (`<[^>]*>|<`): so it has
-a limit of time, too. What RE2 has not, look-around, back-references, atomic groups and `(?x)`, and what would make it
-slow, counted repeats of many places, is run by `regex`, with a timeout; so is everything where RE2 is not installed. In
-both engines `\\d`, `\\w`, `\\s` and `\\b` mean ASCII. They differ in two things: in RE2 `$` is the very end, in `regex`
-also before a line break there; and `(?i)` beyond ASCII is RE2's alone.
+RE2 (the `pii` extra) finds a match in linear time and is used for every pattern that it can run. Finding all matches
+may still take quadratic time, if each search looks at the rest of the text in vain for a longer match (`<[^>]*>|<`); so
+it has a time limit, too. Patterns that RE2 does not support (look-around, back-references, atomic groups, `(?x)`) or
+that would make it slow (counted repeats of many places) are run by `regex`, with a timeout; so are all patterns if RE2
+is not installed. In both engines `\\d`, `\\w`, `\\s` and `\\b` mean ASCII. They differ in two things: in RE2 `$` is the
+very end of the text, in `regex` also the place before a final line break; and only RE2 applies `(?i)` beyond ASCII.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from palimpsest.errors import ConfigError
 from palimpsest.privacy.ambiguity import Ambiguous, check, spelled_out
 
 MAX_CHARACTERS = 10_000
-"""A pattern may be so long."""
+"""How long a pattern may be."""
 
 FIRST_SECONDS, MORE_SECONDS, MORE_CHARACTERS = 0.05, 0.05, 65_536
 """A pattern may take 50 ms for an entry, and 50 ms more for each further 64 KiB of it."""
 
 MATCH_SECONDS = 1e-5
-"""RE2 may take so much longer for each match that it finds: about five times what one costs that is found at once."""
+"""RE2 may take so much longer for each match that it finds: about five times the cost of a match that is found at
+once."""
 
 MOST_SPELLED = 512
-"""Places that counted repeats may have, spelled out, for RE2 to be used: at worst it looks at all of them for each
-character, which cannot be interrupted. That is 4 microseconds a character."""
+"""RE2 is used only if a pattern's counted repeats, written out, have at most so many places. At worst it looks at all
+of them for each character, which cannot be interrupted: 4 microseconds a character."""
 
 MOST_PLACES = 100_000
-"""Places that a pattern may have, its counted repeats spelled out: an engine makes all of them, of bytes each."""
+"""A pattern is refused if its counted repeats, written out, have more places: an engine allocates all of them."""
 
 MOST_MEMORY = 8 << 20
-"""Bytes that RE2 may use for one pattern and its states; with more of them it is slower, and still linear."""
+"""Bytes that RE2 may use for one pattern and its states. If it needs more it becomes slower, but stays linear."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -45,23 +46,23 @@ Places = list[tuple[int, int]]
 
 
 class Matcher(NamedTuple):
-    """A pattern that is ready. `linear` says that its engine needs no timeout."""
+    """A pattern that is ready to run."""
 
     find: Callable[[str, float], Places]
-    """Return where the pattern matches a text, without empty matches. Raises TimeoutError after so many seconds."""
+    """Returns where the pattern matches a text, without empty matches. Raises TimeoutError after so many seconds."""
     linear: bool
-    """Whether the engine is RE2, whose limit is for one text, and not the other, whose is for all of an entry."""
+    """Whether the engine is RE2, whose time limit is for one text; that of `regex` is for all texts of an entry."""
 
 
 def allowed_seconds(characters: int) -> float:
-    """How long a pattern may take for so many characters of one entry."""
+    """Return how long a pattern may take for so many characters of one entry."""
     return FIRST_SECONDS + MORE_SECONDS * (characters // MORE_CHARACTERS)
 
 
 def compiled(pattern: object, where: str, *, linear: bool = True) -> Matcher:
-    """Return what finds the pattern; without `linear` RE2 is left alone, as where it is not installed.
+    """Return a matcher for the pattern. With `linear` False RE2 is not used, as if it were not installed.
 
-    Raises ConfigError naming `where` and the reason for what is no pattern, or could backtrack exponentially.
+    Raises ConfigError naming `where` and the reason, if it is no pattern or could backtrack exponentially.
     """
     if not isinstance(pattern, str) or not pattern:
         raise ConfigError(where, pattern, "a regular expression as text")
@@ -70,15 +71,15 @@ def compiled(pattern: object, where: str, *, linear: bool = True) -> Matcher:
     refused = _refused(pattern)
     if refused is not None:
         raise ConfigError(where, pattern, refused)
-    found = _linear(pattern) if linear else None
-    if found is not None:
-        return Matcher(found, linear=True)
+    search = _linear(pattern) if linear else None
+    if search is not None:
+        return Matcher(search, linear=True)
     return Matcher(_timed(pattern, where), linear=False)
 
 
 @lru_cache(maxsize=256)
 def _refused(pattern: str) -> str | None:
-    """Why the pattern is not accepted, or None."""
+    """Return why the pattern is refused, or None."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -98,7 +99,7 @@ def _refused(pattern: str) -> str | None:
 
 
 def linear_engine() -> Any:
-    """RE2, or None where it is not installed."""
+    """Return the module of RE2, or None if it is not installed."""
     try:
         import re2  # type: ignore[import-untyped, unused-ignore]  # an extra
     except ImportError:
@@ -107,7 +108,7 @@ def linear_engine() -> Any:
 
 
 def _linear(pattern: str) -> Callable[[str, float], Places] | None:
-    """The pattern in RE2, or None where that is not installed or has not what the pattern needs."""
+    """Return a search with RE2, or None if RE2 is not installed or does not support the pattern."""
     re2 = linear_engine()
     if re2 is None or spelled_out(pattern) > MOST_SPELLED:
         return None
@@ -122,17 +123,17 @@ def _linear(pattern: str) -> Callable[[str, float], Places] | None:
     def find(text: str, seconds: float) -> Places:
         try:
             return _timely(finditer(text), seconds)
-        except UnicodeEncodeError:  # one character stands for each lone surrogate, so that the places stay right
+        except UnicodeEncodeError:  # each lone surrogate is replaced by one character, so places stay right
             return _timely(finditer(_SURROGATES.sub("\ufffd", text)), seconds)
 
     return find
 
 
 def _timely(matches: Any, seconds: float) -> Places:
-    """The places of the matches. Raises TimeoutError where they take too long for their number.
+    """Return the places of the matches. Raises TimeoutError if finding them takes too long for their number.
 
-    What counts is the time of this thread alone, which the clock on the wall bounds and which costs more to ask for:
-    that other programs are busy refuses nothing.
+    What counts is the CPU time of this thread, so that other busy programs cause no refusal. It is at most the wall
+    clock's time, which costs less to ask for and is therefore checked first.
     """
     places, spent, wall = [], time.thread_time(), time.monotonic()
     for count, match in enumerate(matches, 1):
@@ -146,6 +147,7 @@ def _timely(matches: Any, seconds: float) -> Places:
 
 
 def _timed(pattern: str, where: str) -> Callable[[str, float], Places]:
+    """Return a search with `regex`, which stops after its timeout."""
     import regex  # type: ignore[import-untyped, unused-ignore]  # only for what RE2 does not take
 
     try:

@@ -1,7 +1,4 @@
-"""A message in pieces: texts that follow each other are read as one, for a value may begin in one and end in the next.
-
-Pure.
-"""
+"""Read adjacent texts of a message as one: a private value may begin in one part and end in the next. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from palimpsest.log.entry import Part, Text
 
 
 def pieces(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """The parts in order: texts that follow each other together, and each other part alone."""
+    """Yield the parts in order: adjacent texts together, and each other part alone."""
     for is_text, run in groupby(parts, key=lambda part: isinstance(part, Text)):
         if is_text:
             yield list(run)
@@ -22,23 +19,24 @@ def pieces(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def whole(texts: Sequence[Part]) -> str:
-    """What several texts say together, as a model reads them; nothing, where it is one part alone."""
+    """Return several adjacent texts joined, as a model reads them; "" for a single part."""
     return "".join(part.text for part in texts if isinstance(part, Text)) if len(texts) > 1 else ""
 
 
 def cleaned_across(parts: Sequence[Part], clean: Callable[[str], str]) -> tuple[Part, ...]:
-    """The parts, whose texts are `clean` each, without what is private in several together: those become one.
+    """Return parts whose texts are `clean` each, without what is private across several of them: those are merged into
+    one.
 
-    It has what stood beside them, but for signatures, which no longer fit.
+    A merged text keeps the extra fields of its parts, except signatures, which no longer fit.
     """
-    done: list[Part] = []
+    cleaned: list[Part] = []
     for texts in pieces(parts):
-        said = whole(texts)
-        kept = clean(said) if said else said
-        if kept == said:
-            done += texts
+        joined = whole(texts)
+        kept = clean(joined) if joined else joined
+        if kept == joined:
+            cleaned += texts
             continue
-        beside = {key: value for part in texts for key, value in (part.extra or {}).items()}
-        extra = {key: value for key, value in beside.items() if not key.startswith(UNREADABLE)}
-        done.append(Text(text=kept, extra=extra or None))
-    return tuple(done)
+        every_extra = {key: value for part in texts for key, value in (part.extra or {}).items()}
+        extra = {key: value for key, value in every_extra.items() if not key.startswith(UNREADABLE)}
+        cleaned.append(Text(text=kept, extra=extra or None))
+    return tuple(cleaned)

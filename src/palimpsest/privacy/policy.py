@@ -1,4 +1,4 @@
-"""`Policy`: what is to be redacted and withheld, as a program or a resource says it, checked once. Pure."""
+"""`Policy`: what a program or a resource wants redacted and withheld. It is checked once, when it is loaded. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PSEUDONYM = "pseudonym"
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A regular expression, and what each whole match of it becomes (None: the policy's string)."""
+    """A regular expression, and what replaces each whole match (None: the policy's string)."""
 
     pattern: str
     redaction_string: str | None = None
 
 
 class Use(msgspec.Struct, frozen=True):
-    """A recogniser that is asked: one that is built in, by its name, or a callable.
+    """A recogniser in use: a built-in one, by its name, or a callable.
 
-    What it finds becomes `redaction_string` (None: the policy's), or a pseudonym.
+    What it finds is replaced by `redaction_string` (None: the policy's), or by a pseudonym.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Policy(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
 
     Args:
         redact_patterns: regular expressions, run in order; each whole match becomes `default_redaction_string`, or the
-            string that a pattern brings: `(pattern, string)` or `{"pattern": …, "redaction_string": …}`.
-        non_persistable_message_types: what is withheld: messages whose role, kind, `metadata.type` or tag is one of
-            them, whatever the case.
+            pattern's own string: `(pattern, string)` or `{"pattern": …, "redaction_string": …}`.
+        non_persistable_message_types: messages to withhold: those whose role, kind, `metadata.type` or tag is one of
+            these, whatever the case.
         default_redaction_string: what a match becomes, "[REDACTED]" by default.
         recognisers: a name ("default" for all, "secrets", or one such as "email"), a list of names and callables, or a
             mapping from names to False (off), True, a string of its own, "pseudonym" (`[EMAIL_1]`), a callable, or a
-            pair of a callable and one of those. In a mapping later names win over presets before them.
+            pair of a callable and one of those. In a mapping, names override presets that stand before them.
     """
 
     redact_patterns: Sequence[str | Pattern | tuple[str, str] | Mapping[str, str]] = ()
@@ -71,11 +71,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(given: Policy | Mapping[str, Any] | str | None, where: str = "privacy_policy") -> Policy:
-    """Return the policy that `given` states: an object, a mapping, a preset's name; None is one that keeps everything.
+    """Return the policy for `given`: an object, a mapping, or a preset's name; None gives a policy that keeps
+    everything.
 
-    Raises ConfigError naming the key and the index of what is not accepted: an unknown key or recogniser (with the
+    Raises ConfigError that names the key and the index of what is not accepted: an unknown key or recogniser (with the
     nearest known one), a pattern that is invalid or could backtrack exponentially, a redaction string that a pattern
-    matches itself.
+    matches.
     """
     if given is None:
         return Policy()
@@ -93,17 +94,17 @@ def load(given: Policy | Mapping[str, Any] | str | None, where: str = "privacy_p
 
 
 def rules_of(policy: Policy, where: str = "privacy_policy") -> Rules:
-    """Return the policy in one form. Raises ConfigError as `load` does."""
+    """Return the policy in one form. Raises ConfigError like `load`."""
     default = _string(policy.default_redaction_string, f"{where}.default_redaction_string")
     patterns = tuple(
-        _pattern(one, f"{where}.redact_patterns[{i}]")
-        for i, one in enumerate(_list(policy.redact_patterns, f"{where}.redact_patterns", "regular expressions"))
+        _pattern(given, f"{where}.redact_patterns[{i}]")
+        for i, given in enumerate(_list(policy.redact_patterns, f"{where}.redact_patterns", "regular expressions"))
     )
     types_where = f"{where}.non_persistable_message_types"
     types = _list(policy.non_persistable_message_types, types_where, "roles, kinds, types or tags")
-    for i, one in enumerate(types):
-        if not isinstance(one, str) or not one:
-            raise ConfigError(f"{types_where}[{i}]", one, "a role, kind, type or tag as text")
+    for i, given in enumerate(types):
+        if not isinstance(given, str) or not given:
+            raise ConfigError(f"{types_where}[{i}]", given, "a role, kind, type or tag as text")
     uses = tuple(_uses(policy.recognisers, f"{where}.recognisers").values())
     rules = Rules(patterns=patterns, types=frozenset(map(str.casefold, types)), redaction_string=default, uses=uses)
     _check_strings(rules, where)
@@ -145,26 +146,26 @@ def _pattern(given: Any, where: str) -> Pattern:
 
 
 def _uses(given: Any, where: str) -> dict[str, Use]:
-    found: dict[str, Use] = {}
+    uses: dict[str, Use] = {}
     if isinstance(given, Mapping):
         for name, how in given.items():
-            _take(found, name, how, f"{where}.{name}")
-        return _ordered(found)
+            _apply(uses, name, how, f"{where}.{name}")
+        return _ordered(uses)
     if not isinstance(given, str) and not isinstance(given, Sequence):
         raise ConfigError(where, given, "names of recognisers, callables, or a mapping of names to what to do")
-    for i, one in enumerate([given] if isinstance(given, str) else given):
+    for i, item in enumerate([given] if isinstance(given, str) else given):
         place = where if isinstance(given, str) else f"{where}[{i}]"
-        if isinstance(one, Use):
-            found[one.name] = one
-        elif callable(one):
-            _take(found, getattr(one, "__name__", type(one).__name__), one, place)
+        if isinstance(item, Use):
+            uses[item.name] = item
+        elif callable(item):
+            _apply(uses, getattr(item, "__name__", type(item).__name__), item, place)
         else:
-            _take(found, one, True, place)
-    return _ordered(found)
+            _apply(uses, item, True, place)
+    return _ordered(uses)
 
 
-def _take(found: dict[str, Use], name: object, how: Any, where: str) -> None:
-    """Put what a name stands for among what was found, or out of it."""
+def _apply(uses: dict[str, Use], name: object, how: Any, where: str) -> None:
+    """Add the recognisers that a name stands for to `found`, or remove them."""
     find: Recogniser | None = None
     if callable(how):
         find, how = how, True
@@ -177,25 +178,25 @@ def _take(found: dict[str, Use], name: object, how: Any, where: str) -> None:
         raise ConfigError(where, name, "a name for the callable that no recogniser here has")
     if not isinstance(how, bool | str):
         raise ConfigError(where, how, f"False, True, a redaction string, {PSEUDONYM!r}, or a callable")
-    for one in PRESETS.get(name, (name,)):
+    for member in PRESETS.get(name, (name,)):
         if how is False:
-            found.pop(one, None)
+            uses.pop(member, None)
         else:
             string = how if isinstance(how, str) and how != PSEUDONYM else None
-            found[one] = Use(one, None if string is None else _string(string, where), how == PSEUDONYM, find)
+            uses[member] = Use(member, None if string is None else _string(string, where), how == PSEUDONYM, find)
 
 
-def _ordered(found: dict[str, Use]) -> dict[str, Use]:
-    """Those that are built in first, in their own order."""
-    return {name: found[name] for name in sorted(found, key=lambda name: _place(name, found))}
+def _ordered(uses: dict[str, Use]) -> dict[str, Use]:
+    """Return the recognisers in order: built-in ones first, in their own order, then the others as given."""
+    return {name: uses[name] for name in sorted(uses, key=lambda name: _place(name, uses))}
 
 
-def _place(name: str, found: Mapping[str, Use]) -> tuple[int, int]:
-    return (0, list(BUILT_IN).index(name)) if name in BUILT_IN else (1, list(found).index(name))
+def _place(name: str, uses: Mapping[str, Use]) -> tuple[int, int]:
+    return (0, list(BUILT_IN).index(name)) if name in BUILT_IN else (1, list(uses).index(name))
 
 
 def _check_strings(rules: Rules, where: str) -> None:
-    """Raise ConfigError where a pattern matches what stands for something redacted: it would be redacted for ever."""
+    """Raise ConfigError if a pattern matches a redaction string, which would then be redacted again without end."""
     strings = {rules.redaction_string: f"{where}.default_redaction_string"}
     for i, pattern in enumerate(rules.patterns):
         if pattern.redaction_string is not None:

@@ -1,7 +1,7 @@
 """A first look at a text: which recognisers have to be asked about it. Pure.
 
-Most texts hold nothing private. With RE2 the signs of all recognisers, such as an "@" or seven digits, are looked for
-in one pass over the text, in linear time whatever it is; without it each recogniser takes a look of its own.
+Most texts hold nothing private. With RE2 the signs of all recognisers, such as an "@" or seven digits, are searched for
+in one pass over the text, in linear time; without RE2 each recogniser makes a quick check of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from palimpsest.privacy.recognisers import BUILT_IN
 from palimpsest.privacy.scanning import Scan, softened
 
 _END = r"\z"
-"""Matches at the end of every text: where RE2 does not say so, it has given up for want of memory. (An empty pattern
-would match at every place, and RE2 notes each.)"""
+"""Matches at the end of every text. If RE2 does not report it, RE2 has given up for lack of memory. (An empty pattern
+would match at every place, and RE2 would note each.)"""
 
 
 class Prefilter:
-    """Looks for what recognisers cannot do without; `linear` says whether RE2 may be used. For any thread."""
+    """Looks for what each recogniser always needs. `linear` says whether RE2 may be used. Any thread may use it."""
 
     def __init__(self, uses: Sequence[Use], *, linear: bool) -> None:
         self._uses = uses
@@ -30,7 +30,8 @@ class Prefilter:
         self._set = _set_of(self._patterns) if linear and uses else None
 
     def asked(self, text: str) -> tuple[Scan | None, list[Use]]:
-        """Return the recognisers that may find something, in order, and what they are given; None for none."""
+        """Return the scan of a text, and the recognisers that may find something in it, in order; (None, []) if
+        none."""
         uses: Sequence[Use] = self._uses
         if self._set is not None:
             seen = self._set.Match(softened(text).encode("ascii", "replace"))
@@ -43,7 +44,7 @@ class Prefilter:
 
 
 def _set_of(patterns: Sequence[str]) -> Any:
-    """The patterns as one automaton over bytes, or None where RE2 is not installed."""
+    """Return the patterns as one automaton over bytes, or None if RE2 is not installed."""
     re2 = linear_engine()
     if re2 is None:
         return None
@@ -51,8 +52,8 @@ def _set_of(patterns: Sequence[str]) -> Any:
     options.log_errors = False
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
-    found = re2.Set.SearchSet(options)
+    pattern_set = re2.Set.SearchSet(options)
     for pattern in patterns:
-        found.Add(pattern.encode("ascii"))
-    found.Compile()
-    return found
+        pattern_set.Add(pattern.encode("ascii"))
+    pattern_set.Compile()
+    return pattern_set

@@ -1,4 +1,4 @@
-"""Pseudonyms: `[EMAIL_1]` is the same address wherever it stands in a session. Pure; no clear value is ever kept."""
+"""Pseudonyms: `[EMAIL_1]` is the same address everywhere in a session. Pure; no clear value is ever kept."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import msgspec
 from palimpsest.errors.secret import Secret
 
 MIN_KEY = 16
-"""Bytes that a key has at least: numbers of few digits are soon guessed by whoever knows it."""
+"""The least length of a key, in bytes: whoever knows the key soon guesses values of few digits."""
 
 NUMBERED = 64
-"""Values that a session numbers as they come. What comes later has a number that needs no memory, so that a session's
-head, which every append writes, stays small however many private values there are."""
+"""How many values a session numbers in order. Later values get a number that is computed and needs no memory. So a
+session's head, which every append writes, stays small however many private values there are."""
 
 _HASH_BYTES = 16
 _LEAST: int = 10**14
 _CHECKS: int = 10**5
-"""A number that is made has 15 decimal digits of the value's hash (two of 20,000 values meet by a chance of 1 in
-4 million), and 5 of a keyed checksum, by which it is known again."""
+"""A computed number has 15 decimal digits of the value's hash (the chance that two of 20,000 values share them is 1 in
+4 million), and 5 of a keyed checksum, by which it is recognised."""
 
 
 class Pseudonyms(msgspec.Struct, frozen=True):
     """The numbers that a session has given out, to be kept with it. A new session begins with `Pseudonyms()`.
 
-    They are those of its first values only; all others have numbers that follow from value and key.
+    Only the numbers of its first values are kept; those of all others follow from value and key.
 
-    The keys are `LABEL:` and a keyed hash of the value (HMAC-SHA256, 16 bytes): without the key nobody can tell, or try
-    out, which value it was, and with another key every value is new.
+    The keys are `LABEL:` and a keyed hash of the value (HMAC-SHA256, 16 bytes): without the key nobody can tell which
+    value it was or try values out, and with another key every value is new.
     """
 
     numbers: dict[str, int] = {}
 
 
 class Numbering:
-    """Gives values their numbers while some text is cleaned. What it was given is never changed.
+    """Gives values their numbers while a text is cleaned. The pseudonyms that it was given are never changed.
 
-    Without a key nothing is numbered, and one thing stands for all values of a kind: `[EMAIL]`.
+    Without a key nothing is numbered, and one stand-in is used for all values of a kind: `[EMAIL]`.
     """
 
     def __init__(self, given: Pseudonyms, key: Secret | None) -> None:
@@ -49,54 +49,54 @@ class Numbering:
 
     @property
     def pseudonyms(self) -> Pseudonyms:
-        """What was given, with the numbers that are new."""
+        """The pseudonyms that were given, with the new numbers."""
         return self._given if self._numbers is None else Pseudonyms(self._numbers)
 
     def stand_in(self, kind: str, value: str) -> str:
-        """Return what stands for the value: `[EMAIL_1]`."""
+        """Return the stand-in for the value: `[EMAIL_1]`."""
         label = label_of(kind)
         if self._key is None:
             return f"[{label}]"
         digest = _hashed(self._key, f"{label}:{_plain(kind, value)}")
         name = f"{label}:{digest[:_HASH_BYTES].hex()}"
-        known = self._given.numbers if self._numbers is None else self._numbers
-        number = known.get(name)
+        numbers = self._given.numbers if self._numbers is None else self._numbers
+        number = numbers.get(name)
         if number is None:
-            number = self._next(label, name) if len(known) < NUMBERED else self._made(label, digest)
+            number = self._next(label, name) if len(numbers) < NUMBERED else self._computed(label, digest)
         return f"[{label}_{number}]"
 
     def is_given(self, label: str, number: int) -> bool:
-        """Whether a value may have this number: whether it was given out, or was made with the key."""
+        """Return whether a value may have this number: one that was given out, or that was computed with the key."""
         if number < _LEAST * _CHECKS or self._key is None:
             return number <= self.highest(label)
-        made, check = divmod(number, _CHECKS)
-        return check == self._check(label, made)
+        from_hash, check = divmod(number, _CHECKS)
+        return check == self._check(label, from_hash)
 
     def _next(self, label: str, name: str) -> int:
         """Give a value the next number of its kind."""
         number = self.highest(label) + 1
         if self._numbers is None:
             self._numbers = dict(self._given.numbers)
-        assert self._highest is not None, "highest() has made it"
+        assert self._highest is not None, "set by highest()"
         self._numbers[name] = self._highest[label] = number
         return number
 
-    def _made(self, label: str, digest: bytes) -> int:
-        """The number of a value that follows from its hash. Its first digit is not 0."""
-        made = _LEAST + int.from_bytes(digest, "big") % (9 * _LEAST)
-        return made * _CHECKS + self._check(label, made)
+    def _computed(self, label: str, digest: bytes) -> int:
+        """Return the number computed from a value's hash. Its first digit is not 0."""
+        from_hash = _LEAST + int.from_bytes(digest, "big") % (9 * _LEAST)
+        return from_hash * _CHECKS + self._check(label, from_hash)
 
-    def _check(self, label: str, made: int) -> int:
+    def _check(self, label: str, from_hash: int) -> int:
         assert self._key is not None, "without a key nothing is numbered"
-        return int.from_bytes(_hashed(self._key, f"{label}_{made}"), "big") % _CHECKS
+        return int.from_bytes(_hashed(self._key, f"{label}_{from_hash}"), "big") % _CHECKS
 
     def highest(self, label: str) -> int:
-        """The highest number of a label that was given out, or 0."""
+        """Return the highest number of a label that was given out, or 0."""
         if self._highest is None:
             self._highest = {}
             for name, number in self._given.numbers.items():
-                of = name.partition(":")[0]
-                self._highest[of] = max(self._highest.get(of, 0), number)
+                other = name.partition(":")[0]
+                self._highest[other] = max(self._highest.get(other, 0), number)
         return self._highest.get(label, 0)
 
 
@@ -105,7 +105,7 @@ def _hashed(key: Secret, text: str) -> bytes:
 
 
 def label_of(kind: str) -> str:
-    """The kind as it stands in a pseudonym: capitals, digits and underscores."""
+    """Return the kind as it is written in a pseudonym: capitals, digits and underscores."""
     return re.sub(r"[^A-Z0-9]+", "_", kind.upper()).strip("_") or "PRIVATE"
 
 
@@ -114,8 +114,11 @@ _GROUPED = frozenset({"card", "iban", "phone", "us_ssn", "uk_nino", "de_tax_id",
 
 
 def _plain(kind: str, value: str) -> str:
-    """The value without what may be written in one way or another: case, white space, and what groups digits; the `+`
-    of a telephone, the `@` of an address in a link, and the zeros of an IPv6 address."""
+    """Return the value without differences of writing.
+
+    Those are case, white space, and separators of digits; the `+` of a telephone number, the `@` of an address in a
+    URL, and the zeros of an IPv6 address.
+    """
     if kind in _AS_WRITTEN:
         return value
     folded = value.casefold()
@@ -129,7 +132,7 @@ def _plain(kind: str, value: str) -> str:
 
 
 def _address(text: str) -> str:
-    """An IP address in its one short form; as it is, where it is none."""
+    """Return an IP address in its one short form; other text unchanged."""
     try:
         return str(ip_address(text))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The recognisers that are built in, by name, and the sets of them that have a name. Pure.
+"""The built-in recognisers, by name, and the presets. Pure.
 
-None needs anything beside the text, and none takes more than linear time. They find what has a form: names of people,
-postal addresses, dates of birth, health, belief and the like have none and cannot be found offline.
+None needs anything but the text, and all take linear time. They find what has a form: names of people, postal
+addresses, dates of birth, health, belief and the like have none and cannot be found offline.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from palimpsest.privacy.scanning import Scan
 
 
 class BuiltIn(NamedTuple):
-    """A recogniser, and what tells at once that it need not be asked.
+    """A recogniser, with two checks that show quickly that it need not be called.
 
-    `sign` is a regular expression over the text in ASCII ("?" for every other character), in the dialect of RE2:
-    where it matches nothing, neither does the recogniser. `may_find` tells more, and costs more.
+    `sign` is a regular expression in RE2's dialect over the text in ASCII ("?" for every other character): if it
+    matches nothing, the recogniser finds nothing. `may_find` is more exact, and costs more.
     """
 
     find: Callable[[Scan], Iterable[Span]]
@@ -68,10 +68,10 @@ BUILT_IN: dict[str, BuiltIn] = {
     "phone": BuiltIn(phones, _runs, PHONE_SIGN),
     "ip": BuiltIn(ip_addresses, may_be_ip, IP_SIGN),
 }
-"""In the order in which they decide between them where they find the same place."""
+"""In order of precedence: if several find the same place, the first one counts."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "default": tuple(BUILT_IN),
     "secrets": ("private_key", "credential", "api_key"),
 }
-"""`default` is all of them; `secrets` is what opens doors and says nothing of people."""
+"""`default` is all of them; `secrets` is what gives access, and nothing about people."""

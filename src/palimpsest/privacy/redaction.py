@@ -1,7 +1,7 @@
-"""`Redactor`: what of an entry may be kept. It refuses rather than let anything pass that it could not check.
+"""`Redactor`: what of an entry may be kept. It refuses an entry rather than let anything pass that it could not check.
 
-A failure (a pattern that takes too long, a recogniser that raises) is tried twice more; then nothing is kept. After ten
-such refusals in a row everything is refused at once; after five seconds one try decides whether that goes on.
+After a failure (a pattern that takes too long, a recogniser that raises) it tries twice more; then nothing is kept.
+After ten such refusals in a row everything is refused at once; after five seconds one try decides whether that goes on.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _NO_PSEUDONYMS = Pseudonyms()
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What of an entry may be kept.
 
-    `entry` is it without what is private. Of an entry that is `withheld` it is None, or, for a tool's result, a stub
-    that keeps its call answered. `findings` say what was found and where, never the text. `pseudonyms` are those that
-    went in with what is new.
+    `entry` is the entry without what is private. If the entry is `withheld`, it is None, or for a tool result a stub
+    that keeps its call answered. `findings` say what was found and where, never the text. `pseudonyms` are those given
+    in, with the new ones.
     """
 
     entry: Entry | None
@@ -45,16 +45,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redactor:
-    """Applies one policy. Any thread may use it at any time; pure but for the count of its failures.
+    """Applies one policy. Any thread may use it at any time; pure except for its count of failures.
 
     Args:
         policy: a `Policy`, a mapping with its fields, or a preset's name, "default" or "secrets"; None: nothing is
             redacted.
-        key: what pseudonyms are made with: 16 bytes at least, the same for as long as their numbers are to mean the
-            same. None where
-            the policy asks for no pseudonyms.
+        key: the key from which pseudonyms are made: at least 16 bytes, and always the same one as long as their numbers
+            are to mean the same. None if the policy asks for no pseudonyms.
         clock: a function that returns seconds.
-        linear: whether patterns run in RE2 where it is installed; True by default.
+        linear: whether patterns run in RE2 if it is installed; True by default.
     """
 
     def __init__(
@@ -68,17 +67,17 @@ class Redactor:
         self.policy = load(policy)
         self._rules = rules_of(self.policy)
         self.numbers = any(use.pseudonym for use in self._rules.uses)
-        """Whether it gives out pseudonyms, so that a session has to remember their numbers."""
+        """Whether it gives out pseudonyms, whose numbers a session must then remember."""
         self._cleaner = Cleaner(self._rules, key, clock, linear=linear)
         self._clock = clock
         self._breaker = Breaker(MOST_FAILURES, PAUSE_SECONDS, clock)
 
     @classmethod
     def of(cls, given: object) -> Redactor:
-        """Return what applies a policy, as it is `given`: an object, a mapping, a preset's name; or a redactor, as it
-        is.
+        """Return the redactor for a policy `given` as an object, a mapping or a preset's name; a redactor is returned
+        as it is.
 
-        Raises ConfigError for anything else, and as `privacy.policy.load` does.
+        Raises ConfigError for anything else, and like `privacy.policy.load`.
         """
         if isinstance(given, Redactor):
             return given
@@ -89,73 +88,74 @@ class Redactor:
 
     @staticmethod
     def pseudonyms(numbers: dict[str, int]) -> Pseudonyms:
-        """Return the pseudonyms of a session, whose `numbers` its head has."""
+        """Return the pseudonyms of a session, from the `numbers` in its head."""
         return Pseudonyms(numbers)
 
     def entry(self, entry: Entry, pseudonyms: Pseudonyms = _NO_PSEUDONYMS) -> Verdict:
-        """Return the verdict on one `entry`; `pseudonyms` are its session's. Raises PrivacyRefused where it could not
-        be checked.
+        """Return the verdict on one `entry`, with its session's `pseudonyms`.
+
+        Raises PrivacyRefused if it could not be checked.
         """
         return self.entries([entry], pseudonyms)[0]
 
     def entries(self, entries: Sequence[Entry], pseudonyms: Pseudonyms | None = _NO_PSEUDONYMS) -> tuple[Verdict, ...]:
-        """Return the verdicts on `entries` that are added together, in place; the last has all pseudonyms.
+        """Return the verdicts on `entries` that are added together, in the same order; the last one has all pseudonyms.
 
-        Without `pseudonyms` (None) nothing is numbered, as in `text`. What belongs to one message of a provider is
-        decided together: signed reasoning goes with other signed reasoning in which something was found, and what
-        continued an entry that is withheld begins the message. Raises PrivacyRefused where one of them could not be
-        checked.
+        Without `pseudonyms` (None) nothing is numbered, as in `text`. Entries of one provider's message are decided
+        together: if something was found in signed reasoning, all signed reasoning of the message goes; and an entry
+        that continued a withheld one begins the message. Raises PrivacyRefused if any entry could not be checked.
         """
         return self._guarded(lambda: self._verdicts(entries, pseudonyms))
 
     def text(self, text: str, pseudonyms: Pseudonyms | None = None) -> str:
         """Return a `text` without what is private: a summary, a fact, a line of a log.
 
-        Values that have a number in `pseudonyms` get it and new ones one behind those; without `pseudonyms` all of a
-        kind look alike (`[EMAIL]`). Raises PrivacyRefused.
+        With `pseudonyms`, values that have a number get that, and new values get higher ones. Without them all values
+        of a kind look alike (`[EMAIL]`). Raises PrivacyRefused.
         """
         return self._guarded(lambda: self._washer(pseudonyms).text(text))
 
     def checked(
         self, value: Any, place: str, pseudonyms: Pseudonyms | None
     ) -> tuple[Any, tuple[Finding, ...], Pseudonyms]:
-        """Return a `value` as the verb `value` does, what was found in it, at this `place`, and all `pseudonyms`."""
+        """Return a `value` cleaned as by `value`, what was found in it (at this `place`), and all `pseudonyms`."""
 
         def work() -> tuple[Any, tuple[Finding, ...], Pseudonyms]:
             tally = Tally(self._numbering(pseudonyms))
             tally.place = place
-            now = Washer(self._cleaner, tally).value(value, masks=True)
-            return now, tally.findings(), tally.numbering.pseudonyms
+            cleaned = Washer(self._cleaner, tally).value(value, masks=True)
+            return cleaned, tally.findings(), tally.numbering.pseudonyms
 
         return self._guarded(work)
 
     def afresh(self) -> Redactor:
-        """Return one of the same policy and key that has not failed yet."""
+        """Return a redactor with the same policy and key, and no failures counted."""
         other = copy(self)
         other._breaker = Breaker(MOST_FAILURES, PAUSE_SECONDS, self._clock)  # noqa: SLF001 (it is of this class)
         return other
 
     def value(self, value: Any) -> Any:
-        """Return a `value` of plain JSON, or of what a fact may be, without what is private, at any depth, as metadata
-        are cleaned. Raises PrivacyRefused.
+        """Return a `value` of plain JSON, or of a fact, without what is private at any depth, cleaned like metadata.
+
+        Raises PrivacyRefused.
         """
         return self._guarded(lambda: self._washer(None).value(value, masks=True))
 
     def fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the `fields` of a log line or an event without what is private, at any depth.
+        """Return the `fields` of a log line or an event without what is private at any depth.
 
         Whatever the policy says, the value of a key that names a secret ("api key", "token", "password" …) is masked.
         Raises PrivacyRefused.
         """
-        found: dict[str, Any] = self._guarded(lambda: self._washer(None).value(dict(fields), masks=True))
-        return found
+        cleaned: dict[str, Any] = self._guarded(lambda: self._washer(None).value(dict(fields), masks=True))
+        return cleaned
 
     def withholds(self, kind: str) -> bool:
-        """Whether entries of this `kind` may not be kept, whatever else they are."""
+        """Return whether entries of this `kind` may not be kept, whatever else they are."""
         return kind.casefold() in self._rules.types
 
     def is_withheld(self, entry: Entry) -> bool:
-        """Whether `entry` is of a type that may not be kept, by its role, kind, `metadata.type` or a tag."""
+        """Return whether `entry` is of a type that may not be kept, by its role, kind, `metadata.type` or a tag."""
         types = self._rules.types
         if not types:
             return False
@@ -172,14 +172,14 @@ class Redactor:
         for entry in entries:
             withheld = bool(types) and self.is_withheld(entry)
             kept = self._stub(entry) if withheld else washer.entry(entry) if redacts else entry
-            if kept is entry and not tally.count:  # as nearly all are
+            if kept is entry and not tally.count:  # true of nearly all entries
                 tally.forget()
                 verdicts.append(Verdict(entry=entry, pseudonyms=tally.numbering.pseudonyms))
                 continue
             touched = True
-            found = tally.findings()
+            findings = tally.findings()
             verdicts.append(
-                Verdict(entry=kept, withheld=withheld, findings=found, pseudonyms=tally.numbering.pseudonyms)
+                Verdict(entry=kept, withheld=withheld, findings=findings, pseudonyms=tally.numbering.pseudonyms)
             )
         return _together(entries, verdicts) if touched else tuple(verdicts)
 
@@ -214,17 +214,20 @@ class Redactor:
                     return result
         finally:
             self._breaker.report(failed is None, probe=probe)
-        assert failed is not None, "else the result was returned"
-        raise PrivacyRefused(failed.rule, failed.kind, failed.why)  # without its cause, whose frames hold the text
+        assert failed is not None, "otherwise the result was returned"
+        raise PrivacyRefused(failed.rule, failed.kind, failed.why)  # without a cause, whose frames would hold the text
 
 
 def _together(entries: Sequence[Entry], verdicts: list[Verdict]) -> tuple[Verdict, ...]:
-    """Settle what entries of one message decide for each other. An entry that `continues` is of the one before."""
-    done: list[Verdict] = []
+    """Settle what entries of one message decide for each other.
+
+    An entry that `continues` belongs to the one before it.
+    """
+    settled: list[Verdict] = []
     for i, (entry, verdict) in enumerate(zip(entries, verdicts, strict=True)):
         if not entry.continues or i == 0:
             message = _message_at(entries, i)
-            sealed = any(found.kind == SIGNED for one in verdicts[message] for found in one.findings)
+            sealed = any(finding.kind == SIGNED for other in verdicts[message] for finding in other.findings)
             begun = entry.continues
         kept = verdict.entry
         if kept is not None:
@@ -233,18 +236,18 @@ def _together(entries: Sequence[Entry], verdicts: list[Verdict]) -> tuple[Verdic
             if kept.continues and not begun:
                 kept = msgspec.structs.replace(kept, continues=False)
             begun = True
-        done.append(verdict if kept is verdict.entry else msgspec.structs.replace(verdict, entry=kept))
-    return tuple(done)
+        settled.append(verdict if kept is verdict.entry else msgspec.structs.replace(verdict, entry=kept))
+    return tuple(settled)
 
 
 def _signs_together(entry: Entry) -> bool:
-    """Whether the entry's provider takes all signed reasoning of a message or none."""
+    """Return whether the entry's provider accepts only all or none of the signed reasoning of a message."""
     format = known_format(entry.native.format) if entry.native is not None else None
     return format is not None and format.signs_together
 
 
 def _message_at(entries: Sequence[Entry], start: int) -> slice:
-    """Where the message is that begins at `start`."""
+    """Return the slice of the message that begins at `start`."""
     end = start + 1
     while end < len(entries) and entries[end].continues:
         end += 1

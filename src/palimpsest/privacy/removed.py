@@ -1,8 +1,8 @@
-"""Words that redaction after the fact took out of entries, and that nothing else there says. Pure.
+"""Words that a redaction of stored entries removed, and that no remaining entry says. Pure.
 
-A summary may have picked such a word out of what gave it away: of `password: swordfish` it may list "swordfish" alone,
-and of a long message it may quote half an address. No rule finds it there. So what is found in entries goes from the
-summaries of their session word by word.
+A summary may quote such a word without what gave it away: of `password: swordfish` it may list "swordfish" alone, and
+of a long message it may quote half an address. No rule finds it there. So what is found in entries is removed from
+their session's summaries word by word.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ from palimpsest.log.entry import Entry
 from palimpsest.log.summary import Summary
 from palimpsest.privacy.records import recounted
 
-_WORD = re.compile(r"\w{4,}")  # shorter ones tell nobody anything, and many texts have them
+_WORD = re.compile(r"\w{4,}")  # shorter words give nothing away, and occur in many texts
 
 
 class Removed:
-    """The words that went from a session's entries, and those that its entries still say.
+    """The words removed from a session's entries, and those that its entries still say.
 
-    `shared` has what went from entries by their ids: those of branches were redacted with another session.
-    `has_summaries` says whether this session has any, to which it matters what its entries still say.
+    `shared` has the words removed from each entry, by its id, for branches that share entries with another session.
+    `has_summaries` says whether this session has summaries: only then does it matter what its entries still say.
     """
 
     def __init__(self, shared: dict[str, frozenset[str]], *, has_summaries: bool) -> None:
         self._shared, self._has_summaries = shared, has_summaries
         self._gone, self._said = set[str](), set[str]()
 
-    def look_at(self, was: Entry, now: Entry) -> None:
-        """Take in what an entry said, and what it says now."""
-        if now is was and not self._has_summaries:
+    def look_at(self, before: Entry, after: Entry) -> None:
+        """Take in what an entry said before, and what it says now."""
+        if after is before and not self._has_summaries:
             return
-        said = _words(now)
+        said = _words(after)
         if self._has_summaries:
             self._said |= said
-        gone = self._shared.get(was.id, frozenset())
-        if now is not was:
-            gone |= _words(was) - said
+        gone = self._shared.get(before.id, frozenset())
+        if after is not before:
+            gone |= _words(before) - said
         if gone:
             self._gone |= gone
-            self._shared[was.id] = gone
+            self._shared[before.id] = gone
 
     def clear(self) -> None:
-        """Let go of all words, which may be as many as the session has; what is `shared` stays."""
+        """Forget all words, which may be as many as the session has; `shared` stays."""
         self._gone.clear()
         self._said.clear()
 
     def out_of(self, summary: Summary, string: str) -> tuple[Summary, int]:
-        """Return the summary with `string` for each of these words, and how many those were."""
+        """Return the summary with `string` in place of each removed word, and how many words that were."""
         count = 0
 
-        def one(found: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             nonlocal count
-            word = found[0].casefold()
+            word = match[0].casefold()
             if word not in self._gone or word in self._said:
-                return found[0]
+                return match[0]
             count += 1
             return string
 
-        text = _WORD.sub(one, summary.text)
-        items = [msgspec.structs.replace(item, text=_WORD.sub(one, item.text)) for item in summary.items]
+        text = _WORD.sub(replacement, summary.text)
+        items = [msgspec.structs.replace(item, text=_WORD.sub(replacement, item.text)) for item in summary.items]
         if not count:
             return summary, 0
         return recounted(summary, msgspec.structs.replace(summary, text=text, items=tuple(items))), count

@@ -1,7 +1,7 @@
-"""Redaction after the fact: what of a stretch of a session is private, and what comes in its place. Pure.
+"""Redaction of stored sessions: what in a stretch of a session is private, and what replaces it. Pure.
 
-`Findings` looks at entries, records and the head and remembers only what changes; `Redaction` puts that in place, in a
-store that rewrites (`palimpsest.stores.rewriting`).
+`Findings` looks at entries, records and the head, and keeps only what changes. `Redaction` puts that in place, in a
+store that can rewrite (`palimpsest.stores.rewriting`).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from palimpsest.privacy.redaction import Redactor, Verdict
 from palimpsest.privacy.removed import Removed
 
 REASON = "redaction"
-"""Why a session's epoch began in which texts of it were redacted after the fact."""
+"""The reason of the epoch that begins when texts of a session are redacted."""
 
 REMOVED = "removed"
-"""The kind of what a summary still said of redacted entries."""
+"""The kind of a finding in a summary that still quotes redacted entries."""
 
 SAMPLE = 60
-"""Characters of a sample, about."""
+"""Roughly the characters of a sample."""
 
 RESERVED = ":"
-"""Ends the name of a pseudonym that only keeps a number from being given again: there is no value behind it."""
+"""Ends the name of a pseudonym without a value, which only prevents a number from being given out again."""
 
 _replace = msgspec.structs.replace
 
 
 class Sample(NamedTuple):
-    """One place where something was found: in the entry of this `seq`, or the summary or record of this id.
+    """A place where something was found: in the entry with this `seq`, or the summary or record with this id.
 
-    `kind` and `place` say what it is, and where. `text` is what stands around it, with what would come in the place of
-    what was found.
+    `kind` says what was found, `place` in which part. `text` is the text around it as it would read after the
+    redaction.
     """
 
     session: str
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 
 class Unchecked(NamedTuple):
-    """What of a session could not be checked, and why. It is as it was."""
+    """A place of a session that could not be checked, and why. It is left as it is."""
 
     session: str
     place: str
@@ -63,7 +63,7 @@ class Unchecked(NamedTuple):
 
 
 class Findings:
-    """What was found in a stretch of one session: what is to come in the place of what, and what to tell of it."""
+    """What was found in a stretch of one session: old and new values of what changes, and the report on it."""
 
     def __init__(
         self,
@@ -73,10 +73,11 @@ class Findings:
         others: Sequence[dict[str, int]] = (),
         removed: Removed | None = None,
     ) -> None:
-        """`numbers` are the session's pseudonyms, `others` those of branches, which may have the same entries.
+        """Begin with nothing found.
 
-        A number that a branch has given to something else is not used for them, and new ones come behind those of all.
-        `removed` are the words that went from the session's entries until now.
+        `numbers` are the session's pseudonyms, `others` those of its branches, which may share entries with it. A
+        number that a branch has given to another value is not used for them, and new numbers are higher than all of
+        theirs. `removed` holds the words that were removed from the session's entries so far.
         """
         self._removed = removed if removed is not None else Removed({}, has_summaries=False)
         self._session, self._redactor = session, redactor
@@ -96,7 +97,7 @@ class Findings:
 
     @property
     def given(self) -> dict[str, int]:
-        """The pseudonyms that may stand in what was looked at."""
+        """The pseudonyms that may occur in what was looked at."""
         return {name: n for name, n in self._pseudonyms.numbers.items() if not name.endswith(RESERVED)}
 
     @property
@@ -106,71 +107,71 @@ class Findings:
 
     @property
     def changes(self) -> int:
-        """How many entries, records and views become others, and whether what is said of the session does."""
+        """How many entries, records and views change, plus one if what is said of the session does."""
         return len(self.entries) + len(self.records) + len(self.views) + (self.about is not None)
 
     @property
     def summaries(self) -> int:
-        """How many summaries say something else."""
-        return sum(_summary(was) != _summary(now) for was, now in self.records.values())
+        """How many summaries change."""
+        return sum(_summary(before) != _summary(after) for before, after in self.records.values())
 
     # --- looking
 
     def look_at_entries(self, batch: Sequence[Entry]) -> None:
-        """Look at entries in order, which end where a message ends."""
-        living = [entry for entry in batch if entry.is_there]
+        """Look at entries in order. A batch must end where a provider's message ends."""
+        present = [entry for entry in batch if entry.is_there]
         try:
-            self._take(living, self._redactor.entries(living, self._pseudonyms))
+            self._take_verdicts(present, self._redactor.entries(present, self._pseudonyms))
         except PrivacyRefused:
-            for message in _messages(living):  # the others go on without those that cannot be checked
+            for message in _messages(present):  # one by one: a message that cannot be checked does not stop the others
                 try:
-                    self._take(message, self._redactor.afresh().entries(message, self._pseudonyms))
+                    self._take_verdicts(message, self._redactor.afresh().entries(message, self._pseudonyms))
                 except PrivacyRefused as fault:
                     first, last = message[0].seq, message[-1].seq
                     self.refuse(f"entry {first}" if first == last else f"entries {first} to {last}", fault)
 
-    def _take(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
-        for was, verdict in zip(entries, verdicts, strict=True):
+    def _take_verdicts(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
+        for before, verdict in zip(entries, verdicts, strict=True):
             self._pseudonyms = verdict.pseudonyms
-            now = verdict.entry
-            if now is None:
-                self.withheld.append(was.id)
+            after = verdict.entry
+            if after is None:
+                self.withheld.append(before.id)
                 continue
-            if _untold(now) == _untold(was):
-                now = was
-            self._removed.look_at(was, now)
-            if now is was:
+            if _comparable(after) == _comparable(before):
+                after = before
+            self._removed.look_at(before, after)
+            if after is before:
                 continue
-            self.entries[was.seq] = was, now
+            self.entries[before.seq] = before, after
             self.stubs += verdict.withheld
-            self._note(was.seq, verdict.findings, partial(_at, was, now))
+            self._note(before.seq, verdict.findings, partial(_texts_at, before, after))
 
     def look_at_record(self, record: Record) -> None:
-        """Look at what a record tells: its reason and details, the conditions of a cut, the words of a summary."""
-        made = _summary(record)
-        where = made.id if made is not None else f"record {record.revision}"
+        """Look at the texts of a record: its reason and details, the conditions of a cut, the words of a summary."""
+        summary = _summary(record)
+        where = summary.id if summary is not None else f"record {record.revision}"
         try:
-            now = self._without_removed(cleaned_record(record, partial(self.clean, where)), where)
+            cleaned = self._without_removed(cleaned_record(record, partial(self.clean, where)), where)
         except PrivacyRefused as fault:
-            self.refuse(where if made is None else f"summary {where}", fault)
+            self.refuse(where if summary is None else f"summary {where}", fault)
             return
-        if now != record:
-            self.records[record.revision] = record, now
+        if cleaned != record:
+            self.records[record.revision] = record, cleaned
 
     def _without_removed(self, record: Record, where: str) -> Record:
-        """The record; its summary says no word that went from the entries."""
-        held = record.compaction
-        if held is None or held.summary is None:
+        """Return the record with a summary that has none of the words that were removed from entries."""
+        compaction = record.compaction
+        if compaction is None or compaction.summary is None:
             return record
-        now, count = self._removed.out_of(held.summary, self._redactor.policy.default_redaction_string)
+        summary, count = self._removed.out_of(compaction.summary, self._redactor.policy.default_redaction_string)
         if not count:
             return record
-        was = held.summary.text
-        self._note(where, [Finding(REMOVED, "summary", count)], lambda _: (was, now.text))
-        return _replace(record, compaction=_replace(held, summary=now))
+        before = compaction.summary.text
+        self._note(where, [Finding(REMOVED, "summary", count)], lambda _: (before, summary.text))
+        return _replace(record, compaction=_replace(compaction, summary=summary))
 
     def look_at_head(self, head: Head) -> None:
-        """Look at the conditions of the cuts that are in use, and at what is said of the session."""
+        """Look at the conditions of the cuts in use, and at what is said of the session."""
         if head.about is not None:
             try:
                 said = cleaned_about(head.about, partial(self.clean, "about"), partial(self.value, "about"))
@@ -180,64 +181,64 @@ class Findings:
                 self.about = (head.about, said) if said != head.about else None
         for view, cut in head.views.items():
             try:
-                now = cleaned_cut(cut, partial(self.clean, f"view {view}"))
+                cleaned = cleaned_cut(cut, partial(self.clean, f"view {view}"))
             except PrivacyRefused as fault:
                 self.refuse(f"view {view}", fault)
                 continue
-            if now != cut:
-                self.views[view] = cut, now
+            if cleaned != cut:
+                self.views[view] = cut, cleaned
 
     def clean(self, where: str, text: str, place: str) -> str:
-        """Return a text without what is private, and note what that was."""
+        """Return a text without what is private, and note what was found."""
         cleaned: str = self.value(where, text, place)
         return cleaned
 
     def value(self, where: str, value: Any, place: str, *, numbered: bool = True) -> Any:
-        """The same for a text, plain JSON, or a fact's value. What is not `numbered` has no pseudonyms of its own."""
-        known = self._pseudonyms if numbered else None
-        now, findings, new = self._redactor.afresh().checked(value, place, known)
+        """Do the same for a text, plain JSON, or a fact's value. Without `numbered` no pseudonym numbers are used."""
+        before = self._pseudonyms if numbered else None
+        cleaned, findings, pseudonyms = self._redactor.afresh().checked(value, place, before)
         if numbered:
-            self._pseudonyms = new
-        if now is not value:
-            self._note(where, findings, lambda _: (_shown(value), _shown(now)))
-        return now
+            self._pseudonyms = pseudonyms
+        if cleaned is not value:
+            self._note(where, findings, lambda _: (_as_text(value), _as_text(cleaned)))
+        return cleaned
 
     def _note(self, where: int | str, findings: Sequence[Finding], texts: Callable[[str], tuple[str, str]]) -> None:
         places: dict[str, list[str]] = {}
-        for found in findings:
-            self.findings[found.kind, found.place] += found.count
-            places.setdefault(found.place, []).append(found.kind)
+        for finding in findings:
+            self.findings[finding.kind, finding.place] += finding.count
+            places.setdefault(finding.place, []).append(finding.kind)
         for place, kinds in places.items():
             kind = ", ".join(kinds)
-            shown = _around(*texts(place))
+            shown = _sample_text(*texts(place))
             self.samples.setdefault((kind, place), []).append(Sample(self._session, where, kind, place, shown))
 
     def refuse(self, place: str, fault: PrivacyRefused) -> None:
-        """Note what could not be checked."""
+        """Note a place that could not be checked."""
         self.refused.append(Unchecked(self._session, place, f"{fault.rule} could not be applied ({fault.kind})"))
 
 
 class Redaction:
-    """Puts what was found in place, as a `Rewrite`, in a session that is in the epoch in which it was looked at."""
+    """Puts findings in place, as a `Rewrite`, in a session that is still in the epoch in which it was looked at."""
 
     def __init__(self, key: SessionKey, epoch: int, found: Findings) -> None:
         self._key, self._epoch, self._found = key, epoch, found
 
     def head(self, head: Head) -> Head:
-        """The head in a new epoch. Raises Conflict, and so undoes the step, where somebody else has begun one."""
+        """Return the head in a new epoch. Raises Conflict, which undoes the step, if another writer has begun one."""
         if head.epoch != self._epoch:
             raise Conflict(f"session {self._key.session!r}", f"is in epoch {head.epoch}, not {self._epoch}")
         views = dict(head.views)
-        views |= {view: now for view, (was, now) in self._found.views.items() if views.get(view) == was}
+        views |= {view: after for view, (before, after) in self._found.views.items() if views.get(view) == before}
         if self._found.about is not None and self._found.about[0] == head.about:
             head = _replace(head, about=self._found.about[1])
         return self._moved(head, self._found.entries.keys(), views)
 
     def branch(self, key: SessionKey, head: Head, seqs: Collection[int]) -> Head:
-        """The head of another session, which has the entries `seqs`, in a new epoch.
+        """Return the head, in a new epoch, of another session that has the entries `seqs`.
 
-        It knows the pseudonyms that these have from now on. Raises Conflict where it has given out one of them
-        meanwhile, for something else.
+        It also gets the pseudonyms that these entries have from now on. Raises Conflict if it has meanwhile given out
+        one of them for another value.
         """
         given, own = self._found.given, head.pseudonyms
         if _clashes(given, own):
@@ -246,20 +247,20 @@ class Redaction:
         return _replace(self._moved(head, seqs, head.views), pseudonyms=numbers)
 
     def entry(self, entry: Entry) -> Entry:
-        """The entry without what is private, where it is as it was looked at."""
-        was, now = self._found.entries.get(entry.seq, (None, entry))
-        return now if was is not None and _untold(was) == _untold(entry) else entry
+        """Return the entry without what is private, if it is still as it was looked at."""
+        before, after = self._found.entries.get(entry.seq, (None, entry))
+        return after if before is not None and _comparable(before) == _comparable(entry) else entry
 
     def record(self, record: Record) -> Record:
-        """The record without what is private, where it is as it was looked at."""
-        was, now = self._found.records.get(record.revision, (None, record))
-        return now if was == record else record
+        """Return the record without what is private, if it is still as it was looked at."""
+        before, after = self._found.records.get(record.revision, (None, record))
+        return after if before == record else record
 
     def _moved(self, head: Head, seqs: Collection[int], views: dict[str, Cut]) -> Head:
-        named = {seq: self._found.entries[seq][1] for seq in seqs}
+        redacted = {seq: self._found.entries[seq][1] for seq in seqs}
         contexts: dict[str, tuple[int, str]] = {}
-        for name, (seq, mark) in sorted(head.contexts.items(), key=lambda known: known[1][0]):
-            entry = named.get(seq)  # of two names that are alike now, the newer context is the version of today
+        for name, (seq, mark) in sorted(head.contexts.items(), key=lambda item: item[1][0]):
+            entry = redacted.get(seq)  # if two names become equal, the newer context is the current version
             contexts[name if entry is None else entry.name or name] = seq, mark if entry is None else digest(entry.text)
         return _replace(
             head,
@@ -268,40 +269,40 @@ class Redaction:
             epoch_reason=REASON,
             usage=outdated(head.usage),
             prompt=None,
-            contexts=contexts if named else head.contexts,
-            views={view: _fitting(cut, named, self._found.records) for view, cut in views.items()},
+            contexts=contexts if redacted else head.contexts,
+            views={view: _fitting(cut, redacted, self._found.records) for view, cut in views.items()},
         )
 
 
 def _clashes(numbers: Mapping[str, int], others: Mapping[str, int]) -> list[str]:
-    """The names among `numbers` whose number stands for something else among `others`."""
+    """Return those names in `numbers` whose number stands for another value in `others`."""
     taken = {(_label(name), number): name for name, number in others.items()}
     return [name for name, number in numbers.items() if taken.get((_label(name), number), name) != name]
 
 
 def _highest(numbers: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Stand-ins for all that others have given out: the highest number of each kind."""
-    found: dict[str, int] = {}
-    for name, number in (one for others in numbers for one in others.items()):
+    """Return names without values that reserve the highest number of each kind which any of these has given out."""
+    highest: dict[str, int] = {}
+    for name, number in (item for others in numbers for item in others.items()):
         reserved = f"{_label(name)}{RESERVED}"
-        found[reserved] = max(found.get(reserved, 0), number)
-    return found
+        highest[reserved] = max(highest.get(reserved, 0), number)
+    return highest
 
 
 def _label(name: str) -> str:
-    """The kind of a pseudonym, by its name: see `Pseudonyms`."""
+    """Return the kind of a pseudonym from its name; see `Pseudonyms`."""
     return name.partition(":")[0]
 
 
-# --- what becomes of the parts
+# --- what depends on redacted texts
 
 
 def _fitting(cut: Cut, changed: Collection[int], records: Collection[int]) -> Cut:
-    """The cut without what was reckoned of texts that are others now: they are clamped, and counted, anew."""
+    """Return the cut without what was computed from texts that have changed: clamps, and token counts of summaries."""
     clamps = tuple(clamp for clamp in cut.clamps if clamp.seq not in changed)
     shown = tuple(
-        ShownSummary(one.revision, one.characters, one.tokens) if one.revision in records else one
-        for one in cut.summaries
+        ShownSummary(summary.revision, summary.characters, summary.tokens) if summary.revision in records else summary
+        for summary in cut.summaries
     )
     return cut if (clamps, shown) == (cut.clamps, cut.summaries) else _replace(cut, clamps=clamps, summaries=shown)
 
@@ -310,13 +311,13 @@ def _summary(record: Record) -> Summary | None:
     return record.compaction.summary if record.compaction is not None else None
 
 
-def _untold(entry: Entry) -> Entry:
-    """The entry without what its store keeps beside it."""
+def _comparable(entry: Entry) -> Entry:
+    """Return the entry without the fields that its store keeps beside it (`tokens`, `lone`)."""
     return _replace(entry, tokens=None, lone=False)
 
 
 def _messages(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Entries by the provider's message that they are of."""
+    """Yield entries grouped by the provider's message that they belong to."""
     start = 0
     for i in range(1, len(entries) + 1):
         if i == len(entries) or not entries[i].continues:
@@ -327,23 +328,23 @@ def _messages(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 # --- samples
 
 
-def _at(was: Entry, now: Entry, place: str) -> tuple[str, str]:
-    """What an entry said at a place, and what it says now."""
+def _texts_at(before: Entry, after: Entry, place: str) -> tuple[str, str]:
+    """Return the texts of an entry at a place, before and after the redaction."""
     if place in ("content", "arguments"):
-        return _shown(was.content), _shown(now.content)
-    return _shown(getattr(was, place)), _shown(getattr(now, place))
+        return _as_text(before.content), _as_text(after.content)
+    return _as_text(getattr(before, place)), _as_text(getattr(after, place))
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, str) or value is None:
         return value or ""
     return json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
 
 
-def _around(was: str, now: str) -> str:
-    """What stands now around the first place where two texts differ, cut short: nothing of it is from the first."""
-    least = min(len(was), len(now))
-    at = next((i for i in range(least) if was[i] != now[i]), least)
+def _sample_text(before: str, after: str) -> str:
+    """Return the new text around the first difference, cut short. No old text is in it."""
+    least = min(len(before), len(after))
+    at = next((i for i in range(least) if before[i] != after[i]), least)
     begin = max(at - SAMPLE // 3, 0)
-    end = min(begin + SAMPLE, len(now))
-    return f"{'…' if begin else ''}{now[begin:end]}{'…' if end < len(now) else ''}"
+    end = min(begin + SAMPLE, len(after))
+    return f"{'…' if begin else ''}{after[begin:end]}{'…' if end < len(after) else ''}"

@@ -1,4 +1,4 @@
-"""Which keys and names say that their value is a secret, in English and in other languages. Pure."""
+"""Names of keys that say that the value is a secret, in English and in other languages. Pure."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ _SECRET_WORDS = (
     *("passwd", "passphrase", "passcode", "pwd", "pw", "passwort", "passe", "pass"),
 )
 PASSWORDS = frozenset(_SECRET_WORDS[_SECRET_WORDS.index("password") :]) - {"credential"}
-"""Of those the words for what people choose, which may be a word itself."""
+"""Names of secrets that people choose themselves: the value may be an ordinary word."""
 
 _DOORS = (
     "admin api app auth become cert db database email ftp git http imap jwt keystore ldap login mail mongo my mysql pg "
     "postgres postgresql proxy rabbitmq redis root secret smtp sql ssh sudo svc user vpn wifi wlan"
 )
 _OPENED = frozenset(_DOORS.split())
-"""What stands before "pass" where that is a password: `first_pass` and `bypass` are none."""
+"""Words that make a password of a "pass" behind them. `first_pass` and `bypass` are no passwords."""
 
 _JOINED = re.compile(
     r" (?!no)[a-z]+?(?:(token|secret|passw(?:or[dt]|d)|passphrase|passcode|pwd)"
     r"|(?:api|access|account|private|secret)key) "
     rf"| (?:{'|'.join(sorted(_OPENED))})pass | secretkey "
 )
-"""Words that are written together: `PGPASSWORD`, `authtoken`, `dbpass`; sudo's `NOPASSWD` is none."""
+"""Words written as one: `PGPASSWORD`, `authtoken`, `dbpass`; but not sudo's `NOPASSWD`."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 @lru_cache(maxsize=4096)
 def secret_word(key: str) -> str | None:
-    """Return the word of a key that names a secret, such as "api key" of `X-Api-Key` and `apiKeyId`, or None.
+    """Return the word of a key that names a secret, such as "api key" for `X-Api-Key` and `apiKeyId`, or None.
 
-    Words count whole, or at the end of those they are written together with; camel case and punctuation separate them.
-    `tokens` and `secretary` name none. "pass" is for a key that is nothing else, which may also say that a test passed.
+    Words count as a whole, or at the end of a compound; camel case and punctuation separate words. `tokens` and
+    `secretary` name no secret. "pass" is returned only for a key that has no other word; its value may also say that a
+    test passed.
     """
-    found = " ".join(_WORD.findall(languages.folded(key))).lower().split()
-    words = f" {' '.join(found)} "
+    parts = " ".join(_WORD.findall(languages.folded(key))).lower().split()
+    words = f" {' '.join(parts)} "
     word = next((word for word in _SECRET_WORDS if f" {word} " in words), None)
     if word == "pass":
-        opens = found[-1] == "pass" and _OPENED.intersection(found)
-        return "password" if opens else word if found == ["pass"] else None
+        opens = parts[-1] == "pass" and _OPENED.intersection(parts)
+        return "password" if opens else word if parts == ["pass"] else None
     if word in ("access key", "account key"):
-        return word if found[-1] != "name" else None
+        return word if parts[-1] != "name" else None
     if word is not None:
         return word
     joined = _JOINED.search(words)
@@ -59,4 +60,4 @@ NAMED = re.compile(
     r"api[ _-]?key|token|authorization|secret|(?:private|ssh|access|account)[ _-]?key|credential"
     r"|pass(?:wor[dt]|wd|phrase|code|e\b|(?![a-z]))|pwd|pw(?![a-z])"
 )
-"""Where the word of a name may be, in small letters of ASCII; `secret_word` decides about the name."""
+"""Over text in lower-case ASCII: where the word of such a name may be; `secret_word` decides about the whole name."""

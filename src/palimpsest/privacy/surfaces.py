@@ -1,8 +1,8 @@
-"""Every place of an entry where text can be: content, parts, arguments, names, metadata, what a provider said. Pure.
+"""Clean every place of an entry that can hold text: content, parts, arguments, names, metadata, provider items. Pure.
 
-Left as they are: ids, the names of tools, types and roles, and media in base64 (nobody looks into pictures, sound and
-documents). What a provider has signed or encrypted cannot be changed, so reasoning in which something is found goes
-whole, and everything else loses its signature.
+Left as they are: ids, names of tools, types and roles, and media in base64 (pictures, sound and documents are not
+searched). What a provider has signed or encrypted cannot be changed: reasoning in which something is found is dropped
+as a whole, and everything else loses its signature.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from palimpsest.privacy.secret_names import secret_word
 _replace = msgspec.structs.replace
 
 SIGNED = "signed_reasoning"
-"""The kind under which reasoning that was dropped is counted."""
+"""The kind under which dropped signed reasoning is counted."""
 
 _NO_REASONING = (Reasoning(text=""),)
-"""Stays where nothing else is left, so that what follows is linked as before; no context shows it."""
+"""Remains if nothing else does, so that what follows is linked as before; no context shows it."""
 
 _LISTED = (list, tuple, set, frozenset)
 _SEALED_ITEMS = ("redacted_thinking", "compaction", "reasoning")
@@ -40,7 +40,7 @@ _PROTOCOL = frozenset({"type", "role"})
 _IDENTIFIERS = frozenset({"id", "name", "call_id", "tool_call_id", "tool_use_id"})
 _BLOBS = frozenset({"data", "file_data", "b64_json", "result"})
 BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{64,}|[A-Za-z0-9+/_-]{512,})={0,2}")
-"""Media, whole: what is shorter and has "_" or "-" in it is rather somebody's key."""
+"""A whole text that is media in base64. A shorter one with "_" or "-" in it is more likely somebody's key."""
 
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|(/))")
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
@@ -48,14 +48,14 @@ _IN_BASE64, _ENCODED = ";base64,", re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
 class Washer:
-    """Cleans entries and values with one cleaner, for one tally."""
+    """Cleans entries and values with one cleaner, and counts findings in one tally."""
 
     def __init__(self, cleaner: Cleaner, tally: Tally) -> None:
         self._cleaner, self._tally = cleaner, tally
         self._kept: tuple[str | None, ...] = ()
 
     def entry(self, entry: Entry) -> Entry:
-        """Return the entry without what is private: itself, where nothing was found."""
+        """Return the entry without what is private; the same object if nothing was found."""
         tally, kind = self._tally, entry.kind
         before = tally.count
         tally.place = "arguments" if kind == "tool_call" else "content"
@@ -82,21 +82,21 @@ class Washer:
     # --- text and JSON
 
     def text(self, text: str) -> str:
-        """Clean a text. It is looked at again where the escapes of JSON may hide something."""
+        """Return a cleaned text. If it has JSON escapes that may hide something, it is checked again without them."""
         cleaned = self._cleaner.clean(text, self._tally)
         if "\\" not in cleaned or ("\\u" not in cleaned and "\\/" not in cleaned):
             return cleaned
         return self.json_text(cleaned) if cleaned.lstrip()[:1] in ("{", "[") else self._unescaped(cleaned)
 
     def _unescaped(self, text: str) -> str:
-        """Clean a text that is no JSON by what its escapes stand for; as it is, where nothing is found there."""
-        plain = _ESCAPE.sub(lambda found: found[2] or chr(int(found[1], 16)), text)
+        """Return a text that is no JSON, cleaned with its escapes resolved; unchanged if nothing is found then."""
+        plain = _ESCAPE.sub(lambda match: match[2] or chr(int(match[1], 16)), text)
         plain = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         cleaned = self._cleaner.clean(plain, self._tally)
         return text if cleaned == plain else cleaned
 
     def json_text(self, text: str) -> str:
-        """Clean the leaves of JSON text, which stays valid; text that is no JSON is cleaned as it is."""
+        """Clean the leaves of JSON text, which stays valid JSON. Text that is no JSON is cleaned as plain text."""
         if not text or text.isspace():
             return text
         try:
@@ -110,10 +110,10 @@ class Washer:
         return json.dumps(cleaned, ensure_ascii=False, separators=compact)
 
     def value(self, value: Any, *, masks: bool, native: bool = False) -> Any:
-        """Clean the leaves and keys of plain JSON, or of a fact's value. What is clean comes back as the same object.
+        """Clean the keys and leaves of plain JSON, or of a fact's value. What is clean comes back as the same object.
 
-        With `masks` the value of a key that names a secret becomes a redaction string, whatever it is. `native` says
-        that it is a provider's, with types, ids and media in it.
+        With `masks`, the value of a key that names a secret is replaced, whatever it is. `native` says that the value
+        is a provider's, with types, ids and media in it.
         """
         if isinstance(value, str):
             return self._leaf(value, native=native)
@@ -137,9 +137,9 @@ class Washer:
         return self.text(text)
 
     def _number(self, number: float) -> Any:
-        """A number whose digits are private becomes text: a card's number is one with and without quotes."""
+        """Return a number, or a redacted text if its digits are private: a card number needs no quotes to be one."""
         texts = [repr(number)]
-        if isinstance(number, float) and number.is_integer():  # a table's column of numbers with gaps is one of floats
+        if isinstance(number, float) and number.is_integer():  # tables turn a column of numbers with gaps into floats
             texts.append(str(int(number)))
         for text in texts:
             if self._cleaner.looks_at_numbers or (text.lstrip("-").isdecimal() and len(text) >= 7):
@@ -153,27 +153,27 @@ class Washer:
 
     def _mapping(self, given: dict[Any, Any], *, masks: bool, native: bool) -> dict[Any, Any]:
         cleaned: dict[Any, Any] = {}
-        same = not isinstance(given, _Repeated)
-        if not same:
+        unchanged = not isinstance(given, _Repeated)
+        if not unchanged:
             self._tally.note("repeated_key")
         for key, value in given.items():
             name = self._key(key)
             if name is not key:
                 name = _unused(name, cleaned, given)
             if masks and isinstance(key, str) and (word := secret_word(key)) is not None:
-                of_tests = word == "pass" and not isinstance(value, str)
-                new = value if of_tests else self._masked(value, numbers=word != "token")
+                is_test_result = word == "pass" and not isinstance(value, str)
+                new = value if is_test_result else self._masked(value, numbers=word != "token")
                 new = self.value(new, masks=masks, native=native) if new is value else new
             elif native and self._is_protocol(key, value):
                 new = value
             else:
                 new = self.value(value, masks=masks, native=native)
             cleaned[name] = new
-            same = same and new is value and name is key
-        return given if same else cleaned
+            unchanged = unchanged and new is value and name is key
+        return given if unchanged else cleaned
 
     def _masked(self, value: Any, *, numbers: bool) -> Any:
-        """A redaction string for every text below, and for every number where `numbers` says so."""
+        """Replace every text below, and with `numbers` every number, by a redaction string."""
         if isinstance(value, str):
             if not value or self._cleaner.is_stand_in(value, self._tally):
                 return value
@@ -189,7 +189,7 @@ class Washer:
         return value
 
     def _is_protocol(self, key: str, value: Any) -> bool:
-        """Whether the provider's format, and not what was said, decides this value."""
+        """Return whether the provider's format, and not what was said, decides this value."""
         if not isinstance(value, str):
             return False
         if (key in _PROTOCOL and _NAME.fullmatch(value)) or (key in _IDENTIFIERS and value in self._kept):
@@ -199,14 +199,14 @@ class Washer:
     # --- parts and what was kept of the provider
 
     def _parts(self, entry: Entry, content: tuple[Part, ...]) -> tuple[Part, ...]:
-        """The entry's parts, cleaned."""
+        """Return the entry's parts, cleaned."""
         sealed_hit = False
         parts: list[Part] = []
         is_item = _is_reasoning_item(entry)
         for part in content:
-            found = self._tally.count
+            before = self._tally.count
             cleaned = self._part(part)
-            if self._tally.count > found and (is_item or is_sealed_reasoning(part)):
+            if self._tally.count > before and (is_item or is_sealed_reasoning(part)):
                 sealed_hit = True
             parts.append(cleaned)
         if sealed_hit:
@@ -226,7 +226,7 @@ class Washer:
         elif isinstance(part, Image):
             changed |= {"source": self._blob(part.source), "detail": part.detail and self.text(part.detail)}
         elif isinstance(part, File):
-            is_address = part.file_id is not None and "://" in part.file_id  # as Gemini's are; other ids stay
+            is_address = part.file_id is not None and "://" in part.file_id  # Gemini's; other ids stay as they are
             changed |= {
                 "file_id": self.text(part.file_id or "") if is_address else part.file_id,
                 "filename": part.filename and self.text(part.filename),
@@ -245,7 +245,7 @@ class Washer:
         return _replace(part, **changed)
 
     def _blob(self, data: str) -> str:
-        """Media in base64 as they are, but for what their `data:` address says of them; anything else is text."""
+        """Return media in base64 with only the beginning of their `data:` URL cleaned; clean anything else as text."""
         if BASE64.fullmatch(data):
             return data
         if not is_data_address(data):
@@ -267,20 +267,20 @@ class Washer:
 
 
 def _settled(before: Entry, after: Entry) -> Entry:
-    """An entry that was cleaned, without counts and seals that no longer fit what it says."""
+    """Return a cleaned entry without token counts and signatures that no longer fit its content."""
     if after.content == before.content and after.native == before.native:
         return after
     native = after.native
     if native is not None and native.format == RESPONSES and after.content == _NO_REASONING:
         native = Native(format=native.format, keep={"type": "reasoning"})
     elif native is not None and native.call is not None and (call := _unsealed(native.call)) is not native.call:
-        # Without a native a call counts as another provider's, which Gemini takes unsigned.
+        # Gemini refuses its own calls without a signature. Without `native` the call counts as another provider's.
         native = None if native.format == GEMINI else _replace(native, call=call)
     return _replace(after, native=native, tokens=None)
 
 
 def without_sealed_reasoning(entry: Entry) -> Entry:
-    """The entry without reasoning that is signed: what comes with it in one message stands and falls with it."""
+    """Return the entry without signed reasoning, which is accepted only together with all of its message's."""
     if isinstance(entry.content, str) or not _has_sealed_reasoning(entry):
         return entry
     kept = tuple(part for part in entry.content if not is_sealed_reasoning(part))
@@ -292,32 +292,32 @@ def _has_sealed_reasoning(entry: Entry) -> bool:
 
 
 def is_sealed_reasoning(part: Part) -> bool:
-    """Whether this is reasoning that its provider has signed or encrypted."""
+    """Return whether this is reasoning that its provider has signed or encrypted."""
     if isinstance(part, Reasoning):
         return any(key.startswith(UNREADABLE) for key in part.extra or ())
     return isinstance(part, Opaque) and part.item.get("type") in _SEALED_ITEMS
 
 
 def is_data_address(text: str) -> bool:
-    """Whether this is a `data:` address in base64, in which there is no text to be found, but for its beginning."""
+    """Return whether this is a `data:` URL in base64, which has no text to search but for its beginning."""
     about, _, blob = text.partition(_IN_BASE64)
     return about.startswith("data:") and _ENCODED.fullmatch(blob) is not None and len(about) < len(text)
 
 
 def _is_reasoning_item(entry: Entry) -> bool:
-    """Whether all the entry's parts are one encrypted item of its provider."""
+    """Return whether all the entry's parts are one encrypted item of its provider."""
     keep = entry.native.keep if entry.native is not None else None
     return _has_sealed_reasoning(entry) and entry.is_reasoning and (keep or {}).get("type") == "reasoning"
 
 
 def _listed(given: Any, items: Sequence[Any]) -> Any:
-    """The items in what is of its type; itself, where all of them are what was given."""
+    """Return the items in a list of the type of `given`; `given` itself if no item has changed."""
     kind = type(given) if type(given) in _LISTED else list
     return kind(items) if any(new is not old for new, old in zip(items, given, strict=True)) else given
 
 
 def _unsealed(item: Mapping[str, Any]) -> Any:
-    """The item without signatures, at any depth of mappings; itself, where it has none."""
+    """Return the item without signatures, at any depth; the item itself if it has none."""
     kept = {
         key: _unsealed(value) if isinstance(value, dict) else value
         for key, value in item.items()
@@ -327,20 +327,20 @@ def _unsealed(item: Mapping[str, Any]) -> Any:
 
 
 def _unused(name: str, *taken: Mapping[str, Any]) -> str:
-    """The name, or with a number where several keys became it."""
-    found, number = name, 2
-    while any(found in names for names in taken):
-        found, number = f"{name} {number}", number + 1
-    return found
+    """Return the name, with a number if another key already became that name."""
+    candidate, number = name, 2
+    while any(candidate in names for names in taken):
+        candidate, number = f"{name} {number}", number + 1
+    return candidate
 
 
 class _Repeated(dict[str, Any]):
-    """A JSON object in which a key is there twice. Only the last is looked at, so no other may stay."""
+    """A JSON object with a repeated key: only the last value is cleaned, so the text may not stay as it was."""
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else _Repeated(found)
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else _Repeated(members)
 
 
 def _no_json(name: str) -> None:
