@@ -1,4 +1,4 @@
-"""What a call of a vendor's client asks for, as the log needs it: the seam of the vendors' modules, and their tools."""
+"""What a call of a vendor's client asks for, as the log needs it: the seam to the vendors' modules."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from palimpsest.errors import ConfigError, InvalidEntry, shorten
 from palimpsest.log import values
 
 Kind: TypeAlias = Literal["create", "whole", "stream", "helper"]
-"""How a method answers: as `stream=` says, at once, in pieces, or by a helper around a stream."""
+"""How a method answers: as its `stream=` argument says, whole, in pieces, or by a helper around a stream."""
 
 
 class Asked(NamedTuple):
-    """What is new, and what the call brings itself: system text, tools, the model's name, and the most tokens that the
-    answer may have. `marks`: whether the request may carry marks for the provider's cache. `where` is the argument that
-    holds the messages, of which those that are new begin at `first`. `forms` are the schemas that the answer is to
-    have, which a model reads as it reads tools."""
+    """What a call asks for: new messages for the log, and what is for this call alone.
+
+    `system` text, `tools` and `model` are the call's; `answer` is the most tokens that the answer may have. `marks`
+    says whether the request may carry marks for the provider's cache. `where` is the argument that holds the messages,
+    of which the new ones begin at index `first`. `forms` are the schemas that the answer must follow; they cost tokens
+    like tools.
+    """
 
     messages: Sequence[Any]
     system: str | None
@@ -31,9 +34,9 @@ class Asked(NamedTuple):
     forms: Sequence[Mapping[str, Any]] = ()
 
     def place(self, place: str) -> str:
-        """A place in the messages that are new, as one in the call's arguments."""
-        number, found, rest = place.removeprefix("messages[").partition("]")
-        return f"{self.where}[{int(number) + self.first}]{rest}" if found and number.isdecimal() else place
+        """Return a place in the new messages as the place in the call's arguments."""
+        number, bracket, rest = place.removeprefix("messages[").partition("]")
+        return f"{self.where}[{int(number) + self.first}]{rest}" if bracket and number.isdecimal() else place
 
 
 class Dialect(Protocol):
@@ -42,21 +45,23 @@ class Dialect(Protocol):
     format: str
 
     def read(self, given: Mapping[str, Any]) -> Asked:
-        """What a call's arguments ask for. Raises ConfigError for one that goes around the log, InvalidEntry for a
-        message that is none of the caller's."""
+        """Return what a call's arguments ask for.
+
+        Raises ConfigError for a call that would go around the log, InvalidEntry for a message that is not the caller's.
+        """
         ...
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
-        """The arguments to call the client with: those given, and what `Context.request` gives in their place."""
+        """Return the arguments to call the client with: those given, changed by what `Context.request` returned."""
         ...
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """Whether an event of the stream came of an option that the caller has not given."""
+        """Return whether an event of the stream comes from an option that the caller has not given."""
         ...
 
 
 def part_of(thing: object, *names: str) -> Any:
-    """What a mapping or an object holds under the first of these names that it has; None where it has none."""
+    """Return what a mapping or an object has under the first of these names that is not None; None if there is none."""
     for name in names:
         value = thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
         if value is not None:
@@ -65,11 +70,11 @@ def part_of(thing: object, *names: str) -> Any:
 
 
 NO_LISTS = (str, bytes, bytearray, memoryview, range)
-"""Sequences that hold no messages, and no parts: one may have a billion numbers."""
+"""Sequences that never hold messages or parts; a range may have a billion numbers."""
 
 
 def listed(value: object, where: str, allowed: str = "a list of the messages that are new") -> list[Any]:
-    """A list of messages, or of what else is allowed. Raises ConfigError for what is none."""
+    """Return the value as a list of messages, or of what else is allowed. Raises ConfigError if it is no list."""
     if value is None:
         return []
     if isinstance(value, (*NO_LISTS, Mapping)) or not hasattr(value, "__iter__"):
@@ -84,7 +89,7 @@ SAYS_NEW = (
 
 
 def only_new(messages: Sequence[Any], roles: Collection[str], where: str, first: int = 0) -> None:
-    """Raise InvalidEntry, naming its place, for a message that nobody of these roles says."""
+    """Raise InvalidEntry, naming its place, for a message of another role than these."""
     for i, message in enumerate(messages, first):
         role = part_of(message, "role")
         if role not in roles:
@@ -93,7 +98,7 @@ def only_new(messages: Sequence[Any], roles: Collection[str], where: str, first:
 
 
 def without_system(messages: Sequence[Any], where: str) -> tuple[list[str], Sequence[Any]]:
-    """The system texts that a list of messages begins with, and the rest of it."""
+    """Return the system texts that a list of messages begins with, and the messages after them."""
     texts = list[str]()
     for i, message in enumerate(messages):
         if part_of(message, "role") not in ("system", "developer"):
@@ -105,11 +110,14 @@ def without_system(messages: Sequence[Any], where: str) -> tuple[list[str], Sequ
 
 
 def texts_of(value: object, where: str) -> list[str]:
-    """System text as a client takes it: text, blocks or parts of text, or what holds these. Raises ConfigError."""
+    """Return system text in any form that clients take: text, blocks or parts of text, or lists of these.
+
+    Raises ConfigError for anything else.
+    """
     if value is None or isinstance(value, str):
         return [value] if value else []
     if isinstance(value, Sequence):
-        return [text for i, one in enumerate(value) for text in texts_of(one, f"{where}[{i}]")]
+        return [text for i, item in enumerate(value) for text in texts_of(item, f"{where}[{i}]")]
     parts = part_of(value, "parts")
     text = part_of(value, "text")
     if parts is not None:
@@ -120,7 +128,7 @@ def texts_of(value: object, where: str) -> list[str]:
 
 
 def system_of(texts: Sequence[str]) -> str | None:
-    """System texts as one."""
+    """Return system texts joined into one, or None."""
     return "\n\n".join(texts) or None
 
 
@@ -128,9 +136,10 @@ _TOOLS = "a list of tools' declarations"
 
 
 def with_tools_listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A call's arguments with its tools in a list, for they are read twice: counted here, and sent by the client.
+    """Return a call's arguments with its tools as a list: an iterator could not be read twice, to count and to send
+    them.
 
-    Raises ConfigError for what holds none.
+    Raises ConfigError for what is no list of tools.
     """
     config = given.get("config")
     if given.get("tools") is not None:
@@ -141,38 +150,43 @@ def with_tools_listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def tools_of(value: object, where: str) -> list[Mapping[str, Any]]:
-    """Tools as mappings, to be counted. Raises ConfigError for functions and the like, which a client might run."""
-    found = list[Mapping[str, Any]]()
+    """Return tools as mappings, to be counted.
+
+    Raises ConfigError for functions and the like, which a client might run itself.
+    """
+    tools = list[Mapping[str, Any]]()
     for i, tool in enumerate(listed(value, where, _TOOLS)):
         plain = tool if isinstance(tool, Mapping) else _dumped(tool)
         if plain is None:
             raise ConfigError(f"{where}[{i}]", tool, "a tool's declaration: no tool is run here, so run it yourself")
-        found.append(plain)
-    return found
+        tools.append(plain)
+    return tools
 
 
 def forms_of(*values: object) -> list[Mapping[str, Any]]:
-    """The schemas that the answer is to have, to be counted: mappings, objects of a client, and types as clients take
-    them. What only names a form, such as JSON, costs nothing; what is no schema is the client's to refuse."""
-    found = list[Mapping[str, Any]]()
+    """Return the schemas that the answer must follow, to be counted: mappings, objects of a client, or types.
+
+    What only names a form, such as JSON, costs nothing. What is no schema is left for the client to refuse.
+    """
+    schemas = list[Mapping[str, Any]]()
     for value in values:
         schema = value if isinstance(value, Mapping) else _dumped(value) or _schema_of(value)
         if schema and not schema.keys() <= {"type"}:
-            found.append(schema)
-    return found
+            schemas.append(schema)
+    return schemas
 
 
 def _schema_of(kind: object) -> Mapping[str, Any] | None:
     if not isinstance(kind, type) and get_origin(kind) is None:
         return None
 
-    def described(one: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = one.model_json_schema()
+    def described(model: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = model.model_json_schema()
         return schema
 
     try:
         return msgspec.json.schema(kind, schema_hook=described)
-    except Exception:  # noqa: BLE001 (a class of the caller's own says what it is made of)
+    except Exception:  # noqa: BLE001 (the caller's class builds its own schema, and may raise anything)
         return None
 
 
@@ -185,7 +199,7 @@ def _dumped(tool: object) -> Mapping[str, Any] | None:
 
 
 def streams_of(given: Mapping[str, Any]) -> bool:
-    """Whether a call asks for the answer in pieces. Raises ConfigError for what says neither."""
+    """Return whether a call asks for the answer in pieces. Raises ConfigError if `stream` is neither true nor false."""
     value = given.get("stream")
     if not (value is None or isinstance(value, bool | int)):
         raise ConfigError("stream", value, "True or False")
@@ -193,7 +207,10 @@ def streams_of(given: Mapping[str, Any]) -> bool:
 
 
 def tokens_of(given: object, *names: str, where: str = "") -> int | None:
-    """The most tokens that the answer may have; None where the call does not say. Raises ConfigError for no number."""
+    """Return the most tokens that the answer may have, or None if the call does not say.
+
+    Raises ConfigError for no number.
+    """
     for name in names:
         value = part_of(given, name)
         if value is not None and not values.is_whole(value):
@@ -204,15 +221,15 @@ def tokens_of(given: object, *names: str, where: str = "") -> int | None:
 
 
 def refuse(given: object, *refused: str, why: str) -> None:
-    """Raise ConfigError for an option that has the provider remember, too, or answer elsewhere."""
+    """Raise ConfigError for an option that makes the provider remember, too, or deliver the answer elsewhere."""
     for name in refused:
         value = part_of(given, name)
-        if not (value is None or (isinstance(value, bool | int) and not value)):  # an array is no truth
+        if not (value is None or (isinstance(value, bool | int) and not value)):  # an array has no truth value
             raise ConfigError(name, value, f"nothing, since {why}: leave it out")
 
 
 def one_answer(given: object, *names: str, where: str = "") -> None:
-    """Raise ConfigError where several answers are asked for."""
+    """Raise ConfigError if several answers are asked for."""
     for name in names:
         value = part_of(given, name)
         if not (value is None or (values.is_whole(value) and value == 1)):

@@ -1,6 +1,7 @@
-"""A client that remembers: an object in front of a vendor's, which asks models through the log of a session.
+"""A client that remembers: an object in front of a vendor's client, which asks models through the log of a session.
 
-Written once for both kinds of clients: with a synchronous one nothing suspends, and the coroutines are driven.
+Written once for synchronous and asynchronous clients. With a synchronous one nothing suspends, and the coroutines are
+driven to their end at once.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ AnySession: TypeAlias = Session | AsyncSession
 
 
 class Vendor(NamedTuple):
-    """What a vendor's client can do. Paths are from the client: `chat.completions.create`.
+    """What a vendor's client can do. Paths start at the client: `chat.completions.create`.
 
-    `ways` lead to a model through the log. `refused` would go around it; each with what to use. `again` are methods
-    that give another client. `probe` is the method beside every way that is a coroutine function with asynchronous
-    clients.
+    `ways` lead to a model through the log. `refused` would go around it; each has the way to use instead. `again` are
+    methods that return another client. `probe` is a method beside every way that is a coroutine function exactly in
+    asynchronous clients.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Vendor(NamedTuple):
 
 
 def remembered(client: C, session: AnySession, vendor: Vendor, cut_off: CutOff) -> C:
-    """Return the client with memory. Raises ConfigError for what is none of this vendor's, or does not fit."""
+    """Return the client with memory. Raises ConfigError if it is not this vendor's, or does not fit the session."""
     if not isinstance(cut_off, str) or cut_off not in ("keep", "drop"):
         raise ConfigError("cut_off", cut_off, "keep or drop")
     if not isinstance(session, Session | AsyncSession):
@@ -83,8 +84,10 @@ class _Memory(NamedTuple):
 
 
 class Remembered:
-    """An object in front of a vendor's client, or of a part of it. What has nothing to do with asking a model is the
-    client's own."""
+    """An object in front of a vendor's client, or of a part of it.
+
+    What does not ask a model is passed on to the client.
+    """
 
     __slots__ = ("__weakref__", "_own_memory", "_own_path", "_own_target")
 
@@ -95,7 +98,7 @@ class Remembered:
     def __repr__(self) -> str:
         return f"<remembered {self._own_target!r}>"
 
-    @property  # type: ignore[misc]  # so that it passes for what it stands before
+    @property  # type: ignore[misc]  # so that isinstance() sees the client's class
     def __class__(self) -> type:
         return type(self._own_target)
 
@@ -109,25 +112,25 @@ class Remembered:
         setattr(self._own_target, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_own_"):  # of one that is half made, by whoever copies
+        if name.startswith("_own_"):  # not set yet: copying makes an object without calling `__init__`
             raise AttributeError(name)
         memory, path = self._own_memory, self._own_path + name
         vendor = memory.vendor
         if path in vendor.refused:
-            raise _around(path, vendor.refused[path])
+            raise _bypass(path, vendor.refused[path])
         value = getattr(self._own_target, name)
         if path in vendor.ways:
             dialect, kind = vendor.ways[path]
             probe = getattr(self._own_target, vendor.probe)
             return _method(value, memory, dialect, kind, asynchronous=_check_fits(probe, memory.session))
         if name in ("with_raw_response", "with_streaming_response") and self._leads(""):
-            raise _around(path, f"client.{self._own_path}".removesuffix("."))
+            raise _bypass(path, f"client.{self._own_path}".removesuffix("."))
         if not self._own_path and name in vendor.again:
             return update_wrapper(lambda *args, **given: Remembered(value(*args, **given), memory, ""), value)
         return Remembered(value, memory, f"{path}.") if self._leads(f"{name}.") else value
 
     def _leads(self, name: str) -> bool:
-        """Whether something that is a way to a model, or would be one, is found there."""
+        """Return whether a way to a model, allowed or refused, begins with this name."""
         path, vendor = self._own_path + name, self._own_memory.vendor
         return any(way.startswith(path) for way in (*vendor.ways, *vendor.refused))
 
@@ -151,15 +154,16 @@ def _named(value: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _around(path: str, instead: str) -> ConfigError:
-    told = (
+def _bypass(path: str, instead: str) -> ConfigError:
+    """Return the error for a path of the client that would ask a model without the log."""
+    allowed = (
         f"{instead}, since this would ask a model without the log; where that is meant, use the client that was given"
     )
-    return ConfigError("the client that remembers", path, told)
+    return ConfigError("the client that remembers", path, allowed)
 
 
 def _check_fits(probe: Callable[..., Any], session: AnySession) -> bool:
-    """Whether a client is asynchronous. Raises ConfigError where the session is not, or the client alone."""
+    """Return whether a client is asynchronous. Raises ConfigError unless the session is of the same kind."""
     asynchronous = inspect.iscoroutinefunction(inspect.unwrap(probe))
     if asynchronous != isinstance(session, AsyncSession):
         fits = "an AsyncSession, of an AsyncMemory" if asynchronous else "a Session, of a Memory"
@@ -170,7 +174,7 @@ def _check_fits(probe: Callable[..., Any], session: AnySession) -> bool:
 def _method(
     send: Callable[..., Any], memory: _Memory, dialect: Dialect, kind: Kind, *, asynchronous: bool
 ) -> Callable[..., Any]:
-    """What stands before a method that asks a model."""
+    """Return the method that stands in front of a client's method that asks a model."""
 
     def ask(**given: Any) -> Any:
         given = {name: value for name, value in given.items() if type(value).__name__ not in ("Omit", "NotGiven")}
@@ -184,7 +188,10 @@ def _method(
 
 
 class _Line:
-    """Who asks through one session object: one after the other. `open` is the answer that is being streamed."""
+    """The calls through one session object, which go one after the other.
+
+    `open` is the answer that is being streamed.
+    """
 
     def __init__(self, *, asynchronous: bool) -> None:
         self.lock = TaskLock() if asynchronous else threading.Lock()
@@ -214,7 +221,8 @@ class _Call:
         self._line = _lines.setdefault(memory.session, _Line(asynchronous=asynchronous))
 
     async def answered(self) -> Any:
-        """Ask, and keep the answer. Whatever is raised once it is there has it."""
+        """Ask, store the answer, and return it. A PalimpsestError raised once the answer has come has it as
+        `answer`."""
         response: Any = None
         try:
             async with AsyncExitStack() as stack:
@@ -227,7 +235,7 @@ class _Call:
         return response
 
     async def _response(self, built: Mapping[str, Any]) -> Any:
-        """Ask. What an answer has cost that the client would not parse is noted."""
+        """Ask, and return the response. If the client cannot parse it, record at least what it cost."""
         try:
             return await ready(self._send(**built))
         except Exception as fault:
@@ -239,8 +247,11 @@ class _Call:
             raise
 
     async def _keep(self, response: object, *, unless_last: bool = False) -> None:
-        """Add an answer, which was paid for: so it is kept for a caller that is cancelled, and where it cannot be, the
-        caller has it all the same."""
+        """Add an answer to the log.
+
+        The answer was paid for: it is stored even if the caller is cancelled, and if it cannot be stored the caller
+        gets it all the same.
+        """
         if self._cut_off == "drop" and is_broken_off(plain(response, "response")):
             await self._unkept(response, InvalidEntry("response", 'its provider broke it off, and cut_off is "drop"'))
             return
@@ -250,7 +261,7 @@ class _Call:
             await self._unkept(response, fault)
 
     async def opened(self) -> Any:
-        """Ask, and return the answer as it comes. The turn lasts until that is over."""
+        """Ask, and return the answer as a stream. The turn lasts until the stream has ended."""
         async with AsyncExitStack() as stack:
             built = await self._begun(stack)
             stream = await ready(self._send(**built))
@@ -266,18 +277,18 @@ class _Call:
         return self._kind != "helper" and self._dialect.hides(self._given, event)
 
     async def _begun(self, stack: AsyncExitStack) -> dict[str, Any]:
-        """Begin a turn, add what is new, and return the arguments to send. The turn ends with the stack."""
+        """Begin a turn, add the new messages, and return the arguments to send. The turn ends with the stack."""
         session = self._session
         with quietly(session.redact):
             self._given = with_tools_listed(self._given)
             asked = self._dialect.read(self._given)
         earlier = self._line.open
         if earlier is not None and earlier.is_own:
-            await earlier.end()  # whoever asks on has done with the answer before
+            await earlier.end()  # a caller who asks again has stopped reading the answer before
         await entered(stack, self._line.lock)
         if session.in_atomic_turn:
-            told = "turn(), since what an atomic turn gathers is in no request before its end"
-            raise ConfigError("atomic", True, told)
+            allowed = "turn(), since what an atomic turn gathers is in no request before its end"
+            raise ConfigError("atomic", True, allowed)
         if not session.in_turn:
             await entered(stack, session.turn())
         if asked.messages:
@@ -285,25 +296,27 @@ class _Call:
                 await ready(session.add(list(asked.messages), format=self._dialect.format, unless_last=True))
             except InvalidEntry as fault:
                 raise InvalidEntry(asked.place(fault.where), fault.reason) from fault
-        known = find_model(asked.model) if isinstance(asked.model, str) else None
+        model = find_model(asked.model) if isinstance(asked.model, str) else None  # None: not in the table of models
         context = await ready(
             session.context(
                 system=asked.system,
                 tools=[*asked.forms, *asked.tools],
                 format=self._dialect.format,
-                reserve=_reserve(session, asked, known.window if known is not None else None),
-                model=asked.model if known is not None else None,
+                reserve=_reserve(session, asked, model.window if model is not None else None),
+                model=asked.model if model is not None else None,
             )
         )
-        if context.pending and asked.messages:  # what was given belongs to calls that no request shows yet
-            waits = ", ".join(map(shorten, context.pending))
-            told = f"those of all calls that were made at once: give that of {waits} next; those given are in the log"
-            raise ConfigError(asked.where, "results of some calls alone", told)
+        if context.pending and asked.messages:  # a request shows calls only once all of them have results
+            pending = ", ".join(map(shorten, context.pending))
+            allowed = (
+                f"those of all calls that were made at once: give that of {pending} next; those given are in the log"
+            )
+            raise ConfigError(asked.where, "results of some calls alone", allowed)
         request = _without_forms(context.request(cache_breakpoints=asked.marks), asked)
         return self._dialect.build(self._given, request, streams=self.streams)
 
     async def _unkept(self, response: object, fault: InvalidEntry) -> None:
-        """Say that an answer is not kept, and note what it cost."""
+        """Warn that an answer is not stored, and record what it cost."""
         try:
             await ready(self._session.record_usage(response))
         except ConfigError as untold:
@@ -312,15 +325,17 @@ class _Call:
 
 
 def _without_forms(request: dict[str, Any], asked: Asked) -> dict[str, Any]:
-    """The request without the schemas of the answer, counted as tools are: they go out where the caller put them."""
+    """Return the request without the schemas of the answer, which were counted as tools but stay where the caller put
+    them."""
     tools = request.pop("tools", ())[len(asked.forms) :]
     return {**request, "tools": tools} if tools else request
 
 
 def _reserve(session: AnySession, asked: Asked, window: int | None) -> int | None:
-    """What is kept for the answer of the window, of which half is the most; None: what the session says.
+    """Return the tokens of the window to keep for the answer, at most half of it; None: as the session's options say.
 
-    A budget of the session's own is of the request: there the answer takes room where the window ends sooner.
+    A budget that the session sets is for the request alone. Then the answer takes room from it only if the window ends
+    sooner.
     """
     limits = session.options.limits
     if asked.answer is None or limits.reserve is not None:

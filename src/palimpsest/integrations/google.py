@@ -1,4 +1,4 @@
-"""`remember(genai.Client(), session)`: contents of the `google-genai` client, with memory."""
+"""`remember(genai.Client(), session)`: `generate_content` of the `google-genai` client, with memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ C = TypeVar("C")
 
 
 class _Contents:
-    """Contents."""
+    """`generate_content` and its stream."""
 
     format = "gemini"
 
     def read(self, given: Mapping[str, Any]) -> Asked:
-        """What is asked for."""
+        """Return what a call asks for."""
         config = given.get("config")
         one_answer(config, "candidate_count", "candidateCount", where="config.")
         contents = _contents(given.get("contents"))
@@ -46,7 +46,7 @@ class _Contents:
         return Asked(contents, system_of(texts), tools, given.get("model"), answer, where="contents", forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
-        """The arguments. The caller's tools stay as they are."""
+        """Return the arguments to send. The caller's tools stay as they are."""
         built = {**given, "contents": request["contents"]}
         system = request.get("config", {}).get("system_instruction")
         if system is not None:
@@ -60,31 +60,33 @@ class _Contents:
         return built
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """Nothing."""
+        """Return False: every event is the caller's."""
         return False
 
 
 def _contents(value: object) -> list[Any]:
-    """Contents as the client takes them: texts, parts and contents, alone or in a list; parts in a row are one content
-    of the user's, and so are those of a list in the list."""
+    """Return contents in any form that the client takes: texts, parts and contents, alone or in a list.
+
+    Adjacent parts become one content of the user, and so do those of a list inside the list.
+    """
     if value is None:
         return []
-    found = list[Any]()
+    contents = list[Any]()
     parts: list[Any] | None = None
-    for one in value if _is_list(value) else [value]:
-        if _is_list(one):
-            found.append({"role": "user", "parts": list(map(_part, one))})
+    for item in value if _is_list(value) else [value]:
+        if _is_list(item):
+            contents.append({"role": "user", "parts": list(map(_part, item))})
             parts = None
             continue
-        if part_of(one, "parts") is not None or part_of(one, "role") is not None:
-            found.append({"role": "user", **one} if isinstance(one, Mapping) else _with_role(one))
+        if part_of(item, "parts") is not None or part_of(item, "role") is not None:
+            contents.append({"role": "user", **item} if isinstance(item, Mapping) else _with_role(item))
             parts = None
             continue
         if parts is None:
             parts = list[Any]()
-            found.append({"role": "user", "parts": parts})
-        parts.append(_part(one))
-    return found
+            contents.append({"role": "user", "parts": parts})
+        parts.append(_part(item))
+    return contents
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
@@ -100,7 +102,7 @@ def _with_role(content: Any) -> Any:
 
 
 def _file(part: Any) -> Any:
-    """A file that was sent up before is a part that names it."""
+    """Return a part that names the file, for a file that was uploaded before; other parts unchanged."""
     uri = part_of(part, "uri")
     if uri is None:
         return part
@@ -128,16 +130,16 @@ GOOGLE = Vendor(
 
 
 def remember(client: C, session: Session | AsyncSession, *, cut_off: CutOff = "keep") -> C:
-    """Return an object that is used like this client of Google's, and remembers.
+    """Return an object that is used like this Google client, and remembers.
 
-    `models.generate_content` and `models.generate_content_stream`, and those of `aio`, take the contents that are new.
-    These are added to the session, the request is built from its log within the budget, the client sends it, and the
-    answer, its calls and what it cost are recorded. What the client returns is returned as it is; what a stream gives
-    passes through as it comes. The system instruction and the tools are of that call: sent, not stored. Functions as
+    `models.generate_content` and `models.generate_content_stream`, and those of `aio`, take the new contents. These are
+    added to the session; the request is built from its log within the budget; the client sends it; and the answer, its
+    calls and what it cost are recorded. The client's return value is returned unchanged, and the events of a stream
+    pass through as they come. The system instruction and the tools are of that call: sent, not stored. Functions as
     tools are refused, since the client would run them by itself: declare them.
 
     `client.aio` needs an AsyncSession, and `client.models` a Session. Each call is a `turn()` of the session, unless
-    one is open. `cut_off` is as in `session.stream()`. Raises ConfigError for what is no such client, and, where they
-    are used, for ways to a model that would go around the log.
+    one is open. `cut_off` is as in `session.stream()`. Raises ConfigError if this is no such client, and, when they are
+    used, for ways to a model that would go around the log.
     """
     return remembered(client, session, GOOGLE, cut_off)

@@ -29,12 +29,12 @@ C = TypeVar("C")
 
 
 class _Chat:
-    """Chat completions."""
+    """The Chat Completions API."""
 
     format = "openai"
 
     def read(self, given: Mapping[str, Any]) -> Asked:
-        """What is asked for."""
+        """Return what a call asks for."""
         one_answer(given, "n")
         texts, messages = without_system(every := listed(given.get("messages"), "messages"), "messages")
         first = len(every) - len(messages)
@@ -44,23 +44,26 @@ class _Chat:
         return Asked(messages, system_of(texts), tools, given.get("model"), answer, first=first, forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
-        """The arguments. A stream tells what it cost if it is asked to."""
+        """Return the arguments to send.
+
+        A stream is asked to report its usage, unless the caller gives options of its own.
+        """
         usage = {"stream_options": {"include_usage": True}} if streams and "stream_options" not in given else {}
         return {**given, **usage, "messages": request["messages"]}
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """The last chunk, which tells the usage and holds no choice."""
+        """Return whether this is the last chunk, with the usage and no choice, which the caller has not asked for."""
         asked = "stream_options" in given
         return not asked and part_of(event, "choices") == [] and part_of(event, "usage") is not None
 
 
 class _Responses:
-    """Responses."""
+    """The Responses API."""
 
     format = "openai-responses"
 
     def read(self, given: Mapping[str, Any]) -> Asked:
-        """What is asked for."""
+        """Return what a call asks for."""
         refuse(given, "previous_response_id", "conversation", why="what was said before comes from the session's log")
         refuse(given, "background", "response_id", "starting_after", why="the answer is added to the log when it comes")
         value = given.get("input")
@@ -80,12 +83,12 @@ class _Responses:
         return Asked(items, system, tools, given.get("model"), answer, where="input", first=first, forms=forms)
 
     def build(self, given: Mapping[str, Any], request: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
-        """The arguments."""
+        """Return the arguments to send."""
         own = {name: request[name] for name in ("input", "instructions") if name in request}
         return {**given, **own}
 
     def hides(self, given: Mapping[str, Any], event: object) -> bool:
-        """Nothing."""
+        """Return False: every event is the caller's."""
         return False
 
 
@@ -119,16 +122,16 @@ OPENAI = Vendor(
 
 
 def remember(client: C, session: Session | AsyncSession, *, cut_off: CutOff = "keep") -> C:
-    """Return an object that is used like this client of OpenAI's, and remembers.
+    """Return an object that is used like this OpenAI client, and remembers.
 
-    `chat.completions.create`, `.parse` and `.stream`, and those of `responses`, take the messages that are new. These
-    are added to the session, the request is built from its log within the budget, the client sends it, and the answer,
-    its calls and what it cost are recorded. What the client returns is returned as it is; what a stream gives passes
-    through as it comes. System messages that a list begins with, and `instructions`, are of that call: sent, and not
+    `chat.completions.create`, `.parse` and `.stream`, and those of `responses`, take the new messages. These are added
+    to the session; the request is built from its log within the budget; the client sends it; and the answer, its calls
+    and what it cost are recorded. The client's return value is returned unchanged, and the events of a stream pass
+    through as they come. System messages at the beginning of the list, and `instructions`, are of that call: sent, not
     stored.
 
     An asynchronous client needs an AsyncSession. Each call is a `turn()` of the session, unless one is open. `cut_off`
-    is as in `session.stream()`. Raises ConfigError for what is no such client, and, where they are used, for ways to a
+    is as in `session.stream()`. Raises ConfigError if this is no such client, and, when they are used, for ways to a
     model that would go around the log.
     """
     return remembered(client, session, OPENAI, cut_off)

@@ -1,4 +1,4 @@
-"""`SessionHistory(session)`: a capability of Pydantic AI that remembers. The one module that imports it."""
+"""`SessionHistory(session)`: a capability of Pydantic AI that remembers. No other module imports Pydantic AI."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FORMAT = cast("FormatName", PydanticAI.name)
 
 
 class _Known:
-    """What of a run's messages is in the log, or was before it.
+    """Which parts of a run's messages are in the log, or were there before the run.
 
-    A processor of histories may give copies of messages, or leave some out. So parts are told by their kind and time,
-    and by the call that they are about; and what a tool returned is kept as long as its call waits for it, once.
+    A processor of histories may replace messages by copies, or leave some out. So parts are recognised by their kind,
+    their time, and the call that they are about. A tool's result is stored once, and only while its call waits for it.
     """
 
     def __init__(self) -> None:
@@ -40,21 +40,21 @@ class _Known:
         self._waiting = set[str]()
 
     def beside(self, messages: Sequence[ModelMessage]) -> Iterator[tuple[ModelMessage, list[Any]]]:
-        """Each message with the parts of it that are not known, as of when it is asked for."""
+        """Yield each message with those of its parts that are not known at that moment."""
         seen = Counter[tuple[object, ...]]()
         for message in messages:
             unknown = list[Any]()
             for part in message.parts:
-                told, call = _told_by(message, part), _answered(part)
-                seen[told] += 1
-                if seen[told] > self._parts[told] and (call is None or call in self._waiting):
+                identity, call = _identity(message, part), _answered(part)
+                seen[identity] += 1
+                if seen[identity] > self._parts[identity] and (call is None or call in self._waiting):
                     unknown.append(part)
             yield message, unknown
 
     def add(self, message: ModelMessage, parts: Sequence[Any]) -> None:
-        """Know these parts of a message from now on."""
+        """Mark these parts of a message as known."""
         for part in parts:
-            self._parts[_told_by(message, part)] += 1
+            self._parts[_identity(message, part)] += 1
             if part.part_kind == "tool-call":
                 self._waiting.add(part.tool_call_id)
             elif (call := _answered(part)) is not None:
@@ -63,21 +63,21 @@ class _Known:
 
 @dataclass
 class SessionHistory(AbstractCapability[Any]):
-    """Has an agent go on where a session of Palimpsest ended, and keeps what is new.
+    """Lets an agent continue a session of Palimpsest, and stores what is new.
 
-    `agent.run("…", capabilities=[SessionHistory(chat)])`, and so with `run_sync`, `run_stream` and `iter`. A run begins
-    with the session's context in the place of `message_history`, which goes before it where it is given. What the run
-    says is added to the log step by step: the prompt with the model's first response, so that a run that comes to none
-    can be tried again; calls before their tools run; results before the model is asked. Whatever ends the run, that is
-    kept, once for each run id.
+    Use it as `agent.run("…", capabilities=[SessionHistory(chat)])`, also with `run_sync`, `run_stream` and `iter`. A
+    run begins with the session's context in place of `message_history`; if that is given, it is used instead. What the
+    run says is added to the log step by step: the prompt together with the model's first response, so that a run
+    without a response can be tried again; calls before their tools run; results before the model is asked. However the
+    run ends, that is stored, once for each run id.
 
-    The run's instructions, tools, prompt and steps stand beside the context, so give the session a `reserve` for them
-    and the answer. A run without a prompt goes on with calls that wait for their results, and so does one that is given
-    `deferred_tool_results`, with a prompt or without. Several runs at once on one conversation go one after the other
-    with `turn()` of the session around each.
+    The run's instructions, tools, prompt and steps take room beside the context, so give the session a `reserve` for
+    them and the answer. A run without a prompt continues with calls that wait for their results; so does a run that is
+    given `deferred_tool_results`, with a prompt or without. To run several agents at once on one conversation, put
+    `turn()` of the session around each run; they then go one after the other.
 
-    An AsyncSession fits everywhere. A Session keeps the event loop waiting while its store works, so it is for
-    `run_sync` and for programs that run one agent. Raises ConfigError for what is no session.
+    An AsyncSession fits everywhere. A Session blocks the event loop while its store works, so it is for `run_sync` and
+    for programs that run one agent. Raises ConfigError if this is no session.
     """
 
     session: Session | AsyncSession
@@ -93,15 +93,15 @@ class SessionHistory(AbstractCapability[Any]):
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        """None: a specification of an agent cannot name it, since it holds a session."""
+        """Return None: the specification of an agent cannot name this capability, since it holds a session."""
         return None
 
     async def for_run(self, ctx: RunContext[Any]) -> Self:
-        """Return the capability of one run."""
+        """Return the capability for one run."""
         return type(self)(self.session)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
-        """Begin with the context, unless a history was given."""
+        """Begin with the session's context, unless a history was given."""
         if not ctx.messages:
             context = await ready(self.session.context(format=FORMAT))
             ctx.messages[:] = ModelMessagesTypeAdapter.validate_python(context.messages)
@@ -110,7 +110,7 @@ class SessionHistory(AbstractCapability[Any]):
             self._known.add(message, message.parts)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
-        """Go on with the calls that wait for their results, where the run was begun for that."""
+        """Show the run the calls that wait for their results, if it was started to continue with them."""
         if self._is_pending and isinstance(node, UserPromptNode):
             self._is_pending = False
             if node.user_prompt is None or node.deferred_tool_results is not None:
@@ -124,17 +124,17 @@ class SessionHistory(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Keep the results that the model is about to be told."""
+        """Store the results that the model is about to be given."""
         await self._keep(ctx.messages, ctx.run_id)
         return request_context
 
     async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
-        """Keep what the step has brought."""
+        """Store what the step has brought."""
         await self._keep(ctx.messages, ctx.run_id)
         return result
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
-        """Keep what is left, however the run ends."""
+        """Store what is left, however the run ends."""
         try:
             return await handler()
         finally:
@@ -169,42 +169,48 @@ class SessionHistory(AbstractCapability[Any]):
                 self._known.add(message, parts)
 
 
-def _told_by(message: ModelMessage, part: Any) -> tuple[object, ...]:
-    """What a part has in common with its copies, and with none that is said at another time."""
+def _identity(message: ModelMessage, part: Any) -> tuple[object, ...]:
+    """Return what a part shares with its copies, and with no part that is said at another time."""
     time = getattr(part, "timestamp", None) or message.timestamp
     return part.part_kind, getattr(part, "tool_call_id", None), time
 
 
 def _answered(part: Any) -> str | None:
-    """The id of the call that a part of a request answers; None: it is none that does."""
+    """Return the id of the call that a part of a request answers; None if it answers none."""
     answers = part.part_kind in ("tool-return", "retry-prompt") and part.tool_name is not None
     return part.tool_call_id if answers else None
 
 
 def _is_to_be_kept(message: ModelMessage) -> bool:
-    """Whether it is a response that says something, or tells what a tool did: a prompt alone is given again."""
+    """Return whether a message is stored by itself: a response that says something, or a request with results of tools.
+
+    A prompt alone is not: when the run is tried again it is given again.
+    """
     if isinstance(message, ModelResponse):
         return any(_is_said(message, part) for part in message.parts)
     return any(hasattr(part, "tool_call_id") for part in message.parts)
 
 
 def _is_said(message: ModelMessage, part: Any) -> bool:
-    """Whether a part is of the conversation: of an answer that was cut off, its text."""
+    """Return whether a part belongs to the conversation; of an answer that was cut off only text does."""
     if isinstance(message, ModelResponse) and message.state == "interrupted":
         return bool(part.part_kind == "text")
     return getattr(part, "scope", None) != "request"
 
 
 def _as_sent(part: Any) -> Any:
-    """The part with what a tool returned as the text that the model is sent, so that the history says the same."""
+    """Return the part with a tool's result as the text that the model is sent, so that the history says the same."""
     if not isinstance(part, ToolReturnPart) or isinstance(part.content, str) or part.tool_kind or part.files:
         return part
-    is_list = part.outcome == "retried"  # a list of what was wrong, which is one on its way back, too
+    is_list = part.outcome == "retried"  # a list of errors, which must be a list again when it is read back
     return part if is_list else replace(part, content=part.model_response_str(wrap_if_error=False))
 
 
 def _prepared(dump: dict[str, Any], redact: Any) -> dict[str, Any]:
-    """The dump with the length of each thought; if the policy finds something in one, none has a signature."""
+    """Return the dump with the length of each thought.
+
+    If the policy finds something in one thought, no signature is kept.
+    """
     if dump["kind"] == "request":
         return {"kind": "request", "parts": dump["parts"], "timestamp": dump["timestamp"]}
     thoughts = [part for part in dump["parts"] if part["part_kind"] == "thinking"]

@@ -1,6 +1,7 @@
-"""Entries as messages of Pydantic AI, in the form of its dumps: the way back from `transfer.sources.pydantic_ai`. Pure.
+"""Entries as messages of Pydantic AI, in the form of its dumps: the reverse of `transfer.sources.pydantic_ai`. Pure.
 
-What a message of its own had beside text is in the metadata of the entries, and comes back where they are shown whole.
+What a message of Pydantic AI had besides text is in the metadata of the entries. It is restored where entries are shown
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 class PydanticAI(OpenAIChat):
-    """The format `pydantic-ai`: messages as `ModelMessagesTypeAdapter` dumps them, counted as chat completions are."""
+    """The format `pydantic-ai`: messages as `ModelMessagesTypeAdapter` dumps them.
+
+    Tokens are counted as in chat completions.
+    """
 
     name = NAME
     bills_kept = False
@@ -43,23 +47,24 @@ class PydanticAI(OpenAIChat):
         return [entry for message in messages for entry in read_message(message)[0]]
 
     def encode(self, entries: Sequence[Entry]) -> list[Message]:
-        """Return entries as dumps of messages, those of one group together; nothing is repaired."""
+        """Return entries as dumps of messages, with the entries of a group together; nothing is repaired."""
         groups = groupby(entries, lambda entry: entry.group or id(entry))
         shown = [[Shown(entry, data=entry.kind in ("context", "summary")) for entry in group] for _, group in groups]
         return [message for group in shown for message in self.render(group)]
 
     def render(self, group: Sequence[Shown], adapted: list[Adapted] | None = None) -> list[Message]:
-        """Return one group: the model's responses with their calls, then results and what is only data in a request."""
+        """Return one group: the model's responses with their calls, then a request with results and what is only
+        data."""
         spoken = [shown for shown in group if not shown.data and _is_model(shown.entry)]
         ids = _call_ids(spoken)
         messages = list(_responses(spoken, ids))
-        parts = [_asked(shown, ids) for shown in group if shown.data or not _is_model(shown.entry)]
-        if told := [part for part in parts if part["content"] or part["part_kind"] == "tool-return"]:
-            messages.append({"kind": "request", "parts": told})
+        parts = [_request_part(shown, ids) for shown in group if shown.data or not _is_model(shown.entry)]
+        if shown_parts := [part for part in parts if part["content"] or part["part_kind"] == "tool-return"]:
+            messages.append({"kind": "request", "parts": shown_parts})
         return messages
 
     def join(self, system: str | None, messages: list[Message]) -> Joined:
-        """Return the messages, and the caller's text beside them: an agent has instructions of its own."""
+        """Return the messages, with the caller's system text apart, since an agent has instructions of its own."""
         return Joined(messages, system or None)
 
     def request(self, joined: Joined, tools: Sequence[Message], *, cache_breakpoints: bool = False) -> dict[str, Any]:
@@ -67,7 +72,7 @@ class PydanticAI(OpenAIChat):
         return {"message_history": joined.messages}
 
     def validate(self, messages: Sequence[Any]) -> list[Problem]:
-        """Nothing: groups come whole, and Pydantic AI repairs what its providers would refuse."""
+        """Return no problems: groups are complete, and Pydantic AI repairs what its providers would refuse."""
         return []
 
 
@@ -76,7 +81,7 @@ def _is_model(entry: Entry) -> bool:
 
 
 def _call_ids(spoken: Sequence[Shown]) -> dict[int, str]:
-    """The ids of a group's calls, by `seq`: as they came, or by place where they are empty or taken."""
+    """Return the ids of a group's calls, by `seq`: as they came, or made from the `seq` if empty or already used."""
     ids = dict[int, str]()
     for shown in spoken:
         entry = shown.entry
@@ -85,11 +90,11 @@ def _call_ids(spoken: Sequence[Shown]) -> dict[int, str]:
     return ids
 
 
-# --- what the model said
+# --- responses of the model
 
 
 def _responses(spoken: Sequence[Shown], ids: Mapping[int, str]) -> Iterator[Message]:
-    """The responses. Nothing in one refers to what its provider keeps if anything of it is not as it came."""
+    """Yield the responses. If anything in one is not as it came, nothing in it refers to what its provider keeps."""
     runs = list[list[Shown]]()
     for shown in spoken:
         if runs and (shown.entry.continues or shown.entry.kind == "tool_call"):
@@ -98,7 +103,7 @@ def _responses(spoken: Sequence[Shown], ids: Mapping[int, str]) -> Iterator[Mess
             runs.append([shown])
     for run in runs:
         whole = all(shown.text is None and _is_as_it_came(shown.entry) for shown in run) and _is_paired(run)
-        parts = [part for shown in run for part in _said(shown, ids, whole=whole)]
+        parts = [part for shown in run for part in _response_parts(shown, ids, whole=whole)]
         if parts:
             first = run[0].entry
             own = _chosen(_kept(first), _OF_MODEL) if whole else {}
@@ -106,17 +111,18 @@ def _responses(spoken: Sequence[Shown], ids: Mapping[int, str]) -> Iterator[Mess
 
 
 def _is_as_it_came(entry: Entry) -> bool:
-    """Whether no thought in it has been changed since, and nothing of the tools that its provider ran."""
+    """Return whether no thought in the entry has been changed, nor anything of tools that its provider ran."""
     if isinstance(entry.content, str):
         return True
     lengths = map(_length, entry.content)
     return all(
-        length is None or more.get(CHARACTERS) == length for length, more in zip(lengths, _beside(entry), strict=True)
+        length is None or fields.get(CHARACTERS) == length
+        for length, fields in zip(lengths, _extra_fields(entry), strict=True)
     )
 
 
 def _length(part: Part) -> int | None:
-    """How long a part is that goes back as it came, or not at all; None for any other."""
+    """Return the length of a part that goes back to its provider unchanged or not at all; None for any other part."""
     if isinstance(part, Reasoning):
         return len(part.text)
     return characters(part.item) if _is_hosted(part) else None
@@ -127,7 +133,8 @@ def _is_hosted(part: Part) -> TypeGuard[Opaque]:
 
 
 def _is_paired(run: Sequence[Shown]) -> bool:
-    """Whether each call of a tool that the provider ran is there with what it gave: it takes neither alone."""
+    """Return whether each call of a tool run by the provider has its result, and the reverse: neither is accepted
+    alone."""
     parts = [part for shown in run if not isinstance(shown.entry.content, str) for part in shown.entry.content]
     ids: dict[str, list[str]] = {HOSTED_CALL: [], HOSTED_RETURN: []}
     for part in filter(_is_hosted, parts):
@@ -135,7 +142,8 @@ def _is_paired(run: Sequence[Shown]) -> bool:
     return sorted(ids[HOSTED_CALL]) == sorted(ids[HOSTED_RETURN])
 
 
-def _said(shown: Shown, ids: Mapping[int, str], *, whole: bool) -> Iterator[Message]:
+def _response_parts(shown: Shown, ids: Mapping[int, str], *, whole: bool) -> Iterator[Message]:
+    """Yield the parts of a response for one entry. With `whole` they refer to what the provider keeps."""
     entry = shown.entry
     if entry.kind == "tool_call":
         args = shown.text if shown.text is not None else entry.text
@@ -149,18 +157,21 @@ def _said(shown: Shown, ids: Mapping[int, str], *, whole: bool) -> Iterator[Mess
         }
     elif shown.text is not None or isinstance(entry.content, str):
         text = entry.text if shown.text is None else shown.text
-        own = _chosen(_beside(entry)[0], _OF_PART) if whole else {}
+        own = _chosen(_extra_fields(entry)[0], _OF_PART) if whole else {}
         yield from [{"part_kind": "text", "content": text, **own}] if text else []
     else:
-        for part, more in zip(entry.content, _beside(entry), strict=True):
+        for part, fields in zip(entry.content, _extra_fields(entry), strict=True):
             if whole and _is_hosted(part):
                 yield _with_kind(part, "part_kind")
             else:
-                yield from _spoken(part, _chosen(more, _OF_PART) if whole else {})
+                yield from _spoken(part, _chosen(fields, _OF_PART) if whole else {})
 
 
 def _spoken(part: Part, own: Message) -> Iterator[Message]:
-    """A part of what the model said. Of thoughts without a signature, and of what it made, the text is shown."""
+    """Yield a part of what the model said.
+
+    Thoughts without a signature and media that the model made are shown as text.
+    """
     medium = _medium(part)
     if isinstance(part, Reasoning) and own:
         yield {"part_kind": "thinking", "content": part.text, **own}
@@ -170,11 +181,11 @@ def _spoken(part: Part, own: Message) -> Iterator[Message]:
         yield {"part_kind": "text", "content": text, **(own if isinstance(part, Text) else {})}
 
 
-# --- what it was told
+# --- requests to the model
 
 
-def _asked(shown: Shown, ids: Mapping[int, str]) -> Message:
-    """A part of a request: a result, a system prompt, or what the user said and what is shown as that."""
+def _request_part(shown: Shown, ids: Mapping[int, str]) -> Message:
+    """Return a part of a request: a result, a system prompt, or a user's prompt or what is shown as one."""
     entry = shown.entry
     at = {"timestamp": entry.created_at.isoformat()}
     if shown.data:
@@ -202,39 +213,41 @@ def _asked(shown: Shown, ids: Mapping[int, str]) -> Message:
 
 
 def _list_in(text: str) -> Any:
-    """The list that a text is in JSON, or the text."""
+    """Return the list that the text encodes in JSON, or the text itself."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return found if isinstance(found, list) else text
+    return value if isinstance(value, list) else text
 
 
 def _contents(entry: Entry) -> Any:
-    """The content of a prompt or a result: text, or texts and media in a list, or the one medium that a tool gave."""
+    """Return the content of a prompt or a result: text, a list of texts and media, or the one medium that a tool
+    returned."""
     if isinstance(entry.content, str):
         return entry.content
-    found = list[Any]()
-    for part, more in zip(entry.content, _beside(entry, "content"), strict=True):
+    contents = list[Any]()
+    for part, fields in zip(entry.content, _extra_fields(entry, "content"), strict=True):
         medium = _medium(part)
-        if isinstance(part, File) and part.file_id is not None and "provider_name" in more:
-            medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": more["provider_name"]}
+        if isinstance(part, File) and part.file_id is not None and "provider_name" in fields:
+            medium = {"kind": "uploaded-file", "file_id": part.file_id, "provider_name": fields["provider_name"]}
         elif isinstance(part, Opaque) and entry.native is not None and entry.native.format == NAME:
             medium = _with_kind(part, "kind")
         elif medium is not None:
-            medium |= _chosen(more, _OF_MEDIUM)
+            medium |= _chosen(fields, _OF_MEDIUM)
         content = medium or stand_in(part)
-        found += [content] if content else []
-    return found[0] if len(found) == 1 and _kept(entry).get(BARE) else found
+        contents += [content] if content else []
+    return contents[0] if len(contents) == 1 and _kept(entry).get(BARE) else contents
 
 
 def _with_kind(part: Opaque, key: str) -> Message:
-    """The object of Pydantic AI that an opaque part is, with its kind under this key."""
+    """Return the object of Pydantic AI that is stored as an opaque part, with its kind under this key."""
     return {key: part.item["type"], **{name: value for name, value in part.item.items() if name != "type"}}
 
 
 def _medium(part: Part) -> Message | None:
-    """An image, a sound or a document as Pydantic AI has it; None for what is none, or is at its provider alone."""
+    """Return an image, a sound or a document as Pydantic AI has it; None for all else, and for files only the provider
+    has."""
     if isinstance(part, Audio):
         return {"kind": "binary", "data": part.data, "media_type": _SOUNDS.get(part.format, f"audio/{part.format}")}
     address = part.source if isinstance(part, Image) else part.data if isinstance(part, File) else None
@@ -245,10 +258,11 @@ def _medium(part: Part) -> Message | None:
     if inline is not None:
         return {"kind": "binary", "data": inline[1], "media_type": inline[0], **about}
     kind = "image-url" if isinstance(part, Image) else "document-url"
-    return {"kind": kind, "url": address, "media_type": None, **about}  # in a result it is no medium without this key
+    # Without the key `media_type` it would be no medium in a result.
+    return {"kind": kind, "url": address, "media_type": None, **about}
 
 
-# --- what was kept beside
+# --- what the metadata keep
 
 
 def _kept(entry: Entry) -> Mapping[str, Any]:
@@ -256,10 +270,10 @@ def _kept(entry: Entry) -> Mapping[str, Any]:
     return kept if isinstance(kept, dict) else {}
 
 
-def _beside(entry: Entry, key: str = "parts") -> list[Message]:
-    """For each part what it has no field for."""
+def _extra_fields(entry: Entry, key: str = "parts") -> list[Message]:
+    """Return for each part the fields of Pydantic AI that parts of entries do not have."""
     count = 1 if isinstance(entry.content, str) else len(entry.content)
-    kept = [one for one in _kept(entry).get(key, ()) if isinstance(one, dict)]
+    kept = [fields for fields in _kept(entry).get(key, ()) if isinstance(fields, dict)]
     return kept[:count] if len(kept) >= count else [{} for _ in range(count)]
 
 

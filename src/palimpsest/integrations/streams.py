@@ -1,4 +1,4 @@
-"""Answers that come in pieces through a client that remembers: events pass through, and what came is kept."""
+"""Streamed answers of a client that remembers: events pass through to the caller, and what has come is stored."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ T = TypeVar("T")
 
 
 async def ready(value: Any) -> Any:
-    """What a verb of either kind of session, or a client, comes to."""
+    """Return the value, awaited if it is awaitable: the result of a verb of either kind of session, or of a client."""
     return await value if isawaitable(value) else value
 
 
 async def entered(stack: AsyncExitStack, block: Any) -> Any:
-    """What a block of either kind gives; the stack leaves it."""
+    """Enter a context manager of either kind and return what it gives; the stack leaves it."""
     if hasattr(block, "__aenter__"):
         return await stack.enter_async_context(block)
     return stack.enter_context(block)
 
 
 async def surely_of(session: Any, start: Start[T], again: Start[T] | None = None) -> T:
-    """What a coroutine comes to that adds to a session, and is run to its end where its task is cancelled."""
+    """Run a coroutine that adds to a session; with an AsyncSession to its end, even if its task is cancelled."""
     return await (surely(start, again, session.redact) if isinstance(session, AsyncSession) else start())
 
 
 class OpenAnswer:
-    """An answer under way, with the turn that it is of: both end with `end`, once, whoever calls it."""
+    """An answer that is being streamed, with its turn. Both end with `end`, once, whoever calls it."""
 
     def __init__(
         self,
@@ -48,23 +48,26 @@ class OpenAnswer:
         ended: Callable[[], None],
         redact: Redact | None,
     ) -> None:
-        self._stacks = [stack]  # taken out once, whoever does it
+        self._stacks = [stack]  # a list, so that exactly one caller of `end` pops it
         self._answer, self._hides, self._ended, self._redact = answer, hides, ended, redact
         self._owner: object = _runner()
         self._told = False
 
     @property
     def is_own(self) -> bool:
-        """Whether the thread, or the task, that runs has asked for it, and nobody else has read of it."""
+        """Whether the current thread or task asked for the answer, and no other has read of it."""
         return self._owner is _runner()
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the answer has not ended."""
         return bool(self._stacks)
 
     def takes(self, event: object) -> bool:
-        """Take an event of the stream, and return whether it is for the caller, who has also what cannot be kept."""
+        """Take an event of the stream; return whether the caller gets it.
+
+        The caller also gets what cannot be stored.
+        """
         if not self.is_own:
             self._owner = None
         try:
@@ -78,15 +81,16 @@ class OpenAnswer:
         return not self._hides(event)
 
     def over(self) -> None:
-        """Say that there is no more: it has ended, and where nothing of it is in the log, a warning says so, unless one
-        has said so much."""
+        """Take note that the stream has ended.
+
+        Warn if nothing of the answer is stored, unless a warning has said so.
+        """
         if not (self._answer.entries or self._told):
             self._told = True
-            told = "the answer is not in the log: the stream ended without one"
-            warn_caller(told)
+            warn_caller("the answer is not in the log: the stream ended without one")
 
     async def end(self) -> None:
-        """Keep what has come, and end the turn."""
+        """Store what has come, and end the turn."""
         try:
             stack = self._stacks.pop()
         except IndexError:
@@ -111,12 +115,12 @@ def _runner() -> object:
 
 
 class _Passing(ABC):
-    """A stream of a client, with the answer that is fed with its events."""
+    """A stream of a client whose events are also given to an answer."""
 
     def __init__(self, stream: Any, answer: OpenAnswer) -> None:
         self._stream, self._answer = stream, answer
 
-    @property  # type: ignore[misc]  # so that it passes for what it stands before
+    @property  # type: ignore[misc]  # so that isinstance() sees the stream's class
     def __class__(self) -> type:
         return type(self._stream)
 
@@ -132,15 +136,15 @@ class _Passing(ABC):
 
     @abstractmethod
     def _texts(self) -> Any:
-        """The text alone, as it comes."""
+        """Return an iterator over the text alone, as it comes."""
 
     @abstractmethod
     def _at_the_end(self, value: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the stream that reads it to its end first: here its events are fed then."""
+        """Return a method that first reads the stream to its end, so that all its events are given to the answer."""
 
 
 def _text(event: Any) -> str:
-    """The text in an event of Anthropic's helper."""
+    """Return the text in an event of Anthropic's helper."""
     if event.type == "content_block_delta" and event.delta.type == "text_delta":
         text: str = event.delta.text
         return text
@@ -178,7 +182,7 @@ class Events(_Passing):
         self.close()
 
     def close(self) -> None:
-        """End the answer: what has come of it is kept."""
+        """End the answer and store what has come of it."""
         try:
             close = getattr(self._stream, "close", None)
             if close is not None:
@@ -187,7 +191,8 @@ class Events(_Passing):
             drive(self._answer.end())
 
     def __del__(self) -> None:
-        if self._answer.is_open:  # in the middle of whatever runs here, which may hold what its end waits for
+        # In a thread, since this may run in the middle of any code, which may hold a lock that `end` waits for.
+        if self._answer.is_open:
             threading.Thread(target=_end, args=(self._answer,)).start()
 
     def _texts(self) -> Iterator[str]:
@@ -203,7 +208,7 @@ class Events(_Passing):
 
 
 def _end(answer: OpenAnswer) -> None:
-    with suppress(Closed):  # what it would be kept in is gone, and nobody waits for it
+    with suppress(Closed):  # the memory is closed already, and nobody waits for the answer
         drive(answer.end())
 
 
@@ -239,7 +244,7 @@ class AsyncEvents(_Passing):
         await self.close()
 
     async def close(self) -> None:
-        """End the answer: what has come of it is kept."""
+        """End the answer and store what has come of it."""
         try:
             close = getattr(self._stream, "close", None) or getattr(self._stream, "aclose", None)
             if close is not None:
@@ -268,7 +273,7 @@ class AsyncEvents(_Passing):
 
 
 _tasks: set[asyncio.Task[None]] = set()
-"""What ends answers that nobody reads on."""
+"""Tasks that end abandoned answers; kept here, since an event loop holds tasks only weakly."""
 
 
 def _ending(loop: asyncio.AbstractEventLoop, answer: OpenAnswer) -> None:
@@ -282,7 +287,7 @@ def _ending(loop: asyncio.AbstractEventLoop, answer: OpenAnswer) -> None:
 
 
 class Helper:
-    """What `.stream()` of a synchronous client gives: a block in which the answer comes."""
+    """What `.stream()` of a synchronous client returns: a context manager around the streamed answer."""
 
     def __init__(self, opened: Callable[[], Any]) -> None:
         self._opened = opened
@@ -296,7 +301,7 @@ class Helper:
 
 
 class AsyncHelper:
-    """The same of an asynchronous client."""
+    """What `.stream()` of an asynchronous client returns: a context manager around the streamed answer."""
 
     def __init__(self, opened: Callable[[], Awaitable[Any]]) -> None:
         self._opened = opened

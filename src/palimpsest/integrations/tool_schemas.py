@@ -1,6 +1,6 @@
-"""What tools for a model take: their schemas in each provider's shape, and arguments checked against them. Pure.
+"""The tools for a model: their schemas in each provider's shape, and the check of arguments. Pure.
 
-Arguments are what a model wrote. Each is checked here, by its name, its type and its bounds, before anything is done.
+Arguments are written by a model. Each is checked here, by its name, its type and its bounds, before anything is done.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from palimpsest.errors import ConfigError, nearest, shorten
 
 ToolFormat: TypeAlias = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
-"""Whose shape a tool's definition has."""
+"""The provider whose shape a tool's definition has."""
 
 ARGUMENTS = 20_000
-"""Characters of a call's arguments, as JSON."""
+"""Characters that a call's arguments may have, as JSON."""
 
 QUERY, KEY, VALUE = 1000, 256, 4000
-"""Characters of a query, a fact's key and a fact's value."""
+"""Characters that a query, a fact's key and a fact's value may have."""
 
 ANSWERS, ENTRIES = 20, 20
-"""Answers of one search, and entries that are read at once."""
+"""How many passages one search may return, and how many entries may be read at once."""
 
 LAST = 2**53
 
 
 class Refused(Exception):
-    """A call that cannot be done, in words for the model."""
+    """A call that cannot be carried out. The message is for the model."""
 
 
 class Param(NamedTuple):
-    """One argument: its `type` in JSON ("time" is a text), and its bounds: characters, items, or the number itself."""
+    """One argument: its `type` in JSON ("time" is a text, "names" a list), and bounds: of characters, items, or the
+    number."""
 
     name: str
     type: Literal["string", "integer", "number", "time", "names"]
@@ -43,7 +44,7 @@ class Param(NamedTuple):
 
 
 class Tool(NamedTuple):
-    """One tool: what it `says` to the model, and what it takes. `writes` tells whether it changes anything."""
+    """One tool: what it `says` to the model, and its arguments. `writes` says whether it changes anything."""
 
     name: str
     says: str
@@ -95,14 +96,14 @@ TOOLS = (
 )
 
 ToolName: TypeAlias = Literal["search_memory", "read_entries", "remember_fact", "forget_fact"]
-"""What a model may be offered."""
+"""The tools that a model may be offered."""
 
 
 # --- schemas
 
 
 def definition(tool: Tool, format: ToolFormat) -> dict[str, Any]:
-    """Return a tool in the shape of a provider. Raises ConfigError for a format that is unknown."""
+    """Return a tool in the shape of a provider. Raises ConfigError for an unknown format."""
     schema = schema_of(tool)
     about = {"name": tool.name, "description": tool.says}
     if format == "openai":
@@ -116,12 +117,12 @@ def definition(tool: Tool, format: ToolFormat) -> dict[str, Any]:
     if format == "mcp":
         hints = {"readOnlyHint": not tool.writes, "destructiveHint": tool.name == "forget_fact", "openWorldHint": False}
         return {**about, "inputSchema": schema, "annotations": hints}
-    known = ("openai", "openai-responses", "anthropic", "gemini", "mcp")
-    raise ConfigError("format", format, ", ".join(known), nearest=nearest(format, known))
+    formats = ("openai", "openai-responses", "anthropic", "gemini", "mcp")
+    raise ConfigError("format", format, ", ".join(formats), nearest=nearest(format, formats))
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """Return the JSON Schema of what a tool takes."""
+    """Return the JSON Schema of a tool's arguments."""
     return {
         "type": "object",
         "properties": {param.name: _schema(param) for param in tool.params},
@@ -146,17 +147,17 @@ def _schema(param: Param) -> dict[str, Any]:
 
 
 def checked(tool: Tool, given: object) -> dict[str, Any]:
-    """Return the arguments of a call: those that were given, checked; times as datetimes. Raises Refused."""
-    found = _object(given)
-    known = [param.name for param in tool.params]
-    for name in found:
-        if name not in known:
-            meant = nearest(name, known)
-            hint = f"; did you mean {meant}?" if meant else f"; it takes {', '.join(known)}"
+    """Return the arguments of a call, checked, with times as datetimes. Raises Refused."""
+    arguments = _object(given)
+    names = [param.name for param in tool.params]
+    for name in arguments:
+        if name not in names:
+            meant = nearest(name, names)
+            hint = f"; did you mean {meant}?" if meant else f"; it takes {', '.join(names)}"
             raise Refused(f"{tool.name} takes no argument {shorten(name)}{hint}")
     values = dict[str, Any]()
     for param in tool.params:
-        value = found.get(param.name)
+        value = arguments.get(param.name)
         if value is not None:
             values[param.name] = _checked(param, value)
         elif param.required:
@@ -192,15 +193,15 @@ def _checked(param: Param, value: object) -> Any:
         case "number" if type(value) in (int, float):
             number = value  # type: ignore[assignment]
         case kind:
-            what = "a whole number" if kind == "integer" else "a number"
-            raise Refused(f"{param.name} is {what}, not {shorten(value)}")
+            allowed = "a whole number" if kind == "integer" else "a number"
+            raise Refused(f"{param.name} is {allowed}, not {shorten(value)}")
     if not param.low <= number <= param.high:
         raise Refused(f"{param.name} is {_bounds(param)}, not {shorten(value)}")
     return number
 
 
 def _whole(value: object) -> int | None:
-    """A whole number, which in JSON may have a fraction of nothing but zeros; None for anything else."""
+    """Return a whole number, which in JSON may be written as 3.0; None for anything else."""
     return int(value) if type(value) is int or (type(value) is float and value.is_integer()) else None
 
 
@@ -220,23 +221,23 @@ def _text(param: Param, value: object) -> str:
 
 def _time(param: Param, value: object) -> datetime:
     try:
-        found = datetime.fromisoformat(value)  # type: ignore[arg-type]
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(value)  # type: ignore[arg-type]
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     except (ValueError, TypeError):
-        told = f"{param.name} is a day or a time, such as 2026-11-01 or 2026-11-01T12:00, not {shorten(value)}"
-        raise Refused(told) from None
+        problem = f"{param.name} is a day or a time, such as 2026-11-01 or 2026-11-01T12:00, not {shorten(value)}"
+        raise Refused(problem) from None
 
 
 def _names(param: Param, value: object) -> list[int | str]:
     given: Sequence[object] = value if isinstance(value, list | tuple) else [value]
     if not param.low <= len(given) <= param.high:
         raise Refused(f"{param.name} are {_bounds(param)} numbers, not {len(given):,}")
-    found = list[int | str]()
-    for one in given:
-        if (number := _whole(one)) is not None and 0 < number < LAST:
-            found.append(number)
-        elif isinstance(one, str) and 0 < len(one) <= SESSION.high:
-            found.append(int(one) if one.isdecimal() and len(one) < 16 else one)
+    names = list[int | str]()
+    for item in given:
+        if (number := _whole(item)) is not None and 0 < number < LAST:
+            names.append(number)
+        elif isinstance(item, str) and 0 < len(item) <= SESSION.high:
+            names.append(int(item) if item.isdecimal() and len(item) < 16 else item)
         else:
-            raise Refused(f"{param.name} are numbers of entries, or ids, not {shorten(one)}")
-    return found
+            raise Refused(f"{param.name} are numbers of entries, or ids, not {shorten(item)}")
+    return names

@@ -1,7 +1,7 @@
 """Tools with which a model looks into its memory: `MemoryTools(memory, session="trip", facts="user/ann")`.
 
-What a model may see is said here by whoever makes the tools, and by no argument of a call: the tenant is the memory's,
-and sessions, user and scope are fixed. A call with arguments that do not fit is answered by words for the model.
+What a model may see is decided by whoever makes the tools, never by an argument of a call: the tenant is the memory's,
+and sessions, user and scope are fixed. A call whose arguments do not fit is answered with words for the model.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from palimpsest.runtime.runner import drive
 from palimpsest.types import Recalled
 
 FOUND = 5
-"""Answers of a search, unless the model asks for more or fewer."""
+"""How many passages a search returns, unless the model asks for another number."""
 
 LEAST, NOTES = 200, 100
-"""Tokens that a result may have at least, and those of them that are kept for what is said beside the passages."""
+"""The least limit of tokens for a result, and how many of a result's tokens are kept for the text beside its
+passages."""
 
 
 class ToolResult(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What a call of a tool comes to: the `text` for the model, and whether it `is_error`: then the text says what to
-    do about it."""
+    """The result of a call: the `text` for the model. If it `is_error`, the text says what to do about it."""
 
     text: str
     is_error: bool = False
@@ -61,7 +61,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 class _Tools:
-    """What both faces share. `memory` is of either kind."""
+    """What both faces share. `memory` may be of either kind."""
 
     def __init__(
         self,
@@ -85,27 +85,27 @@ class _Tools:
         self._counting: dict[str, Any] = {"model": model, "counter": counter}
         self._session = None if session is None else _id_of(session)
         self._sessions = _seen(self._session, sessions, user, whole_tenant)
-        for one in self._sessions or ("any",):
-            memory.session(one, user=user, **self._counting)  # which refuses what is not accepted
+        for id in self._sessions or ("any",):
+            memory.session(id, user=user, **self._counting)  # raises ConfigError for options that are not accepted
         if facts is not None:
             check_scope(facts, "facts")
         self._facts: Any = None if facts is None else memory.working(facts)
         self._tools = self._offered(offer)
 
     def _offered(self, offer: Collection[ToolName] | None) -> dict[str, Tool]:
-        known = get_args(ToolName)
+        names = get_args(ToolName)
         if isinstance(offer, str):
             raise ConfigError("offer", offer, "a list of names of tools")
         for name in offer or ():
-            if name not in known:
-                raise ConfigError("offer", name, ", ".join(known), nearest=nearest(name, known))
+            if name not in names:
+                raise ConfigError("offer", name, ", ".join(names), nearest=nearest(name, names))
             if self._facts is None and name.endswith("fact"):
                 raise ConfigError("offer", name, "a tool for facts only with facts=…, the scope that they are kept in")
-        wanted = known if offer is None else offer
-        there = [tool for tool in TOOLS if tool.name in wanted and not (tool.writes and self._facts is None)]
+        wanted = names if offer is None else offer
+        offered = [tool for tool in TOOLS if tool.name in wanted and not (tool.writes and self._facts is None)]
         if self._session is None:
-            there = [tool if tool.writes else _with_session(tool) for tool in there]
-        return {tool.name: tool for tool in there}
+            offered = [tool if tool.writes else _with_session(tool) for tool in offered]
+        return {tool.name: tool for tool in offered}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(self._tools)}>"
@@ -118,19 +118,19 @@ class _Tools:
     def definitions(self, format: ToolFormat = "openai") -> list[Any]:
         """Return the tools in the shape of a provider, for `tools=` of its client.
 
-        Its items are dicts, of the type that the provider's client takes: a type checker accepts them for any.
-        For "gemini" that is one tool with all declarations, for "mcp" what a server lists. Raises ConfigError for a
-        format that is unknown.
+        The items are dicts that fit the provider's client; their type is `Any`, so a type checker accepts them for
+        every client. For "gemini" that is one tool with all declarations, for "mcp" what a server lists. Raises
+        ConfigError for an unknown format.
 
         Args:
             format: "openai" (chat completions, default), "openai-responses", "anthropic", "gemini" or "mcp".
         """
-        found = [definition(tool, format) for tool in self._tools.values()]
-        return [{"function_declarations": found}] if format == "gemini" else found
+        shaped = [definition(tool, format) for tool in self._tools.values()]
+        return [{"function_declarations": shaped}] if format == "gemini" else shaped
 
     async def _called(self, name: object, arguments: object) -> ToolResult:
         try:
-            with quietly(self._memory.redact):  # what a call got wrong is quoted for the model
+            with quietly(self._memory.redact):  # errors quote the call's arguments to the model
                 tool = self._named(name)
                 verb: Callable[..., Any] = getattr(self, f"_{tool.name}")
                 return ToolResult(text=await verb(**checked(tool, arguments)))
@@ -154,7 +154,7 @@ class _Tools:
             self._check_seen(session)
             sessions = [session]
         try:
-            found = await ready(
+            recalled = await ready(
                 self._memory.recall(
                     query,
                     sessions=sessions,
@@ -168,44 +168,44 @@ class _Tools:
             )
         except ConfigError as fault:
             raise Refused(f"the query is not accepted: {fault.where}") from fault
-        if not found.found:
+        if not recalled.found:
             return "Nothing was found. Try other words, or fewer."
-        lines = [found.text] if found else []
-        named = {one.session for one in found.passages}
-        if self._session is None and len(named) == 1:  # of several, each is named among the passages
-            lines.append(f"All of it is of the conversation {named.pop()}.")
-        if found.left_out:
-            lines.append(f"{found.left_out} more had no room: ask for something narrower.")
+        lines = [recalled.text] if recalled else []
+        sessions_found = {passage.session for passage in recalled.passages}
+        if self._session is None and len(sessions_found) == 1:  # several sessions are named beside their passages
+            lines.append(f"All of it is of the conversation {sessions_found.pop()}.")
+        if recalled.left_out:
+            lines.append(f"{recalled.left_out} more had no room: ask for something narrower.")
         return "\n".join(lines)
 
     async def _read_entries(self, entries: list[int | str], start: int = 0, session: str | None = None) -> str:
-        name = session or self._session
-        if name is None:
+        session_id = session or self._session
+        if session_id is None:
             raise Refused("read_entries needs the argument session: the id of the conversation that they are in")
-        self._check_seen(name)
+        self._check_seen(session_id)
         options = {**self._counting, **({"user": self._user} if self._user is not None else {})}
-        chat: Any = self._memory.session(name, **options)
+        chat: Any = self._memory.session(session_id, **options)
         try:
-            found: Recalled = await ready(chat.passages(entries, max_tokens=self._most, start=start))
-        except WrongUser:  # that there is such a session is not the model's to know
-            found = Recalled()
-        there = {one.seq for one in found.passages} | {one.id for one in found.passages}
-        if not found.found:
+            recalled: Recalled = await ready(chat.passages(entries, max_tokens=self._most, start=start))
+        except WrongUser:  # the model must not learn that another user has such a session
+            recalled = Recalled()
+        shown = {passage.seq for passage in recalled.passages} | {passage.id for passage in recalled.passages}
+        if not recalled.found:
             raise Refused("there are no such entries, or what was in them is gone")
-        lines = [found.text] if found else []
-        last = found.passages[-1] if found else None
+        lines = [recalled.text] if recalled else []
+        last = recalled.passages[-1] if recalled else None
         if last is not None and last.end < last.chars:
             lines.append(f"Entry {last.seq} goes on at character {last.end} of {last.chars}: give start.")
-        if found.left_out:
-            lines.append(f"{found.left_out} of them had no room: read them by themselves.")
-        elif absent := [one for one in entries if one not in there]:
-            lines.append(f"Not there: {', '.join(shorten(one, 24) for one in absent[:5])}.")
+        if recalled.left_out:
+            lines.append(f"{recalled.left_out} of them had no room: read them by themselves.")
+        elif absent := [name for name in entries if name not in shown]:
+            lines.append(f"Not there: {', '.join(shorten(name, 24) for name in absent[:5])}.")
         return "\n".join(lines)
 
     def _check_seen(self, session: str) -> None:
         if not is_id(session) or (self._sessions is not None and session not in self._sessions):
-            there = "search_memory names those that there are"
-            raise Refused(f"there is no conversation {shorten(session)}; {there}")
+            hint = "search_memory names those that there are"
+            raise Refused(f"there is no conversation {shorten(session)}; {hint}")
 
     # --- facts
 
@@ -215,7 +215,7 @@ class _Tools:
             raise Refused(f"there are {self._most_facts} facts, and no room for more: forget one, or replace one")
         try:
             await ready(self._facts.set(key, value, importance=importance))
-        except (PrivacyRefused, ConfigError):  # of a key with control characters, or with something private
+        except (PrivacyRefused, ConfigError):  # the key has control characters, or something private
             raise Refused("it was not kept, for it holds what may not be stored") from None
         return f"Remembered under {shorten(key)}."
 
@@ -229,20 +229,20 @@ class _Tools:
 
 
 class MemoryTools(_Tools):
-    """Tools for a model over a `Memory`: to search what was said, to read entries whole, to keep and forget facts.
+    """Tools for a model over a `Memory`: to search what was said, to read whole entries, to keep and forget facts.
 
-    What the model may see is one `session`, some `sessions`, those of a `user`, or what both say; the `whole_tenant`
-    only where that is said. Facts are kept in one scope; without it the tools for facts are not offered. Results are
-    fenced as data, and have at most `max_tokens`. Raises ConfigError for what is not accepted.
+    What the model may see is one `session`, some `sessions`, those of a `user`, or those that both arguments allow; the
+    `whole_tenant` only if that is given. Facts are kept in one scope; without it the tools for facts are not offered.
+    Results are fenced as data, and have at most `max_tokens`. Raises ConfigError for what is not accepted.
 
     Args:
         memory: an open memory. Its tenant is the only one that is ever seen.
         session: the session that may be searched and read, or its id.
-        sessions: several, or their ids, in the place of one.
-        user: an id: only sessions that are theirs.
+        sessions: several sessions, or their ids, instead of one.
+        user: an id: only this user's sessions.
         whole_tenant: whether all sessions of the tenant may be seen, of all users; False by default.
         facts: the scope that facts are kept in, such as "user/ann".
-        offer: names of the tools that are offered; None: all that can be.
+        offer: names of the tools that are offered; None: all that are possible.
         max_tokens: tokens that a result may have, at least 200; 2,000 by default.
         max_facts: the most facts that the scope may have; 200 by default.
         model: the model whose tokens are counted; None: not known.
@@ -257,8 +257,7 @@ class MemoryTools(_Tools):
     def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> ToolResult:
         """Do what a model has called, and return the result for it.
 
-        What the model got wrong is a result that `is_error`, and never an exception. Raises StoreError where the store
-        fails.
+        A mistake of the model's is a result that `is_error`, never an exception. Raises StoreError if the store fails.
 
         Args:
             name: the tool's name, as the model gave it.
@@ -268,10 +267,10 @@ class MemoryTools(_Tools):
 
 
 class AsyncMemoryTools(_Tools):
-    """The same over an `AsyncMemory`: `await tools.call(name, arguments)`.
+    """The same tools over an `AsyncMemory`: `await tools.call(name, arguments)`.
 
     Args:
-        memory: an open memory, of which everything is as for `MemoryTools`.
+        memory: an open memory; the other arguments are those of `MemoryTools`.
     """
 
     def __init__(self, memory: AsyncMemory, **options: Unpack[ToolOptions]) -> None:
@@ -280,7 +279,7 @@ class AsyncMemoryTools(_Tools):
         super().__init__(memory, **options)
 
     async def call(self, name: str, arguments: str | Mapping[str, Any] | None = None) -> ToolResult:
-        """Do what a model has called, and return the result for it, as `MemoryTools.call` does.
+        """Do what a model has called, and return the result for it, like `MemoryTools.call`.
 
         Args:
             name: the tool's name, as the model gave it.
@@ -295,7 +294,7 @@ def _seen(
     user: str | None,
     whole_tenant: object,
 ) -> list[str] | None:
-    """The sessions that may be seen, None for all of the user's, or of the tenant."""
+    """Return the sessions that may be seen; None for all of the user's, or of the tenant."""
     values.switch("whole_tenant", whole_tenant)
     if (session is not None) + (sessions is not None) + bool(whole_tenant) > 1:
         raise ConfigError("session", session, "one of session, sessions and whole_tenant")
@@ -304,10 +303,10 @@ def _seen(
     if session is not None:
         return [session]
     if sessions is not None:
-        return [_id_of(one) for one in sessions]
+        return [_id_of(each) for each in sessions]
     if user is None and not whole_tenant:
-        told = "session, sessions or user, which say what the model may see; whole_tenant=True is for everything"
-        raise ConfigError("session", None, told)
+        allowed = "session, sessions or user, which say what the model may see; whole_tenant=True is for everything"
+        raise ConfigError("session", None, allowed)
     return None
 
 
@@ -316,5 +315,5 @@ def _id_of(session: Session | AsyncSession | str) -> str:
 
 
 def _with_session(tool: Tool) -> Tool:
-    """The tool where there are several sessions: reading needs one, and a search may name one."""
+    """Return the tool for several sessions: reading needs the argument `session`, a search may have it."""
     return tool._replace(params=(*tool.params, SESSION._replace(required=tool.name == "read_entries")))

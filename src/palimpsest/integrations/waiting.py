@@ -1,4 +1,4 @@
-"""Calls that wait for their results: no context shows them, and agents go on with them."""
+"""Calls that wait for their results. No context shows them, but agents may go on with them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from palimpsest.integrations.streams import ready
 
 
 async def open_group(session: Any) -> list[Entry]:
-    """What is left of the group at the end of the log: calls, what was said with them, and results so far."""
+    """Return what there is of the last group of the log: calls, what was said with them, and the results so far."""
     newest = await ready(session.entries(last=1))
     if not newest:
         return []
-    found = await ready(session.entries(after=newest[-1].group - 1))
-    group = [entry for entry in found if entry.group == newest[-1].group and not entry.erased]
+    entries = await ready(session.entries(after=newest[-1].group - 1))
+    group = [entry for entry in entries if entry.group == newest[-1].group and not entry.erased]
     calls = {entry.seq for entry in group if entry.kind == "tool_call"}
     return [entry for entry in group if entry.kind != "tool_result" or entry.answers in calls]
