@@ -51,7 +51,7 @@ class OpenAnswer:
         self._stacks = [stack]  # a list, so that exactly one caller of `end` pops it
         self._answer, self._hides, self._ended, self._redact = answer, hides, ended, redact
         self._owner: object = _runner()
-        self._told = False
+        self._warned = False
 
     @property
     def is_own(self) -> bool:
@@ -75,8 +75,8 @@ class OpenAnswer:
                 self._answer.feed(event)
         except (InvalidEntry, Closed) as fault:
             why = "the next call has ended it" if isinstance(fault, Closed) else fault
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 warn_caller(f"not all of the answer is in the log: {why}")
         return not self._hides(event)
 
@@ -85,8 +85,8 @@ class OpenAnswer:
 
         Warn if nothing of the answer is stored, unless a warning has said so.
         """
-        if not (self._answer.entries or self._told):
-            self._told = True
+        if not (self._answer.entries or self._warned):
+            self._warned = True
             warn_caller("the answer is not in the log: the stream ended without one")
 
     async def end(self) -> None:
@@ -99,10 +99,10 @@ class OpenAnswer:
         try:
             await stack.aclose()
         except InvalidEntry as fault:
-            self._told = True
+            self._warned = True
             warn_caller(f"the answer is not in the log: {fault}")
         except PalimpsestError as fault:
-            self._told = True
+            self._warned = True
             fault.answer = self._answer.whole
             raise
 

@@ -81,18 +81,18 @@ class Findings:
         """
         self._removed = removed if removed is not None else Removed({}, has_summaries=False)
         self._session, self._redactor = session, redactor
-        self._known = numbers
+        self._numbers = numbers
         unclear = {name for other in others for name in _clashes(numbers, other)}
         usable = {name: number for name, number in numbers.items() if name not in unclear}
         self._pseudonyms = Pseudonyms({**_highest((numbers, *others)), **usable})
-        self.entries: dict[int, tuple[Entry, Entry]] = {}
-        self.records: dict[int, tuple[Record, Record]] = {}
-        self.views: dict[str, tuple[Cut, Cut]] = {}
-        self.about: tuple[About, About] | None = None
-        self.withheld: list[str] = []
-        self.stubs = 0
-        self.findings: Counter[tuple[str, str]] = Counter()
-        self.samples: dict[tuple[str, str], list[Sample]] = {}
+        self.entries: dict[int, tuple[Entry, Entry]] = {}  # by `seq`, before and after
+        self.records: dict[int, tuple[Record, Record]] = {}  # by revision, before and after
+        self.views: dict[str, tuple[Cut, Cut]] = {}  # by name, before and after
+        self.about: tuple[About, About] | None = None  # before and after
+        self.withheld: list[str] = []  # ids of entries that must go
+        self.stubs = 0  # how many entries become stubs
+        self.findings: Counter[tuple[str, str]] = Counter()  # by kind and place
+        self.samples: dict[tuple[str, str], list[Sample]] = {}  # by kind and place
         self.refused: list[Unchecked] = []
 
     @property
@@ -103,7 +103,7 @@ class Findings:
     @property
     def numbers(self) -> dict[str, int]:
         """All pseudonyms of the session."""
-        return {**self._known, **self.given}
+        return {**self._numbers, **self.given}
 
     @property
     def changes(self) -> int:

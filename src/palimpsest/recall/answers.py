@@ -34,7 +34,7 @@ class Answers:
 
     def __init__(self, db: sqlite3.Connection, number: int, parts: Callable[[], int]) -> None:
         self._db, self._number, self._parts = db, number, parts
-        self._known = dict[str, tuple[int, int]]()
+        self._common = dict[str, tuple[int, int]]()  # of each: how many parts held it, of how many
 
     def _run(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run a statement; `_N` in it stands for the number of the tenant."""
@@ -42,7 +42,7 @@ class Answers:
 
     def forget(self) -> None:
         """Forget which terms are common."""
-        self._known.clear()
+        self._common.clear()
 
     def matches(self, terms: Sequence[str], numbers: Collection[int] | None, most: int) -> list[Mapping[int, float]]:
         """See `Index.matches`."""
@@ -98,17 +98,17 @@ class Answers:
 
         The count of a common word is remembered, and taken anew when the index has grown or shrunk by a tenth.
         """
-        holding, of = self._known.get(word, (0, 0))
+        holding, of = self._common.get(word, (0, 0))
         if of and 0.9 * parts <= of <= parts * 1.1:
             return holding
         row = self._run("SELECT doc FROM temp.count_N WHERE term = ?", (word,)).fetchone()
         holding = int(row[0]) if row else 0
         if holding <= COMMON:
-            self._known.pop(word, None)
+            self._common.pop(word, None)
             return holding
-        if len(self._known) >= KNOWN:
-            self._known.clear()
-        self._known[word] = holding, parts
+        if len(self._common) >= KNOWN:
+            self._common.clear()
+        self._common[word] = holding, parts
         return holding
 
     def facts(self, places: Sequence[int]) -> dict[int, Facts]:

@@ -35,10 +35,11 @@ class Embedding:
         self._store, self._tenant, self._index, self._runner = store, tenant, index, runner
         self._vectors = Vectors(rows, embedder)
         self._state: State | None = None
-        self._seen: tuple[State, int, int, int] | None = None
-        self._done = dict[int, Cursor]()
-        self._busy = False
-        self._failed = ""
+        # State of the vectors, generation, entries and mark of the index when no part lacked a vector.
+        self._complete_at: tuple[State, int, int, int] | None = None
+        self._embedded = dict[int, Cursor]()  # by session number, the cursor when all its parts had vectors
+        self._in_background = False
+        self._last_failure = ""
 
     async def nearest(
         self,
@@ -66,7 +67,7 @@ class Embedding:
         except EmbedderFailed as fault:
             self._tell(fault)
             return {}
-        self._failed = ""
+        self._last_failure = ""
         return found
 
     async def _searched(
@@ -97,9 +98,9 @@ class Embedding:
         return text if redact is None else redact(text)
 
     def _tell(self, fault: EmbedderFailed) -> None:
-        if self._failed != fault.kind:  # one warning for each kind of failure in a row
+        if self._last_failure != fault.kind:  # one warning for each kind of failure in a row
             warn("what is recalled is found by its words alone: %s", self._clean(str(fault)))
-        self._failed = fault.kind
+        self._last_failure = fault.kind
 
     async def catch_up(
         self, most: int | None = None, sessions: Sequence[str] | None = None, progress: Progress | None = None
@@ -113,26 +114,26 @@ class Embedding:
         """
         state, generation = await self._vectors.state(), await self._index.generation()
         seen = state, generation, (await self._index.size()).entries, await self._index.mark()
-        if sessions is None and self._seen == seen:
+        if sessions is None and self._complete_at == seen:
             return False
         if state != self._state:  # vectors were removed, of sessions unknown, or all of them
-            self._done.clear()
+            self._embedded.clear()
             self._state = state
         cursors = await self._index.cursors(sessions)
         for number, (session, cursor) in enumerate(cursors.items(), 1):
-            if self._done.get(cursor.number) != cursor:
+            if self._embedded.get(cursor.number) != cursor:
                 remaining = await self._embed(session, cursor.number, most)
                 if remaining is None:
                     return True
                 most = None if most is None else remaining
-                self._done[cursor.number] = cursor
+                self._embedded[cursor.number] = cursor
             if progress is not None:
                 progress(number, len(cursors))
         current = await self._vectors.state()
         if current.generation == state.generation and not self._vectors.renewed:
             self._state = current
             if sessions is None:
-                self._seen = current, *seen[1:]
+                self._complete_at = current, *seen[1:]
         return False
 
     async def _embed(self, session: str, number: int, most: int | None) -> int | None:
@@ -175,8 +176,8 @@ class Embedding:
             except PalimpsestError as fault:  # the next search tries again, and reports a failure
                 log_failure(self._runner.redact, fault, "what is recalled was not embedded")
             finally:
-                self._busy = False
+                self._in_background = False
 
-        if not self._busy:
-            self._busy = True
+        if not self._in_background:
+            self._in_background = True
             self._runner.background(rest)

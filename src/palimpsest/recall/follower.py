@@ -48,7 +48,7 @@ class Follower:
     def __init__(self, store: Store, tenant: str, index: Index, clock: Callable[[], int], *, apart: bool) -> None:
         self.index = index
         self._store, self._tenant, self._clock = store, tenant, clock
-        self._settled, self._era, self._apart = 0, store.era, apart
+        self._settled_at, self._era, self._apart = 0, store.era, apart
 
     # --- following
 
@@ -269,11 +269,11 @@ class Follower:
     async def _settle_old(self) -> None:
         """Settle what a process blocked and was killed before it could settle it; then scrub what it dropped."""
         now = self._clock()
-        if now - self._settled >= BLOCKED:
+        if now - self._settled_at >= BLOCKED:
             for session, seqs in (await self.index.blocked(now - BLOCKED)).items():
                 await self.settle(session, seqs)
             await self.index.scrub(whole=False)
-            self._settled = now
+            self._settled_at = now
 
     async def rebuild(self, progress: Progress | None = None) -> int:
         """Empty the index and fill it again from the logs; return how many sessions it has.

@@ -75,9 +75,9 @@ class _Layer:
     def __init__(self, weights: Mapping[str, Floats], name: str) -> None:
         self._weights, self._name = weights, name
         names = [f"{name}attention.self.{role}." for role in ("query", "key", "value")]
-        self._into = np.ascontiguousarray(np.concatenate([weights[f"{prefix}weight"] for prefix in names]).T)
-        self._into_bias = np.concatenate([weights[f"{prefix}bias"] for prefix in names])
-        self._size = self._into.shape[0] // HEADS
+        self._projection = np.ascontiguousarray(np.concatenate([weights[f"{prefix}weight"] for prefix in names]).T)
+        self._projection_bias = np.concatenate([weights[f"{prefix}bias"] for prefix in names])
+        self._size = self._projection.shape[0] // HEADS
 
     def __call__(self, state: Floats, spans: Sequence[tuple[int, int]]) -> Floats:
         attended = self._dense(self._attended(state, spans), "attention.output.dense.")
@@ -97,8 +97,8 @@ class _Layer:
 
     def _attended(self, state: Floats, spans: Sequence[tuple[int, int]]) -> Floats:
         """Return what each token takes from the others of its text, weighted by how well its query fits their keys."""
-        projected = state @ self._into
-        projected += self._into_bias
+        projected = state @ self._projection
+        projected += self._projection_bias
         parts = projected.reshape(len(state), 3, HEADS, self._size).transpose(1, 2, 0, 3)  # role, head, token, number
         attended = np.empty((len(state), HEADS, self._size), np.float32)
         for start, end in spans:

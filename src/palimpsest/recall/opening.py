@@ -68,13 +68,13 @@ class Indexes:
         embedder: Embedder | None = None,
     ) -> None:
         self._store, self._runner, self._clock, self._path, self._embedder = store, runner, clock, path, embedder
-        self._lock, self._file = allocate_lock(), list[File]()
-        self._known = dict[str, Recall]()
-        self._plain = False
+        self._lock, self._file = allocate_lock(), list[File]()  # one at most
+        self._recalls = dict[str, Recall]()
+        self._lacks_fts5 = False
 
     async def of(self, tenant: str) -> Recall:
         """Return the index of a tenant, opened at the first call."""
-        recall = self._known.get(tenant)
+        recall = self._recalls.get(tenant)
         if recall is None:
             inside = await self._in_tables(tenant)
             index = inside or await self._in_file(tenant)
@@ -82,7 +82,7 @@ class Indexes:
             name = index.name or (f"{NAME} in memory" if is_shared else NAME)
             follower = Follower(self._store, tenant, index, self._clock, apart=inside is None)
             opened = Recall(index, follower, name, await self._embedding(tenant, index))
-            recall = self._known.setdefault(tenant, opened)  # another task may have opened it meanwhile
+            recall = self._recalls.setdefault(tenant, opened)  # another task may have opened it meanwhile
         return recall
 
     async def _embedding(self, tenant: str, index: Index) -> Embedding | None:
@@ -126,9 +126,9 @@ class Indexes:
 
     def _opened(self) -> File | None:
         with self._lock:
-            if not self._file and not self._plain:
-                self._plain = not has_fts5()
-                if self._plain:
+            if not self._file and not self._lacks_fts5:
+                self._lacks_fts5 = not has_fts5()
+                if self._lacks_fts5:
                     warn(ALONE, "this Python's SQLite was built without FTS5")
                 else:
                     self._file.append(_file_of(self._store, self._path or self._store.backend.companion))

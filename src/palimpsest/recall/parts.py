@@ -97,7 +97,7 @@ def parts_of(entry: Entry) -> list[Part]:
     text = said(entry)
     escaped = text.lstrip()[:1] in {"{", "["}
     parts: list[Part] = []
-    for start, end in _counted(entry):
+    for start, end in _pieces_of_parts(entry):
         piece = text[start:end]
         parts.append(Part(terms(_unescaped(piece) if escaped else piece), start, end))
     if not (entry.name or any(part.terms for part in parts)):
@@ -139,15 +139,15 @@ def span_of(entry: Entry, part: int) -> tuple[int, int]:
         entry: The entry.
         part: Which of its parts, from 0. A number beyond the last means the last one.
     """
-    pieces_of_parts = list(_counted(entry)) or [(0, len(said(entry)))]
-    return pieces_of_parts[min(part, len(pieces_of_parts) - 1)]
+    spans = list(_pieces_of_parts(entry)) or [(0, len(said(entry)))]
+    return spans[min(part, len(spans) - 1)]
 
 
-def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
+def _pieces_of_parts(entry: Entry) -> Iterator[tuple[int, int]]:
     """Yield the pieces of an entry's text that are parts: those with letters or digits, and the first if there is a
     name.
 
-    Parts are numbered, and found by their number, only in this order.
+    Parts are numbered, and found by their number, in this order.
     """
     text, named = said(entry), bool(entry.name)
     for start, end in pieces(text):

@@ -40,7 +40,7 @@ class PlainIndex:
 
     def __init__(self, runner: Runner) -> None:
         self._runner, self._lock = runner, allocate_lock()
-        self._mark = self._generation = self._numbers = 0
+        self._mark = self._generation = self._last_number = 0
         self._vectors: PlainVectors | None = None
         self._clear()
 
@@ -99,8 +99,8 @@ class PlainIndex:
             if not is_same(current, update.expect) or self._generation != update.generation or 0 in blocked:
                 return False
             if current is None:
-                self._numbers += 1
-            number = current.number if current is not None else self._numbers
+                self._last_number += 1
+            number = current.number if current is not None else self._last_number
             self._names[number] = session
             self._drop(number, spans.union(spans.of(document.seq for document in update.drop), update.lost))
             self._put(number, [document for document in update.add if document.seq not in blocked])

@@ -112,15 +112,15 @@ class Ranking:
             allowed = [narrowed for term in asked if (narrowed := term.among(among)) is not None]
             best += best_entries(sorted(allowed, key=lambda term: -term.most), candidates)
         top = sorted({entry for _, entry in best})
-        self._scored = set[int]().union(*(range(low, high) for low, high in _runs(top, REACH)))
-        self._worths: list[float] = []
-        self._worth = defaultdict[int, float](float)
-        self._held: dict[int, dict[int, float]] = {}
+        self._to_score = set[int]().union(*(range(low, high) for low, high in _runs(top, REACH)))  # entries
+        self._term_worths: list[float] = []  # of each term that was taken
+        self._part_scores = defaultdict[int, float](float)  # by the key of the part
+        self._amounts: dict[int, dict[int, float]] = {}  # by entry and index of the term
         reach = [(low << PART_BITS, high << PART_BITS) for low, high in _runs(top, 2 * REACH)]
         for i, term in enumerate(asked):
             if sum(later.most for later in asked[i:]) > NOTHING * least:
                 self._take(term, reach)
-        self._best, self._divided = self._best_parts()
+        self._best, self._multi_part = self._best_parts()
 
     def _take(self, asked: Asked, reach: Sequence[tuple[int, int]]) -> None:
         """Record how often each part within reach has the next term, corrected for its length.
@@ -129,10 +129,10 @@ class Ranking:
         length that has the term once the rest of the formula is 1, and most parts are such. Of an entry's parts, the
         one that has the term most often counts.
         """
-        found, term = asked.found, len(self._worths)
+        found, term = asked.found, len(self._term_worths)
         scale, worth = asked.scale(), _worth(asked)
-        self._worths.append(worth)
-        worths, holding, cached = self._worth, self._held, dict[float, tuple[float, float]]()
+        self._term_worths.append(worth)
+        part_scores, amounts, cached = self._part_scores, self._amounts, dict[float, tuple[float, float]]()
         for key in _within(found, reach):
             score = found[key]
             if score not in cached:
@@ -140,32 +140,32 @@ class Ranking:
                 amount = K1 * gain / (K1 + 1 - gain) if gain < 2.0 else K1 * 2.0 / (K1 - 1)
                 cached[score] = amount, worth * amount / (amount + SATURATION)
             amount, added = cached[score]
-            worths[key] += added
-            held = holding.get(key >> PART_BITS)
+            part_scores[key] += added
+            held = amounts.get(key >> PART_BITS)
             if held is None:
-                holding[key >> PART_BITS] = {term: amount}
+                amounts[key >> PART_BITS] = {term: amount}
             elif amount > held.get(term, 0.0):
                 held[term] = amount
 
     def _best_parts(self) -> tuple[dict[int, int], set[int]]:
         """Return the key of each entry's best part, of equal ones the first, and the entries of which several parts
         match."""
-        best, divided = dict[int, int](), set[int]()
-        for key, worth in self._worth.items():
+        best, multi_part = dict[int, int](), set[int]()
+        for key, score in self._part_scores.items():
             entry = key >> PART_BITS
             other = best.setdefault(entry, key)
             if other == key:
                 continue
-            divided.add(entry)
-            most = self._worth[other]
-            if worth > most or (worth == most and key < other):
+            multi_part.add(entry)
+            most = self._part_scores[other]
+            if score > most or (score == most and key < other):
                 best[entry] = key
-        return best, divided
+        return best, multi_part
 
     @property
     def wanted(self) -> list[int]:
         """The entries whose facts are needed, as `session number << 28 | seq`, ascending; some may not exist."""
-        return sorted(self._scored.union(self._held))
+        return sorted(self._to_score.union(self._amounts))
 
     @property
     def whole(self) -> float:
@@ -221,13 +221,15 @@ class Ranking:
         Args:
             facts: The facts of `wanted`, as for `ranked`. Terms that only other parts than the best hold count less.
         """
-        scores = dict.fromkeys(self._scored & facts.keys(), 0.0)
-        for worth, amounts in zip(self._worths, self._spread(scores, facts), strict=True):
+        scores = dict.fromkeys(self._to_score & facts.keys(), 0.0)
+        for worth, amounts in zip(self._term_worths, self._spread(scores, facts), strict=True):
             for entry, amount in amounts.items():
                 scores[entry] += worth * amount / (amount + SATURATION)
-        for entry in self._divided & scores.keys():
-            every = sum(self._worths[term] * held / (held + SATURATION) for term, held in self._held[entry].items())
-            scores[entry] -= (1 - REST) * (every - self._worth[self._best[entry]])
+        for entry in self._multi_part & scores.keys():
+            every = sum(
+                self._term_worths[term] * held / (held + SATURATION) for term, held in self._amounts[entry].items()
+            )
+            scores[entry] -= (1 - REST) * (every - self._part_scores[self._best[entry]])
         return scores
 
     def _spread(self, scored: Container[int], facts: Mapping[int, Facts]) -> list[defaultdict[int, float]]:
@@ -236,17 +238,17 @@ class Ranking:
         Neighbours are found by number. Between the numbers of two sessions some belong to no entry, so the sessions
         never mix.
         """
-        spread = [defaultdict[int, float](float) for _ in self._worths]
-        for entry, held in self._held.items():
+        spread = [defaultdict[int, float](float) for _ in self._term_worths]
+        for entry, held in self._amounts.items():
             own_facts = facts.get(entry)
             if own_facts is None:
                 continue
-            at, given = own_facts.at, 1.0 if own_facts.chars <= LONG else LONG / own_facts.chars
+            at, weight = own_facts.at, 1.0 if own_facts.chars <= LONG else LONG / own_facts.chars
             near = [(entry, 1.0)] if entry in scored else []
-            for place, share in AROUND:
-                other = entry - place
+            for distance, share in AROUND:
+                other = entry - distance
                 if other in scored and -SITTING <= facts[other].at - at <= SITTING:
-                    near.append((other, share * given))
+                    near.append((other, share * weight))
             for term, amount in held.items():
                 amounts = spread[term]
                 for other, share in near:

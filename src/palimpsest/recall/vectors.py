@@ -123,8 +123,8 @@ class Vectors:
     def __init__(self, rows: VectorRows, embedder: Embedder, *, most: int = MOST) -> None:
         self._rows, self._embedder = rows, embedder
         self._mirror = Mirror(rows, embedder.runner, most)
-        self._made: dict[bytes, bytes] = {}
-        self._claimed = False
+        self._unsaved: dict[bytes, bytes] = {}  # vectors by digest, until they are written
+        self._claimed = False  # whether this process has claimed the rows for its embedder
         self.renewed = False
         """Whether vectors with this embedder's name but another dimension were dropped: then all parts miss one."""
 
@@ -203,7 +203,7 @@ class Vectors:
         """Return the rows of parts: with the vectors that exist for the same texts, and new ones for the others."""
         name = self._embedder.name
         digests = {key: digest_of(name, text) for key, text in texts.items()}
-        vectors = dict(self._made)
+        vectors = dict(self._unsaved)
         state = await self._rows.state()
         if state.model == name:
             vectors.update(await self._rows.known(set(digests.values()).difference(vectors)))
@@ -215,7 +215,7 @@ class Vectors:
             fresh = await self._embedder.embed(list(new.values()))
         vectors.update((digest, packed(vector)) for digest, vector in zip(new, fresh, strict=True))
         rows = [Row(key, digest, vectors[digest]) for key, digest in digests.items()]
-        self._made = {row.digest: row.vector for row in rows}  # so that a failed write embeds nothing twice
+        self._unsaved = {row.digest: row.vector for row in rows}  # so that a failed write embeds nothing twice
         return rows
 
     async def _kept(self, rows: Sequence[Row], generation: int) -> bool:
@@ -231,7 +231,7 @@ class Vectors:
         self._claimed = True
         kept = await self._rows.put(rows, State(name, dimension, generation))
         if kept:
-            self._made = {}
+            self._unsaved = {}
         return kept
 
 
@@ -240,31 +240,31 @@ class Mirror:
 
     def __init__(self, rows: VectorRows, runner: Runner, most: int = MOST) -> None:
         self._rows, self._runner, self._most, self._lock = rows, runner, most, allocate_lock()
-        self._state, self._at = State(), 0
-        self._last: Matrix | None = None
+        self._state, self._position = State(), 0
+        self._matrix: Matrix | None = None
 
     async def matrix(self, model: str, dimension: int) -> Matrix | None:
         """Return the vectors as they are now; None if they are of another model or dimension."""
         while True:
-            state, at = self._state, self._at
+            state, at = self._state, self._position
             changes = await self._rows.changes(state, at, LOADED)
             if changes.state[:2] != (model, dimension):
                 return None
             if await self._runner.read(self._taken, state, at, changes) and len(changes.added) < LOADED:
-                return self._last
+                return self._matrix
 
     def _taken(self, state: State, at: int, changes: Changes) -> bool:
         """Apply changes to the copy; return False if another thread has changed it meanwhile."""
         with self._lock:
-            if (state, at) != (self._state, self._at):
+            if (state, at) != (self._state, self._position):
                 return False
-            if self._last is None or changes.state[:2] != state[:2]:
-                self._last = Matrix(changes.state.dimension, self._most)
+            if self._matrix is None or changes.state[:2] != state[:2]:
+                self._matrix = Matrix(changes.state.dimension, self._most)
             elif changes.keys is not None:
-                self._last.keep(changes.keys)
+                self._matrix.keep(changes.keys)
             if changes.added:
-                self._last.put([key for key, _ in changes.added], unpacked([vector for _, vector in changes.added]))
-            self._state, self._at = changes.state, changes.last
+                self._matrix.put([key for key, _ in changes.added], unpacked([vector for _, vector in changes.added]))
+            self._state, self._position = changes.state, changes.last
             return True
 
 

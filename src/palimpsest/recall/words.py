@@ -37,7 +37,7 @@ class Words:
     def __init__(self, db: sqlite3.Connection, tenant: str, *, secure: bool) -> None:
         self._db = db
         self._number = make_tenant(db, tenant, secure=secure)
-        self._secure = forgets(db, self._number)
+        self._deletes_at_once = forgets(db, self._number)
         self.answers = Answers(db, self._number, lambda: self.number_of("parts"))
         self._beside: Any = None
 
@@ -297,7 +297,7 @@ class Words:
         """Note that terms of removed parts may remain in the file until it is written anew: in unused parts of pages,
         and in segments if SQLite does not delete them from these at once."""
         self._count_up("drop_N")
-        if not self._secure:
+        if not self._deletes_at_once:
             self._count_up("segments_N")
 
     def _count_up(self, name: str) -> None:

@@ -120,7 +120,7 @@ class PostgresIndex:
         async def work(db: Any) -> T:
             locked = await Locked.of(db, self._schema, self._tenant)
             result = await change(locked)
-            await (locked.undone() if result is None else locked.done())
+            await (locked.rollback() if result is None else locked.commit())
             return nothing if result is None else result
 
         return await self._do(work, writes=True)
@@ -166,19 +166,19 @@ class PostgresIndex:
             gone = spans.union(spans.of(document.seq for document in update.drop), update.lost)
             await locked.drop(number, gone)
             await locked.put(number, [document for document in update.add if document.seq not in blocked])
-            await locked.move(session, update.cursor, number)
+            await locked.set_cursor(session, update.cursor, number)
             return True
 
         return await self._change(change, False)
 
     async def block(self, session: str, drop: Sequence[Document], seqs: Collection[int], now: int) -> int:
         async def change(locked: Locked) -> int:
-            await locked.db.execute(locked.over(BLOCK), locked.number, text_of(session), list(seqs), now)
+            await locked.db.execute(locked.in_schema(BLOCK), locked.number, text_of(session), list(seqs), now)
             cursor = await locked.cursor(session)
             gone = 0
             if cursor is not None:
                 gone = await locked.drop(cursor.number, spans.of({*seqs, *(document.seq for document in drop)}))
-            await locked.move_on()
+            await locked.next_generation()
             return gone
 
         return await self._change(change, 0)
@@ -193,12 +193,12 @@ class PostgresIndex:
         async def change(locked: Locked) -> bool | None:
             if locked.generation != generation:
                 return None
-            await locked.db.execute(locked.over(UNBLOCK), locked.number, text_of(session), list(seqs))
+            await locked.db.execute(locked.in_schema(UNBLOCK), locked.number, text_of(session), list(seqs))
             cursor = await locked.cursor(session)
             if cursor is not None:
                 await locked.drop(cursor.number, spans.of({*seqs}.difference([0])))
                 await locked.put(cursor.number, [document for document in add if document.seq < cursor.next_seq])
-            await locked.move_on()
+            await locked.next_generation()
             return True
 
         return await self._change(change, False)
@@ -209,8 +209,8 @@ class PostgresIndex:
             gone = 0
             if cursor is not None:
                 gone = await locked.drop(cursor.number, [(0, LAST_SEQ)])
-                await locked.db.execute(locked.over(END), locked.number, cursor.number)
-            await locked.move_on()
+                await locked.db.execute(locked.in_schema(END), locked.number, cursor.number)
+            await locked.next_generation()
             return gone
 
         return await self._change(change, 0)
@@ -247,7 +247,7 @@ class PostgresIndex:
         async def change(locked: Locked) -> int:
             for name in ("sessions", "entries", "parts"):
                 await locked.db.execute(f"DELETE FROM {self._schema}.recall_{name} WHERE tenant = $1", locked.number)
-            await locked.db.execute(locked.over(NONE), locked.number)
+            await locked.db.execute(locked.in_schema(NONE), locked.number)
             await locked.drop_vectors([0], [2**63 - 1])
             return 1
 

@@ -62,13 +62,13 @@ class Matching:
 
     def __init__(self, schema: str, tenant: str) -> None:
         self._tenant = tenant
-        self._known = dict[str, tuple[int, int]]()
+        self._common = dict[str, tuple[int, int]]()  # of each: how many parts held it, of how many
         over = (text.replace("{s}", schema) for text in (PARTS, FOUND, HOLDING, SORTED, BACK))
         self._parts, self._found, self._holding, self._sorted, self._back = over
 
     def forget(self) -> None:
         """Forget which words are common."""
-        self._known.clear()
+        self._common.clear()
 
     async def matches(
         self, db: Any, terms: Sequence[str], numbers: Collection[int] | None, most: int
@@ -94,8 +94,8 @@ class Matching:
     ) -> tuple[Found, dict[str, int]]:
         """Return the parts that hold the rare words, with their scores, and how many parts hold each word."""
         words = {f" {word} " for needle in needles for word in needle.split()}
-        common = {word for word in words if 0.9 * parts <= self._known.get(word, (0, 0))[1] <= parts * 1.1}
-        found, holding = Found(), {word: self._known[word][0] for word in common}
+        common = {word for word in words if 0.9 * parts <= self._common.get(word, (0, 0))[1] <= parts * 1.1}
+        found, holding = Found(), {word: self._common[word][0] for word in common}
         scope = None if numbers is None else list(numbers)
         rare = list(words - common)
         for word, count, *columns in await db.fetch(self._found, self._tenant, rare, scope) if rare else ():
@@ -103,11 +103,11 @@ class Matching:
             if count <= COMMON:
                 found[word] = _scores(*columns, idf=inverse_frequency(count, parts), average=average)
         newly_common = [word for word in rare if word not in found]
-        if len(self._known) + len(newly_common) > KNOWN:
-            self._known.clear()
+        if len(self._common) + len(newly_common) > KNOWN:
+            self._common.clear()
         for word, exact in await db.fetch(self._holding, self._tenant, newly_common) if newly_common else ():
             holding[word] = exact
-            self._known[word] = exact, parts
+            self._common[word] = exact, parts
         return found, holding
 
     async def _newest(
@@ -132,9 +132,9 @@ class Matching:
     def _is_met_going_back(self, needle: str, few_sessions: bool, parts: int, most: int) -> bool:
         """Return whether reading all parts backwards finds enough of them sooner than sorting those that hold the
         needle."""
-        if needle not in self._known:
+        if needle not in self._common:
             return False
-        return few_sessions or self._known[needle][0] ** 2 > most * parts
+        return few_sessions or self._common[needle][0] ** 2 > most * parts
 
 
 def _needle(term: str) -> str:

@@ -68,29 +68,29 @@ class Locked(NamedTuple):
             row = await db.fetchrow(LOCK.replace("{s}", schema), tenant)
         return cls(db, schema, tenant, row["number"], row["generation"])
 
-    def over(self, sql: str) -> str:
+    def in_schema(self, sql: str) -> str:
         """Return a statement with the schema's name put in."""
         return sql.replace("{s}", self.schema)
 
     async def cursor(self, session: str) -> Cursor | None:
         """Return the cursor of a session, or None."""
-        row = await self.db.fetchrow(self.over(CURSOR), self.number, text_of(session))
+        row = await self.db.fetchrow(self.in_schema(CURSOR), self.number, text_of(session))
         return None if row is None else with_number(row["cursor"], row["number"])
 
     async def blocked(self, session: str) -> set[int]:
         """Return the blocked places of a session."""
-        return {seq for (seq,) in await self.db.fetch(self.over(BLOCKED), self.number, text_of(session))}
+        return {seq for (seq,) in await self.db.fetch(self.in_schema(BLOCKED), self.number, text_of(session))}
 
     async def new_number(self) -> int:
         """Return a new session number."""
-        number: int = await self.db.fetchval(self.over(NUMBER), self.number)
-        assert number <= LAST_NUMBER, "nobody has had 134 million sessions"
+        number: int = await self.db.fetchval(self.in_schema(NUMBER), self.number)
+        assert number <= LAST_NUMBER, "a key has room for the numbers of 134 million sessions"
         return number
 
-    async def move(self, session: str, cursor: Cursor, number: int) -> None:
+    async def set_cursor(self, session: str, cursor: Cursor, number: int) -> None:
         """Set a session's cursor."""
         kept = msgspec.json.encode(msgspec.structs.replace(cursor, number=0))
-        await self.db.execute(self.over(SESSION), self.number, number, text_of(session), kept)
+        await self.db.execute(self.in_schema(SESSION), self.number, number, text_of(session), kept)
 
     async def drop(self, number: int, where: Iterable[Span]) -> int:
         """Remove what the index has of these entries of a session; return how many parts that was."""
@@ -99,7 +99,7 @@ class Locked(NamedTuple):
             return 0
         low = [key_of(number, first) for first, _ in ranges]
         high = [key_of(number, last, LAST_PART) for _, last in ranges]
-        gone: int = await self.db.fetchval(self.over(DROP), self.number, low, high)
+        gone: int = await self.db.fetchval(self.in_schema(DROP), self.number, low, high)
         if gone:
             await self.drop_vectors(low, high)
         return gone
@@ -107,44 +107,44 @@ class Locked(NamedTuple):
     async def drop_vectors(self, low: Sequence[int], high: Sequence[int]) -> None:
         """Remove the vectors in these ranges of keys, if the tables of vectors exist."""
         if await self.db.fetchval("SELECT to_regclass($1)::oid", f"{self.schema}.vector"):
-            await self.db.execute(self.over(MOVED_VECTORS), self.tenant)
-            await self.db.execute(self.over(DROP_VECTORS), self.tenant, low, high)
+            await self.db.execute(self.in_schema(MOVED_VECTORS), self.tenant)
+            await self.db.execute(self.in_schema(DROP_VECTORS), self.tenant, low, high)
 
     async def put(self, number: int, documents: Sequence[Document]) -> None:
         """Put documents in the index, replacing those of the same entries."""
         if not documents:
             return
         await self.drop(number, spans.of(document.seq for document in documents))
-        facts = [document.facts for document in documents]
+        all_facts = [document.facts for document in documents]
         parts = [
             (key_of(number, document.seq, n), *_words(part))
             for document in documents
             for n, part in enumerate(document.parts)
         ]
         await self.db.execute(
-            self.over(PUT),
+            self.in_schema(PUT),
             self.number,
             [place_of(key_of(number, document.seq)) for document in documents],
-            [known.at for known in facts],
-            [known.kind for known in facts],
-            [known.role for known in facts],
-            [known.chars for known in facts],
-            [None if known.name is None else text_of(known.name) for known in facts],
+            [facts.at for facts in all_facts],
+            [facts.kind for facts in all_facts],
+            [facts.role for facts in all_facts],
+            [facts.chars for facts in all_facts],
+            [None if facts.name is None else text_of(facts.name) for facts in all_facts],
             [key for key, _, _ in parts],
             [length for _, length, _ in parts],
             [words for _, _, words in parts],
             sum(length for _, length, _ in parts),
         )
 
-    async def move_on(self) -> None:
+    async def next_generation(self) -> None:
         """Begin another generation, because something was removed."""
-        await self.db.execute(self.over(MOVED), self.number)
+        await self.db.execute(self.in_schema(MOVED), self.number)
 
-    async def done(self) -> None:
+    async def commit(self) -> None:
         """Commit the transaction."""
         await self.db.execute("COMMIT")
 
-    async def undone(self) -> None:
+    async def rollback(self) -> None:
         """Roll the transaction back."""
         await self.db.execute("ROLLBACK")
 
