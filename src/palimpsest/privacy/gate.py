@@ -120,8 +120,8 @@ class Gate:
     ) -> tuple[list[Entry], list[Record], dict[str, int]]:
         """Return entries, records and pseudonyms of a whole session as they may be kept.
 
-        A withheld entry becomes a tombstone, and summaries that cover it go, too. `head` is the head as it was given:
-        its pseudonyms and the revision of its compaction are used. Raises PrivacyRefused.
+        A withheld entry becomes a tombstone, and summaries that cover it go, too. Of `head`, the session's head before
+        this, the pseudonyms and the revision of its compaction are used. Raises PrivacyRefused.
         """
         if self.redactor is None:
             return list(entries), list(records), head.pseudonyms

@@ -165,7 +165,7 @@ def _uses(given: Any, where: str) -> dict[str, Use]:
 
 
 def _apply(uses: dict[str, Use], name: object, how: Any, where: str) -> None:
-    """Add the recognisers that a name stands for to `found`, or remove them."""
+    """Add the recognisers that a name stands for to `uses`, or remove them from it."""
     find: Recogniser | None = None
     if callable(how):
         find, how = how, True

@@ -37,8 +37,7 @@ TIMEOUT = 60.0
 """Seconds that one call may take."""
 
 FAILURES, PAUSE = 3, 30.0
-"""After so many failures in a row the embedder is not called for so many seconds, so that no search waits for a dead
-service."""
+"""`FAILURES` failures in a row pause the embedder for `PAUSE` seconds, so that no search waits for a dead service."""
 
 ALLOWED = (
     "a model's name, a function of a list of texts (async or not) that returns a vector for each, or an object with "

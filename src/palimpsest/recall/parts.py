@@ -165,8 +165,8 @@ def _cut(text: str, low: int, high: int) -> int:
     """
     for end in (_LINE_END, _SENTENCE_END):
         last = 0
-        for found in end.finditer(text, low, high):
-            last = found.end()
+        for match in end.finditer(text, low, high):
+            last = match.end()
         if last:
             return last
     blank = text.rfind(" ", low, high)

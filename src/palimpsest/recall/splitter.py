@@ -23,7 +23,7 @@ SEPARATORS: dict[str, Sequence[str]] = {
 """What a text is cut behind, best first. A separator that begins with the end of a line is cut behind that end."""
 
 NEARLY = 16
-"""A chunk is measured no further when less than this part (one in so many) of its size is unused."""
+"""A chunk is not measured again if less than this part of its size (a sixteenth) is unused."""
 FEW = 6
 """How often the length of a chunk is guessed from the last measured one before it is found by halving."""
 

@@ -21,7 +21,7 @@ TABLES = (
         digest BLOB NOT NULL, value BLOB NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS vector_digest_N ON vector_N(digest)",
 )
-"""`position` is never used twice: whoever has all vectors up to one position can ask for what came after it."""
+"""A `position` is never used twice: a reader who has all vectors up to one position can ask for what came after it."""
 
 
 class SqliteVectors:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 STEP = 256
-"""Parts that are embedded and written in one step: a crash costs at most so many."""
+"""Parts that are embedded and written in one step. A crash loses the work of one step at most."""
 
 LOADED = 4096
 """Vectors that are read in one step."""
