@@ -177,6 +177,7 @@ def forms_of(*values: object) -> list[Mapping[str, Any]]:
 
 
 def _schema_of(kind: object) -> Mapping[str, Any] | None:
+    """Return the JSON Schema of a type; None for what is no type or has none."""
     if not isinstance(kind, type) and get_origin(kind) is None:
         return None
 

@@ -153,6 +153,7 @@ class SessionHistory(AbstractCapability[Any]):
             raise
 
     async def _added(self, messages: list[ModelMessage], run_id: str | None) -> None:
+        """Add, message by message, the parts of this run that are not known yet."""
         redact = self.session.redact
         for message, unknown in self._known.beside(messages):
             if message.run_id != run_id:

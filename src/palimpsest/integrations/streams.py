@@ -277,6 +277,8 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 def _ending(loop: asyncio.AbstractEventLoop, answer: OpenAnswer) -> None:
+    """End an abandoned answer on its event loop, from whatever thread this is."""
+
     def begin() -> None:
         task = loop.create_task(answer.end())
         _tasks.add(task)

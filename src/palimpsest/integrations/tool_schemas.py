@@ -166,6 +166,7 @@ def checked(tool: Tool, given: object) -> dict[str, Any]:
 
 
 def _object(given: object) -> Mapping[str, Any]:
+    """Return a call's arguments as a mapping. Raises Refused."""
     if given is None or given == "":
         return {}
     if isinstance(given, str | bytes):
@@ -181,6 +182,7 @@ def _object(given: object) -> Mapping[str, Any]:
 
 
 def _checked(param: Param, value: object) -> Any:
+    """Return one argument, checked against its type and bounds. Raises Refused."""
     match param.type:
         case "string":
             return _text(param, value)

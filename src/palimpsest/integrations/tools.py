@@ -93,6 +93,7 @@ class _Tools:
         self._tools = self._offered(offer)
 
     def _offered(self, offer: Collection[ToolName] | None) -> dict[str, Tool]:
+        """Return the offered tools, by name. Raises ConfigError."""
         names = get_args(ToolName)
         if isinstance(offer, str):
             raise ConfigError("offer", offer, "a list of names of tools")
@@ -129,6 +130,7 @@ class _Tools:
         return [{"function_declarations": shaped}] if format == "gemini" else shaped
 
     async def _called(self, name: object, arguments: object) -> ToolResult:
+        """Run a call of the model's, and return its result, or its error in words."""
         try:
             with quietly(self._memory.redact):  # errors quote the call's arguments to the model
                 tool = self._named(name)

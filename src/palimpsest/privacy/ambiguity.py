@@ -126,6 +126,7 @@ class _Automaton:
         return piece
 
     def _node(self, code: Any, value: Any, flags: int) -> _Piece:
+        """Add one node of the parsed pattern, and return its piece."""
         reads = ALL if code is op.GROUPREF else characters(code, value, flags)
         if reads is not None:
             return self._place(reads)
@@ -138,6 +139,7 @@ class _Automaton:
         return self._group(code, value, flags)
 
     def _group(self, code: Any, value: Any, flags: int) -> _Piece:
+        """Add a group, an assertion or an anchor, and return its piece."""
         if code is op.SUBPATTERN:
             _, on, off, inner = value
             return self.sequence(inner, (flags | on) & ~off)
@@ -159,6 +161,7 @@ class _Automaton:
         return _Piece({}, {(place, ""): 1}, {(place, ""): 1})
 
     def _concatenated(self, left: _Piece, right: _Piece) -> _Piece:
+        """Return the piece that matches one piece and then another."""
         if left is _NOTHING or right is _NOTHING:  # a shortcut: the general case below gives the same
             return right if left is _NOTHING else left
         self._connect(left.last, right.first)
@@ -187,6 +190,7 @@ class _Automaton:
         return _Piece(piece.empty, piece.first, {place: min(2 * ways, 2) for place, ways in piece.last.items()})
 
     def _repeat(self, least: int, most: int, body: Any, flags: int) -> _Piece:
+        """Return the piece of a repeat, written out; a large one as a loop."""
         size = _size(body)
         unbounded = most == op.MAXREPEAT or most * size > MOST_COPIES
         if most != op.MAXREPEAT and most >= MANY and not _is_one_character(body):
@@ -309,6 +313,7 @@ _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 
 
 def _either(pieces: Iterable[_Piece]) -> _Piece:
+    """Return the piece that matches any of these pieces."""
     joined = _Piece({}, {}, {})
     for piece in pieces:
         for guard, ways in piece.empty.items():

@@ -98,6 +98,7 @@ def cards(scan: Scan) -> Iterator[Span]:
 
 
 def _spread(scan: Scan, run: Run) -> Iterator[Span]:
+    """Yield the cards in a run of groups that `_parted` does not look for."""
     groups = run.groups
     sizes = [end - start for start, end in groups]
     gaps = [scan.text[left[1] : right[0]] for left, right in pairwise(groups)]
@@ -110,9 +111,9 @@ def _spread(scan: Scan, run: Run) -> Iterator[Span]:
             before = _BEFORE.search(scan.shape, max(start - 12, 0), start)
             beside = [(len(before[1]), scan.text[slice(*before.span(2))])] if before is not None else []
             beside += list(zip(sizes[last + 1 : last + 2], gaps[last : last + 1], strict=True))
-            goes_on = any(size >= _BESIDE and gap in gaps[i:last] for size, gap in beside)
+            is_in_row = any(size >= _BESIDE and gap in gaps[i:last] for size, gap in beside)
             digits = "".join(scan.text[slice(*group)] for group in groups[i : last + 1])
-            if not goes_on and _is_card(digits) and scan.is_apart(start, end):
+            if not is_in_row and _is_card(digits) and scan.is_apart(start, end):
                 yield Span(start, end, "card")
 
 

@@ -164,14 +164,15 @@ class Cleaner:
         """Return the text without what is private. Raises RuleFailed if a rule cannot be applied to it."""
         tally.begin(len(text))
         for _ in range(MOST_ROUNDS):
-            cleaned = self._matched(text, tally) if self._patterns else text
-            cleaned = self._recognised(cleaned, tally)
+            cleaned = self._without_matches(text, tally) if self._patterns else text
+            cleaned = self._without_recognised(cleaned, tally)
             if cleaned is text or cleaned == text:
                 return text
             text = cleaned
         raise RuleFailed("redact_patterns", "unstable", f"after {MOST_ROUNDS} rounds they still match what they leave")
 
-    def _matched(self, text: str, tally: Tally) -> str:
+    def _without_matches(self, text: str, tally: Tally) -> str:
+        """Return the text with the matches of the patterns replaced. Raises RuleFailed."""
         for i, (matcher, string) in enumerate(self._patterns):
             start, seconds, soft = self._clock(), tally.seconds_left(i), softened(text)
             try:
@@ -190,13 +191,14 @@ class Cleaner:
                 text = replaced(text, [(start, end, string) for start, end in outside])
         return text
 
-    def _recognised(self, text: str, tally: Tally) -> str:
+    def _without_recognised(self, text: str, tally: Tally) -> str:
+        """Return the text with what the recognisers find replaced. Raises RuleFailed."""
         if not self.uses or not text:
             return text
         scan, asked = self._prefilter.asked(text)
         if scan is None or not asked:
             return text
-        spans = [(span, use) for use in asked for span in self._found(use, scan)]
+        spans = [(span, use) for use in asked for span in self._spans_of(use, scan)]
         if not spans:
             return text
         outside = set(self._outside(text, [(span.start, span.end) for span, _ in spans], tally.numbering))
@@ -205,7 +207,8 @@ class Cleaner:
             tally.note(span.kind)
         return replaced(text, [(span.start, span.end, self._stand_in(text, span, use, tally)) for span, use in merged])
 
-    def _found(self, use: Use, scan: Scan) -> list[Span]:
+    def _spans_of(self, use: Use, scan: Scan) -> list[Span]:
+        """Return what a recogniser finds in a text. Raises RuleFailed if the recogniser fails."""
         size = len(scan.text)
         try:
             if use.find is None:

@@ -42,6 +42,7 @@ def loops_of(edges: Sequence[Mapping[int, int]]) -> list[int]:
 def _close(
     p: int, stack: list[int], on_stack: set[int], edges: Sequence[Mapping[int, int]], loop_of_place: list[int]
 ) -> None:
+    """Take the loop that ends at `p` off the stack, and number it, if it is more than a single place."""
     members = stack[stack.index(p) :]
     del stack[-len(members) :]
     on_stack.difference_update(members)

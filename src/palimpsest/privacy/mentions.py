@@ -89,6 +89,7 @@ def entry_mentions(entry: Entry, mentions: Mentions) -> bool:
 
 
 def _texts_of(entry: Entry) -> Iterator[str]:
+    """Yield every text of an entry."""
     native = entry.native
     words = words_of(native.format if native is not None else None)
     if isinstance(entry.content, str):
@@ -106,6 +107,7 @@ def _texts_of(entry: Entry) -> Iterator[str]:
 
 
 def _texts_of_part(part: Part, words: AbstractSet[str]) -> Iterator[str]:
+    """Yield every text of a part; `words` are those of its provider's format."""
     if isinstance(part, Text | Reasoning):
         yield part.text
     elif isinstance(part, Image):

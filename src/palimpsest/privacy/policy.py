@@ -146,6 +146,7 @@ def _pattern(given: Any, where: str) -> Pattern:
 
 
 def _uses(given: Any, where: str) -> dict[str, Use]:
+    """Return the recognisers in use, by name, in order."""
     uses: dict[str, Use] = {}
     if isinstance(given, Mapping):
         for name, how in given.items():

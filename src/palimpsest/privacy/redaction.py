@@ -165,6 +165,7 @@ class Redactor:
         return any(isinstance(name, str) and name.casefold() in types for name in names)
 
     def _verdicts(self, entries: Sequence[Entry], pseudonyms: Pseudonyms | None) -> tuple[Verdict, ...]:
+        """Return the verdicts on entries that are added together. Raises RuleFailed."""
         tally = Tally(self._numbering(pseudonyms))
         washer = Washer(self._cleaner, tally)
         verdicts: list[Verdict] = []
@@ -196,6 +197,7 @@ class Redactor:
         return Numbering(_NO_PSEUDONYMS, None) if pseudonyms is None else self._cleaner.numbering(pseudonyms)
 
     def _guarded(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, tried up to `ATTEMPTS` times. Raises PrivacyRefused if it fails, or is paused."""
         try:
             probe = self._breaker.admit()
         except Paused as paused:

@@ -144,6 +144,7 @@ class _Folding(dict[int, str]):
 
 
 def _folded_letter(letter: str) -> str:
+    """Return what a character becomes: folded letters, a blank, or nothing."""
     code, category = ord(letter), unicodedata.category(letter)
     if code < 0x80:
         return letter

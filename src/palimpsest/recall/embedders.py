@@ -130,6 +130,7 @@ class Embedder:
         return await self.runner.wait(returned, self._timeout) if inspect.isawaitable(returned) else returned
 
     async def _settled(self, function: Callable[[Any], Any], given: object) -> Any:
+        """Call a function of the embedder and return its answer. Raises EmbedderFailed."""
         try:
             return await self._called(function, given)
         except TimeoutError as error:

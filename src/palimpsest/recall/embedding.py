@@ -77,6 +77,7 @@ class Embedding:
         sessions: Sequence[str] | None,
         among: Collection[int] | None,
     ) -> Mapping[int, float]:
+        """Search by meaning, after a few parts without vectors were embedded; the rest of these in the background."""
         if await self.catch_up(AT_ONCE, sessions):
             self._go_on()
         return await self._vectors.search(self._clean(query), numbers, limit=NEAREST, among=among)

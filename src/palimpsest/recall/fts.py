@@ -81,7 +81,7 @@ class File:
 
     def do(self, tenant: str, body: Callable[[Words], T], *, writes: bool = False) -> T:
         """Return what `body` returns, run in one transaction. A damaged file is removed and made anew first."""
-        return self._repairing(partial(self._done, tenant, body, writes))
+        return self._repairing(partial(self._in_transaction, tenant, body, writes))
 
     def _repairing(self, step: Callable[[], T]) -> T:
         """Run a step under the lock. If the file turns out to be damaged, run the step again on a new one."""
@@ -95,7 +95,8 @@ class File:
             self._remove()
             return step()
 
-    def _done(self, tenant: str, body: Callable[[Words], T], writes: bool) -> T:
+    def _in_transaction(self, tenant: str, body: Callable[[Words], T], writes: bool) -> T:
+        """Run `body` with the tenant's words in one transaction."""
         db = self._opened()
         existing = self._words.get(tenant)
         with db:

@@ -120,6 +120,7 @@ class Matrix:
         self._blocks[row // BLOCK][row % BLOCK] = vector
 
     def _append(self, keys: Sequence[int], vectors: Floats) -> None:
+        """Add rows at the end, in blocks."""
         start = len(self._rows)
         end = start + len(keys)
         if end > len(self._keys):

@@ -78,14 +78,15 @@ class Indexes:
         if recall is None:
             inside = await self._in_tables(tenant)
             index = inside or await self._in_file(tenant)
-            is_shared = self._store.backend.companion or self._store.backend.tables
-            name = index.name or (f"{NAME} in memory" if is_shared else NAME)
+            is_usually_kept = self._store.backend.companion or self._store.backend.tables
+            name = index.name or (f"{NAME} in memory" if is_usually_kept else NAME)
             follower = Follower(self._store, tenant, index, self._clock, apart=inside is None)
             opened = Recall(index, follower, name, await self._embedding(tenant, index))
             recall = self._recalls.setdefault(tenant, opened)  # another task may have opened it meanwhile
         return recall
 
     async def _embedding(self, tenant: str, index: Index) -> Embedding | None:
+        """Return what keeps vectors for an index; None without an embedder, or if the index keeps none."""
         if self._embedder is None:
             return None
         from palimpsest.recall.embedding import Embedding  # an extra
@@ -125,6 +126,7 @@ class Indexes:
         return index
 
     def _opened(self) -> File | None:
+        """Return the file of all indexes, opened at the first call; None without FTS5."""
         with self._lock:
             if not self._file and not self._lacks_fts5:
                 self._lacks_fts5 = not has_fts5()

@@ -203,6 +203,7 @@ class PlainIndex:
     def _in_scope(
         self, found: Mapping[int, float], weight: float | None, numbers: Collection[int] | None, most: int
     ) -> Mapping[int, float]:
+        """Return the matches in these sessions, the newest `most` of them; with `weight` that is the score of each."""
         if numbers is None or len(numbers) > RANGES:
             wanted = None if numbers is None else set(numbers)
             keys = nlargest(most, (key for key in found if wanted is None or _number_of(key) in wanted))

@@ -131,6 +131,7 @@ class Postings:
         return found
 
     def _number(self, term: str) -> int:
+        """Return the number of a term, a new one if it has none."""
         number = self._numbers.get(term)
         if number is None:
             if self._free:

@@ -152,6 +152,7 @@ def _hits(
     limit: int,
     meaning: Meaning | None,
 ) -> list[Hit]:
+    """Return the hits in order, with scores relative to the best."""
     if meaning is None:
         ranked = ranking.ranked(facts, limit=limit, only=takes)
     else:

@@ -87,6 +87,7 @@ class PostgresIndex:
             await self._change(nothing, 0)
 
     async def _do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
+        """Run `work` on a connection. If the index is damaged, make its tables anew and run it again."""
         try:
             return await self._tables.do(work, writes=writes)
         except StoreCorrupt as fault:
