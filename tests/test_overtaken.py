@@ -243,7 +243,7 @@ def test_an_append_that_another_of_its_group_has_made_is_settled_with_it(
         assert not any(one.done for one in group)
         below.before, below.full = None, False
         for one in group:
-            one.over = None
+            one.base = None
     drive(appends_of(store).write(group))
 
     there = {entry.id: entry.seq for entry in drive(store.read(KEY))}

@@ -161,7 +161,7 @@ class Between:
     """Has something happen when a sweep has found out who has the entries that are due, before it erases them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Maintenance, SessionKey], Any]) -> None:
-        readers, erased, erasing = Maintenance._readers, Maintenance._erased, False
+        readers, erased, erasing = Maintenance._readers, Maintenance._erase_expired, False
 
         async def found(maintenance: Maintenance, *given: Any) -> Any:
             there = await readers(maintenance, *given)
@@ -175,7 +175,7 @@ class Between:
             return await erased(maintenance, *given)
 
         monkeypatch.setattr(Maintenance, "_readers", found)
-        monkeypatch.setattr(Maintenance, "_erased", erase)
+        monkeypatch.setattr(Maintenance, "_erase_expired", erase)
 
 
 def soon_over(memory: Memory, clock: FakeClock, id: str, **options: Any) -> None:

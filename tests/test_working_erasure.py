@@ -180,7 +180,7 @@ def test_a_fact_that_comes_while_a_scope_is_cleared_is_listed(
     whole: bool, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the scope was cleared, and begun anew, in between: what is stored is always found."""
-    scope, remove = memory.working("user/ann"), Items._removed
+    scope, remove = memory.working("user/ann"), Items._remove_all
     scope.set("seat", "window")
 
     async def removed(self: Items, some: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_fact_that_comes_while_a_scope_is_cleared_is_listed(
         await self.clear("default", "working/user/ann", dry_run=False)
         await self.put("default", "working/user/ann", [Put(key="meal", value=b"{}")])
 
-    monkeypatch.setattr(Items, "_removed", removed)
+    monkeypatch.setattr(Items, "_remove_all", removed)
     memory.forget(tenant="default") if whole else scope.clear()
 
     assert memory.scopes() == ["user/ann"]

@@ -32,7 +32,7 @@ from palimpsest.stores.backend import (
     Seen,
     Step,
 )
-from palimpsest.stores.engine.forms import DAMAGED, LAST, key_of, of_entries, read_cold, read_hot
+from palimpsest.stores.engine.forms import DAMAGED, LAST, entry_drops, key_of, read_cold, read_hot
 from palimpsest.stores.engine.items import LEASES
 from palimpsest.stores.engine.store import Store
 from palimpsest.stores.memory import NOTHING, MemoryBackend, Stored
@@ -232,7 +232,7 @@ def hidden_by(place: Place, then: PlaceHead | None, now: PlaceHead | None) -> li
     if not there:
         return [("log", "*", key_of(log, 0), key_of(log, LAST)) for log in logs]
     gone = [("record", key_of(log, was.revision + 1), key_of(log, LAST))]
-    gone += of_entries((key_of(log, was.next_seq), key_of(log, LAST)))
+    gone += entry_drops((key_of(log, was.next_seq), key_of(log, LAST)))
     if first > cold.head.first_seq:
-        gone += of_entries(*((key_of(log, 0), key_of(log, first - 1)) for log in logs))
+        gone += entry_drops(*((key_of(log, 0), key_of(log, first - 1)) for log in logs))
     return [("log", *one) for one in gone]

@@ -1,4 +1,4 @@
-"""Appends: what a batch says that writes them, and what became of it. Where they meet is `queues`."""
+"""Appends: preparing the batch that writes them, writing it, and settling each append. `queues` brings them here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest.log.linking import link
 from palimpsest.runtime.runner import drive
 from palimpsest.stores.backend import Ask, Batch, Cells, Look, Range, Refusal, Step
 from palimpsest.stores.engine.forms import DAMAGED, checked, entry_row
-from palimpsest.stores.engine.known import Known, met, noted, where_of
+from palimpsest.stores.engine.known import Known, note_steps, pointer_place, with_about
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.reading import Reading
 from palimpsest.stores.engine.sessions import Sessions
@@ -22,21 +22,22 @@ from palimpsest.stores.rules import Looks, awaited, expect_of
 from palimpsest.stores.values import Appended
 
 REFUSED = (Conflict, InvalidEntry, StoreCorrupt, WrongUser)
-"""What an append may be told before anything of it is written."""
+"""Errors with which an append can be refused before anything of it is written."""
 
-Made = tuple[Known, Known, Batch]
-"""A session before and after appends, and what makes it so."""
+Prepared = tuple[Known, Known, Batch]
+"""A session before the appends, the session after them, and the batch that takes it from one to the other."""
 
 Sent = tuple[Known, Sequence[Entry], Appended | None]
-"""The session over which an append was written of which nobody has heard, its entries as they were linked, its result.
+"""One attempt to write an append that got no answer: the session it was written over, the entries as linked for it, and
+the result it would have.
 """
 
 
 class Append(msgspec.Struct, eq=False):
     """One append that waits to be written, and what became of it.
 
-    `linked` are its entries as somebody has begun to write them, over the session that is `over`. `sent` is each time
-    that this was done and no answer came: it may be there, or still come to be.
+    `linked` are its entries as linked for the attempt under way, over the session `base`; `base` is None when no
+    attempt is. `sent` are earlier attempts that got no answer: each may have been written, or may still be.
     """
 
     key: SessionKey
@@ -49,85 +50,89 @@ class Append(msgspec.Struct, eq=False):
     claimed: bool = False
     withdrawn: bool = False
     linked: Sequence[Entry] = ()
-    over: Known | None = None
+    base: Known | None = None
     sent: list[Sent] = []
 
-    def unheard(self) -> None:
-        """Note that it was sent, if it was, and that no answer has come."""
-        if self.over is not None:
-            self.sent.append((self.over, self.linked, self.result))
-            self.over = None
+    def note_unanswered(self) -> None:
+        """Move the attempt under way, if there is one, to the attempts without an answer."""
+        if self.base is not None:
+            self.sent.append((self.base, self.linked, self.result))
+            self.base = None
 
 
 class Appends:
-    """Appends to sessions."""
+    """Writes appends to sessions."""
 
     def __init__(self, sessions: Sessions, large: Large, reading: Reading) -> None:
         self._sessions, self._large, self._reading, self._clock = sessions, large, reading, sessions.clock
         self._backend, self.crowds = sessions.backend, sessions.crowds
 
     async def write(self, claimed: Sequence[Append]) -> None:
-        """Write these appends, one batch a session, until each is settled, or a crowd has to be waited for."""
+        """Write these appends, one batch per session, until each is settled or its session is crowded."""
         if len(claimed) == 1 and not self.crowds.is_at(claimed[0].key):
             await self.quickly(claimed[0])
             if claimed[0].done or self.crowds.is_at(claimed[0].key):
                 return
-        left: dict[SessionKey, list[Append]] = {}
+        pending: dict[SessionKey, list[Append]] = {}
         for append in claimed:
-            append.unheard()
-            left.setdefault(append.key, []).append(append)
-        there = {key: None if self.crowds.is_at(key) else self._sessions.remembered(key) for key in left}
-        while left:
+            append.note_unanswered()
+            pending.setdefault(append.key, []).append(append)
+        known_by_key = {key: None if self.crowds.is_at(key) else self._sessions.remembered(key) for key in pending}
+        while pending:
             at = self._clock()
-            batches = list[Made]()
-            for key, appends in left.items():
-                made = await self._batch(key, appends, there[key], at)
-                if made is not None:
-                    batches.append(made)
+            prepared_batches = list[Prepared]()
+            for key, appends in pending.items():
+                prepared = await self._batch(key, appends, known_by_key[key], at)
+                if prepared is not None:
+                    prepared_batches.append(prepared)
 
-            steps = [batch for _, _, batch in batches]
-            again = partial(self._again, batches, left, at)
-            done = await self._backend.write(steps, at, again=again) if batches else ()
-            for (before, after, _), refusal in zip(batches, done, strict=True):
+            batches = [batch for _, _, batch in prepared_batches]
+            again = partial(self._batch_again, prepared_batches, pending, at)
+            refusals = await self._backend.write(batches, at, again=again) if prepared_batches else ()
+            for (before, after, _), refusal in zip(prepared_batches, refusals, strict=True):
                 key = after.key
                 self.crowds.note(key, refusal is not None)
                 if refusal is not None:
-                    there[key] = self._sessions.moved(before, refusal[0])
-                    for append in left[key]:
-                        append.over = None
+                    known_by_key[key] = self._sessions.after_refusal(before, refusal[0])
+                    for append in pending[key]:
+                        append.base = None
                 else:
                     self._sessions.remember(after)
-                    there[key] = after
-                    for append in left[key]:
-                        append.done = append.done or append.over is not None
-            left = {key: [one for one in appends if not one.done] for key, appends in left.items()}
-            left = {key: appends for key, appends in left.items() if appends and not self.crowds.is_at(key)}
+                    known_by_key[key] = after
+                    for append in pending[key]:
+                        append.done = append.done or append.base is not None
+            pending = {key: [append for append in appends if not append.done] for key, appends in pending.items()}
+            pending = {key: appends for key, appends in pending.items() if appends and not self.crowds.is_at(key)}
 
     async def quickly(self, append: Append) -> None:
-        """Write an append as most are, alone and to a known session, if it is one."""
+        """Write a single append to a remembered session without reading first: the common case.
+
+        Does nothing if the session is not remembered, or if the append needs more than linking. The caller then goes
+        the long way.
+        """
         known = self._sessions.remembered(append.key)
-        if known is None or append.over is not None or append.sent:
+        if known is None or append.base is not None or append.sent:
             return
         at, appends = self._clock(), [append]
-        made = self._plain(appends, known, at)
-        if made is None:
+        prepared = self._plain_batch(appends, known, at)
+        if prepared is None:
             return
 
-        batches = [made]
-        again = partial(self._again, batches, {append.key: appends}, at)
-        (refusal,) = await self._backend.write((made[2],), at, again=again)
-        if refusal is not None or self.crowds.refused:  # as a rule neither
+        prepared_batches = [prepared]
+        again = partial(self._batch_again, prepared_batches, {append.key: appends}, at)
+        (refusal,) = await self._backend.write((prepared[2],), at, again=again)
+        if refusal is not None or self.crowds.refused:  # usually neither, and the call is saved
             self.crowds.note(append.key, refusal is not None)
         if refusal is not None:
-            append.over = None
-            self._sessions.moved(known, refusal[0])
+            append.base = None
+            self._sessions.after_refusal(known, refusal[0])
         else:
-            self._sessions.remember(batches[0][1])
+            self._sessions.remember(prepared_batches[0][1])
             append.done = True
 
-    def _again(
+    def _batch_again(
         self,
-        batches: list[Made],
+        prepared_batches: list[Prepared],
         appends: Mapping[SessionKey, list[Append]],
         at: int,
         number: int,
@@ -135,21 +140,21 @@ class Appends:
         heads: Refusal,
         look: Look,
     ) -> Batch | None:
-        """What writes the appends of the batch of this number over the head that is there, if it is of the same log."""
-        before = batches[number][0]
-        known = self._sessions.now(before, heads[0])
-        if known.there is None or known.head.is_over(at) or not known.reads_as(before):
+        """Prepare the refused batch of this number over the head that is stored now, if that is of the same log."""
+        before = prepared_batches[number][0]
+        known = self._sessions.current(before, heads[0])
+        if known.stored is None or known.head.is_over(at) or not known.reads_as(before):
             return None
-        anew = drive(self._made(appends[before.key], known, at, awaited(look)))
-        if anew is None:
+        prepared = drive(self._batch_over(appends[before.key], known, at, awaited(look)))
+        if prepared is None:
             return None
-        batches[number] = anew
-        return anew[2]
+        prepared_batches[number] = prepared
+        return prepared[2]
 
-    def _plain(self, appends: Sequence[Append], known: Known, at: int) -> Made | None:
-        """What writes appends as most are, without asking the store for anything; None where some are not so."""
+    def _plain_batch(self, appends: Sequence[Append], known: Known, at: int) -> Prepared | None:
+        """Prepare appends that need nothing from the store; None if any of them does."""
         head, log = known.head, known.log
-        if known.there is None and (known.pointer is not None or known.over is not None):
+        if known.stored is None and (known.pointer is not None or known.expired is not None):
             return None
         rows: list[Cells] = []
         for append in appends:
@@ -157,96 +162,102 @@ class Appends:
                 return None
             try:
                 if append.about is not None:
-                    head = met(append.key, head, append.about)
+                    head = with_about(append.key, head, append.about)
                 head, linked = link(head, append.entries, at)
             except (InvalidEntry, WrongUser):
                 return None
             append.linked, append.result = linked, Appended(head, tuple(linked), len(linked))
             for entry in linked:
-                rows.append(entry_row(log, entry))  # noqa: PERF401 (a list of its own each time would cost more)
-        if not rows or self._large.meant(rows):
+                rows.append(entry_row(log, entry))  # noqa: PERF401 (a list for each append would cost more)
+        if not rows or self._large.may_hold(rows):
             return None
         for append in appends:
-            append.over = known
+            append.base = known
         if head.about is not None:
             head = head.renewed(at)
-        after, step = known.grown(head)
+        after, step = known.append_step(head)
         steps = step, Step(known.logs, rows_only=True, put=(("entry", rows),))
-        if known.there is None or head.about is not known.head.about or head.expires != known.head.expires:
-            new = () if known.there is not None else (Step(where_of(known.key)),)
-            return known, after, (*steps, *new, *noted(known, after))
+        if known.stored is None or head.about is not known.head.about or head.expires != known.head.expires:
+            creation = () if known.stored is not None else (Step(pointer_place(known.key)),)
+            return known, after, (*steps, *creation, *note_steps(known, after))
         return known, after, steps
 
-    async def _batch(self, key: SessionKey, appends: list[Append], known: Known | None, at: int) -> Made | None:
-        """What writes these appends; None where none is to be written."""
+    async def _batch(self, key: SessionKey, appends: list[Append], known: Known | None, at: int) -> Prepared | None:
+        """Prepare the appends to one session, looking it up if it is not known; None if nothing is left to write."""
         if known is None or any([append.check_ids for append in appends]):  # noqa: C419
             known = await self._sessions.find(key)
-        return await self._made(appends, known, at, self._backend.look)
+        return await self._batch_over(appends, known, at, self._backend.look)
 
-    async def _made(self, appends: list[Append], known: Known, at: int, look: Looks) -> Made | None:
-        """What writes these appends to a session as it is known; None where none is to be written.
+    async def _batch_over(self, appends: list[Append], known: Known, at: int, look: Looks) -> Prepared | None:
+        """Prepare appends over a session as it is known; None if nothing is left to write.
 
-        What is settled by what is stored already is settled here. An error that may be due to what the others before it
-        enter is told when that is stored: until then it is not `over` anything. An append that may have been written is
-        looked for each time: the batch compares a head that was seen before, so it cannot come unnoticed in between.
+        Settles appends whose outcome follows from what is already stored. An append that fails only after others of
+        this batch were entered may fail because of them, so its error is reported once those are stored: until then its
+        `base` stays None. An append that may have been written already is looked for each time. The batch compares a
+        head that was seen before that look, so the append cannot arrive unnoticed in between.
         """
-        appends = [one for one in appends if not one.done]
-        if (plain := self._plain(appends, known, at)) is not None:
-            return plain
+        appends = [append for append in appends if not append.done]
+        if (plain_batch := self._plain_batch(appends, known, at)) is not None:
+            return plain_batch
         key, head, entered = known.key, known.head, list[Entry]()
         for append in appends:
-            append.over = None
-            if append.sent and await self._is_there(append, look):
+            append.base = None
+            if append.sent and await self._find_sent(append, look):
                 continue
             try:
-                met_as = met(key, head, append.about)
+                user_head = with_about(key, head, append.about)
                 found: dict[str, Entry] = {}
                 fresh = append.entries
                 if append.check_ids:
-                    there = await self._reading.within(look).by_ids(known, [entry.id for entry in append.entries])
-                    found = {entry.id: entry for entry in (*there, *entered)}
+                    stored = await self._reading.within(look).by_ids(known, [entry.id for entry in append.entries])
+                    found = {entry.id: entry for entry in (*stored, *entered)}
                     fresh = _unknown_only(append.entries, found)
                 if not fresh:
                     append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
-                    append.linked = [one for one in append.result.entries if one in entered]
-                    append.over = known if append.linked else None
-                    append.done = append.over is None
+                    append.linked = [entry for entry in append.result.entries if entry in entered]
+                    append.base = known if append.linked else None
+                    append.done = append.base is None
                     continue
-                after, linked = link(met_as, fresh, at)
+                after, linked = link(user_head, fresh, at)
             except REFUSED as fault:
                 if not entered:
                     append.error, append.done = fault, True
                 continue
             head = after
-            append.linked, append.over = linked, known
+            append.linked, append.base = linked, known
             entered += linked
-            given = linked
+            results = linked
             if len(linked) != len(append.entries):
                 found |= {entry.id: entry for entry in linked}
-                given = [found[entry.id] for entry in append.entries]
-            append.result = Appended(head, tuple(given), len(linked))
+                results = [found[entry.id] for entry in append.entries]
+            append.result = Appended(head, tuple(results), len(linked))
         if not entered:
             return None
         log = known.log
         rows = [entry_row(log, entry) for entry in entered]
-        now, step = known.grown(head.renewed(at))
-        put, more = await self._large.within(look).split(known, rows)
-        steps = [step, Step(known.logs, None, None, None, None, True, (), put), *more]
-        return known, now, [*steps, *noted(known, now), *await self._sessions.created(known, at)]
+        after_all, step = known.append_step(head.renewed(at))
+        puts, large_steps = await self._large.within(look).split(known, rows)
+        steps = [step, Step(known.logs, None, None, None, None, True, (), puts), *large_steps]
+        return (
+            known,
+            after_all,
+            [*steps, *note_steps(known, after_all), *await self._sessions.creation_steps(known, at)],
+        )
 
     async def was_done(self, own: Append, fault: PalimpsestError) -> bool:
-        """Whether an append was written though the answer was lost; where it was not, the fault says so from now on.
+        """Return whether an append was written although its answer was lost; if not, say so in `fault.written`.
 
-        Who may still be writing it has the head that it is written over, or keeps others from making one: so whoever
-        compares that waits for him. Where it is as it was nothing of the append is there.
+        An earlier attempt that is still being written either compares the head it is written over or holds a lock on
+        it. So a write that compares that head waits for it. If the head is then unchanged, nothing of the append is
+        stored.
         """
-        own.unheard()
+        own.note_unanswered()
         try:
-            if own.sent and (await self._is_there(own, self._backend.look) or await self._has_come(own)):
+            if own.sent and (await self._find_sent(own, self._backend.look) or await self._arrived_late(own)):
                 return True
         except PalimpsestError:
             if isinstance(fault, StoreUnavailable):
-                fault.written = None  # it may have been, the time before
+                fault.written = None  # an earlier attempt may have been written
             raise fault from None
         finally:
             self._sessions.forget(own.key)
@@ -254,25 +265,25 @@ class Appends:
             fault.written = False
         return False
 
-    async def _has_come(self, append: Append) -> bool:
-        """Whether it is there now, when nobody is writing it any more."""
-        over = append.sent[-1][0]
-        hot = expect_of(over.there)
-        (moved,) = await self._backend.write([[Step(over.place, hot, hot)]], self._clock())
-        return moved is not None and await self._is_there(append, self._backend.look)
+    async def _arrived_late(self, append: Append) -> bool:
+        """Return whether the append is stored once no earlier attempt can still be under way."""
+        base = append.sent[-1][0]
+        hot = expect_of(base.stored)
+        (refusal,) = await self._backend.write([[Step(base.place, hot, hot)]], self._clock())
+        return refusal is not None and await self._find_sent(append, self._backend.look)
 
-    async def _is_there(self, append: Append, look: Looks) -> bool:
-        """Whether an append is there that was sent and of which nobody has heard: then it is settled."""
-        keys = [over.log << 32 | linked[0].seq for over, linked, _ in append.sent]
+    async def _find_sent(self, append: Append, look: Looks) -> bool:
+        """Return whether an unanswered attempt of the append is stored; if so, settle the append with its result."""
+        keys = [base.log << 32 | linked[0].seq for base, linked, _ in append.sent]
         asks = list[Ask]()
-        for (over, _, _), key in zip(append.sent, keys, strict=True):
-            asks += Ask(over.place), over.ask(Range("entry", [(key, key)]))
+        for (base, _, _), key in zip(append.sent, keys, strict=True):
+            asks += Ask(base.place), base.ask(Range("entry", [(key, key)]))
         seen = await look(asks)
-        for (_, linked, result), key, there in zip(append.sent, keys, seen[1::2], strict=True):
+        for (_, linked, result), key, found in zip(append.sent, keys, seen[1::2], strict=True):
             try:
-                append.done = any(unpack(checked(row[1], key)).id == linked[0].id for row in there.rows[0])
+                append.done = any(unpack(checked(row[1], key)).id == linked[0].id for row in found.rows[0])
             except DAMAGED:
-                append.done = True  # there is something, and nobody else writes there
+                append.done = True  # unreadable, but only this append could have written this key of this log
             if append.done:
                 append.linked, append.result = linked, result
                 break
@@ -280,14 +291,14 @@ class Appends:
 
 
 def _unknown_only(entries: Sequence[Entry], known: Mapping[str, Entry]) -> list[Entry]:
-    """Return the entries that are not known yet. Raises Conflict for a known id with other content."""
+    """Return the entries that are not stored yet. Raises Conflict if an id is used already with other content."""
     fresh: dict[str, Entry] = {}
     for entry in entries:
         before = known.get(entry.id) or fresh.get(entry.id)
         if before is None:
             fresh[entry.id] = entry
         elif not before.erased and not same(before, entry):
-            place = f", as number {before.seq} of the log" if before.seq else ""
-            told = f"is there already with other content{place}; a key or id is used once: give this content another"
-            raise Conflict(f"entry {entry.id}", told)
+            where = f", as number {before.seq} of the log" if before.seq else ""
+            problem = f"is there already with other content{where}; a key or id is used once: give this content another"
+            raise Conflict(f"entry {entry.id}", problem)
     return list(fresh.values())

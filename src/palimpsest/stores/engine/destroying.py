@@ -1,7 +1,8 @@
-"""Destroying a session whose head cannot be read: what it was is gone, and what was its own is told by everything else.
+"""Destroying a session whose head cannot be read. What belonged to it is inferred from everything else in its home.
 
-The tree of its home says what the branches read. What nobody else reads there goes. A session that never had a branch
-is not in the tree: in the home of its own name it has the logs that nobody in the tree reads, and nobody is laying.
+The tree of its home says what the branches read; anything of its logs that no other session reads is dropped. A session
+that never had a branch is not in the tree. If it is in the home of its own name, its logs are those that no session in
+the tree reads and that nobody is laying.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from contextlib import suppress
 from palimpsest.errors import StoreCorrupt
 from palimpsest.log.head import SessionKey
 from palimpsest.stores.backend import LAST_KEY, Ask, Listed, PlaceHead, Range, Step
-from palimpsest.stores.engine.known import ENDS, LAID, OWNED, Known, root, where_of
+from palimpsest.stores.engine.known import ENDS, LAID, OWNED, Known, own_place, pointer_place
 from palimpsest.stores.engine.large import Large
 from palimpsest.stores.engine.sessions import Sessions
-from palimpsest.stores.engine.trees import Tree, dropped, figures_of, spans_of
+from palimpsest.stores.engine.trees import Tree, figure_drops, session_drops, spans_of
 from palimpsest.stores.rules import all_places, expect_of, heads_at
 
 
@@ -27,79 +28,82 @@ class Destroying:
         self._backend, self._url = sessions.backend, sessions.url
 
     async def destroy(self, key: SessionKey) -> tuple[str, ...] | None:
-        """Destroy the session, and return which others of its home may share entries with it; None: there is none.
+        """Destroy the session; return which others of its home may share entries with it, or None if it does not exist.
 
-        Raises StoreCorrupt where nobody can tell any more what is its own, and others are in its home.
+        Raises StoreCorrupt if its own logs cannot be told apart any more, and other sessions are in its home.
         """
         while True:
-            known, there = await self._found(key)
-            if there is None:
+            known, stored = await self._locate(key)
+            if stored is None:
                 return None
-            own = await self._logs(known)  # before it is seen who lays, and who reads, so that nobody is in between
-            steps, others = await self._steps(known, there, own)
+            # Before the tree and what is being laid are read: else a log begun in between would be taken for its own.
+            logs = await self._logs_present(known)
+            steps, others = await self._destruction_steps(known, stored, logs)
             if await self._sessions.write(steps, self._sessions.clock()) is None:
                 self._sessions.forget(key)
                 if known.place.home != key.session and known.pointer is not None:
-                    gone = Step(where_of(key), known.pointer, destroys=True)
-                    await self._sessions.write([gone], self._sessions.clock())
+                    drop_pointer = Step(pointer_place(key), known.pointer, destroys=True)
+                    await self._sessions.write([drop_pointer], self._sessions.clock())
                 return others
 
-    async def _found(self, key: SessionKey) -> tuple[Known, PlaceHead | None]:
-        """Where the session is, and its head as it is stored."""
-        own, other = await heads_at(self._backend, [root(key), where_of(key)])
-        pointer = expect_of(other)
-        known = Known(key, root(key), 0, pointer=pointer)
-        if own is not None or pointer is None:
-            return known, own
+    async def _locate(self, key: SessionKey) -> tuple[Known, PlaceHead | None]:
+        """Return where the session is, and its stored head (None: there is no such session)."""
+        own_head, pointer_head = await heads_at(self._backend, [own_place(key), pointer_place(key)])
+        pointer = expect_of(pointer_head)
+        known = Known(key, own_place(key), 0, pointer=pointer)
+        if own_head is not None or pointer is None:
+            return known, own_head
         place = known.place._replace(home=self._sessions.home_of(key, pointer))
-        (there,) = await heads_at(self._backend, [place])
-        return Known(key, place, 0, pointer=pointer), there
+        (stored,) = await heads_at(self._backend, [place])
+        return Known(key, place, 0, pointer=pointer), stored
 
-    async def _logs(self, known: Known) -> set[int] | None:
-        """The logs of which there is anything in its home; None where that cannot be read."""
-        found = set[int]()
+    async def _logs_present(self, known: Known) -> set[int] | None:
+        """Return the logs that have any rows in the session's home; None if that cannot be read."""
+        logs = set[int]()
         with suppress(StoreCorrupt):
             for table in ("entry", "record"):
-                at = 0
-                while at <= LAST_KEY:
-                    (seen,) = await self._backend.look([known.ask(Range(table, [(at, LAST_KEY)], 1))])
+                next_key = 0
+                while next_key <= LAST_KEY:
+                    (seen,) = await self._backend.look([known.ask(Range(table, [(next_key, LAST_KEY)], 1))])
                     if not seen.rows[0]:
                         break
                     log = seen.rows[0][0][0] >> 32
-                    found.add(log)
-                    at = (log + 1) << 32
-            return found
+                    logs.add(log)
+                    next_key = (log + 1) << 32
+            return logs
         return None
 
-    async def _steps(self, known: Known, there: PlaceHead, own: set[int] | None) -> tuple[list[Step], tuple[str, ...]]:
-        """What destroys it, and the others in its home."""
+    async def _destruction_steps(
+        self, known: Known, stored: PlaceHead, present: set[int] | None
+    ) -> tuple[list[Step], tuple[str, ...]]:
+        """Return the steps that destroy the session, and the other sessions that may share entries with it."""
         place, name = known.place, known.key.session
-        steps = [Step(place, there.hot, destroys=True), *await self._notes(known)]
-        laid = {int(one.place.name) async for one in self._in_home(known, LAID)}
+        steps = [Step(place, stored.hot, destroys=True), *await self._note_removals(known)]
+        being_laid = {int(one.place.name) async for one in self._in_home(known, LAID)}
         tree = await self._tree(known)
-        if own is None or tree is None:
-            await self._alone(known)
+        if present is None or tree is None:
+            await self._check_alone(known)
             whole = [("*", 0, LAST_KEY)]
             beside = (known.logs, known.tree, known.large)
             return [*steps, *(Step(one, rows_only=True, drop=whole, destroys=True) for one in beside)], ()
-        mine, read = tree.left_by(name)
+        own_logs, logs_read = tree.left_by(name)
         if place.home == name:
-            mine |= own - tree.logs - read - laid
-        pieces = tree.unread(sorted(mine | read))
-        drop = [*dropped(sorted(mine), pieces), *figures_of(name, sorted(mine | read))]
+            own_logs |= present - tree.logs - logs_read - being_laid
+        pieces = tree.unread(sorted(own_logs | logs_read))
+        drop = [*session_drops(sorted(own_logs), pieces), *figure_drops(name, sorted(own_logs | logs_read))]
         steps += [tree.step(last=not tree.sessions), *await self._large.let_go(known, spans_of(pieces))]
         steps.append(Step(known.logs, rows_only=True, drop=drop, destroys=True))
-        return steps, tuple(sorted(tree.sharing_any(read)))
+        return steps, tuple(sorted(tree.sharing_any(logs_read)))
 
     async def _tree(self, known: Known) -> Tree | None:
-        """Who reads what in its home; None where that cannot be read."""
+        """Return the tree of the session's home; None if it cannot be read."""
         with suppress(StoreCorrupt):
             (seen,) = await self._backend.look([Ask(known.tree, [Range("share", [(0, LAST_KEY)])])])
             return Tree(self._url, known, seen)
         return None
 
-    async def _alone(self, known: Known) -> None:
-        """Raise StoreCorrupt where others are in its home."""
+    async def _check_alone(self, known: Known) -> None:
+        """Raise StoreCorrupt if other sessions are in the home."""
         others = {one.place.name async for one in self._in_home(known, "session")}
         async for one in all_places(self._backend, known.place.tenant, "where"):
             with suppress(StoreCorrupt):
@@ -109,16 +113,17 @@ class Destroying:
         others.discard(known.key.session)
         if others:
             name, beside = known.key.session, ", ".join(map(repr, sorted(others)))
-            told = f"session {name!r} cannot be told apart from {beside}, which may share entries with it"
-            raise StoreCorrupt(self._url, f"{told}, because of what else is damaged: restore a backup")
+            problem = f"session {name!r} cannot be told apart from {beside}, which may share entries with it"
+            raise StoreCorrupt(self._url, f"{problem}, because of what else is damaged: restore a backup")
 
-    async def _notes(self, known: Known) -> list[Step]:
-        """What takes away what is noted of it: nobody knows any more what that is."""
-        noted = [one async for one in self._in_home(known, OWNED, beneath=True)]
-        noted += [one async for one in self._in_home(known, ENDS)]
-        return [Step(one.place, one.head.hot, destroys=True) for one in noted if one.place.name == known.key.session]
+    async def _note_removals(self, known: Known) -> list[Step]:
+        """Return the steps that remove the session's notes, found by listing, as its head does not tell them."""
+        notes = [one async for one in self._in_home(known, OWNED, beneath=True)]
+        notes += [one async for one in self._in_home(known, ENDS)]
+        return [Step(one.place, one.head.hot, destroys=True) for one in notes if one.place.name == known.key.session]
 
     async def _in_home(self, known: Known, space: str, *, beneath: bool = False) -> AsyncIterator[Listed]:
+        """Yield the places of a space that are in the session's home."""
         async for one in all_places(self._backend, known.place.tenant, space, beneath=beneath):
             if one.place.home == known.place.home:
                 yield one

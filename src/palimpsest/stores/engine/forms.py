@@ -1,7 +1,7 @@
-"""What the engine stores: heads as two values, entries and records as rows, and checksums over all of it. Pure.
+"""The stored form of what the engine keeps: heads as two values, entries and records as rows, checksums. Pure.
 
-A stored value ends with a checksum in eight digits, which knows its place, too. So what was not written so is never
-read.
+A stored value ends with a checksum of eight hexadecimal digits, which also covers the seq or revision in its key. So a
+value that was damaged, or moved to another key, is never taken for a sound one.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from palimpsest.stores.values import FIGURES, figure_of
 T = TypeVar("T")
 
 LAST = 0xFFFFFFFF
-"""The last place of a log's range of keys."""
+"""The greatest seq or revision within a log's range of keys."""
 
 STRETCH = 32
-"""A row of counts is of at most so many entries, one behind the other; none goes over a multiple of it."""
+"""Entries that one row of counts covers at most. They are consecutive, and no row crosses a multiple of this number."""
 
 TOKENS, FIGURE = "tokens/", "figure/"
-"""How tables of counts begin, and of figures: by the counter, by what they tell."""
+"""Prefixes of the tables of counts (followed by the counter's name) and of figures (followed by the figure's name)."""
 
 CHANGED = "its checksum is another: something in it was changed"
-"""Why a value is refused that is not as it was written."""
+"""Why a value with a wrong checksum is refused."""
 
 DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
-"""What is raised for a value that is not as it was written."""
+"""The exceptions that reading a damaged value raises."""
 
 _replace = msgspec.structs.replace
 
 
 def figure_tables(session: str) -> list[str]:
-    """The tables of what a session has noted of entries."""
+    """Return the tables of the figures that a session has noted of entries."""
     return [FIGURE + figure_of(name, session) for name in FIGURES]
 
 
 def key_of(log: int, seq: int) -> int:
-    """The key of a seq, or revision, as a bound: whatever was asked for, it stays within the log's own range."""
+    """Return the key of a seq or revision, clamped so that it stays within the log's own range of keys."""
     return log << 32 | (seq if 0 <= seq <= LAST else 0 if seq < 0 else LAST)
 
 
 def stamped(body: bytes, key: int = 0) -> bytes:
-    """A value with its checksum: Adler-32, the cheapest there is, in digits that a format would make more slowly."""
+    """Return a value with its checksum: Adler-32, the cheapest available, made hexadecimal in the quickest way."""
     return body + adler32(body, key & LAST).to_bytes(4).hex().encode()
 
 
 def checked(value: bytes, key: int = 0) -> bytes:
-    """The value without its checksum. Raises ValueError where that is another."""
+    """Return the value without its checksum. Raises ValueError if the checksum is missing or wrong."""
     body = value[:-8]
     try:
         stamp = int(value[-8:], 16)
@@ -72,7 +72,7 @@ def checked(value: bytes, key: int = 0) -> bytes:
 
 
 def read_as(url: str, what: str, read: Callable[[], T]) -> T:
-    """What is read of a stored value, that of `what`. Raises StoreCorrupt where it is not as it was written."""
+    """Return what `read` makes of a stored value. Raises StoreCorrupt, which says that `what` cannot be read."""
     try:
         return read()
     except DAMAGED as cause:
@@ -80,13 +80,13 @@ def read_as(url: str, what: str, read: Callable[[], T]) -> T:
 
 
 class Spoilt(bytes):
-    """In the place of a value that a backend knows not to be as it was written: `why`. No checksum fits it."""
+    """Stands in for a value that a backend found damaged; `why` says how. Its checksum is always wrong."""
 
     why = CHANGED
 
     @classmethod
     def of(cls, value: bytes, why: str) -> Self:
-        """What is left of a value."""
+        """Return a stand-in that keeps the readable part of a value."""
         spoilt = cls(value[:-8] + b"00000000")
         spoilt.why = why
         return spoilt
@@ -96,13 +96,13 @@ class Spoilt(bytes):
 
 
 class Hot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What every append moves of a head, and the number of the session's log.
+    """The part of a head that every append changes, and the number of the session's log.
 
-    `stirred` counts the changes of the cold value: who remembers one under another number remembers an old one.
+    `cold_version` counts the changes of the cold value: a cached cold value of another version is outdated.
     """
 
     log: int
-    stirred: int
+    cold_version: int
     revision: int
     next_seq: int
     turn: int
@@ -118,11 +118,11 @@ class Hot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Share = tuple[int, int]
-"""Up to which seq, and of which log."""
+"""A share of another log: the last seq read from it, and the log's number."""
 
 
 class Cold(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The rest of a head, and what the session reads of other logs, ascending; after that comes its own."""
+    """The rest of a head, and the session's shares of other logs, ascending; its own log follows the last share."""
 
     head: Head
     shares: tuple[Share, ...] = ()
@@ -131,39 +131,39 @@ class Cold(msgspec.Struct, frozen=True, omit_defaults=True):
 ready(Hot, Cold)
 
 
-_HOT = tuple(name for name in Hot.__struct_fields__ if name not in {"log", "stirred"})
+_HOT = tuple(name for name in Hot.__struct_fields__ if name not in {"log", "cold_version"})
 _AT_REST: dict[str, Any] = {name: getattr(Head(), name) for name in _HOT}
 _hot_values = attrgetter(*_HOT)
 _cold_values = attrgetter(*(name for name in Head.__struct_fields__ if name not in _HOT))
 
 
 def same_cold(one: Head, other: Head) -> bool:
-    """Whether two heads are made of the same cold values: the very same objects, as they are after most appends."""
+    """Return whether the cold values of two heads are the very same objects, as they are after most appends."""
     return all(map(is_, _cold_values(one), _cold_values(other)))
 
 
-def hot_of(log: int, stirred: int, head: Head) -> bytes:
-    """The hot value of a head."""
-    return stamped(encoded((log, stirred, *_hot_values(head))))
+def hot_of(log: int, cold_version: int, head: Head) -> bytes:
+    """Return the stored hot value of a head."""
+    return stamped(encoded((log, cold_version, *_hot_values(head))))
 
 
 def cold_of(head: Head, shares: tuple[Share, ...]) -> bytes:
-    """The cold value of a head."""
+    """Return the stored cold value of a head."""
     return stamped(encoded(Cold(_replace(head, **_AT_REST), shares)))
 
 
 def read_hot(value: bytes) -> Hot:
-    """The hot value of a head. Raises one of `DAMAGED` where it cannot be read."""
+    """Decode the hot value of a head. Raises one of `DAMAGED` if it cannot be read."""
     return decoded(checked(value), Hot)
 
 
 def read_cold(value: bytes) -> Cold:
-    """The cold value of a head. Raises one of `DAMAGED` where it cannot be read."""
+    """Decode the cold value of a head. Raises one of `DAMAGED` if it cannot be read."""
     return decoded(checked(value), Cold)
 
 
 def head_of(hot: Hot, cold: Head) -> Head:
-    """The head that its two values are of."""
+    """Return the head that a hot value and the cold part of a head make up."""
     return _replace(
         cold,
         revision=hot.revision,
@@ -185,26 +185,26 @@ def head_of(hot: Hot, cold: Head) -> Head:
 
 
 def due(expires: int) -> int:
-    """When a store is to find what expires then: not before 1970, where time begins for it."""
+    """Return the expiry as a store takes it: not before 1970, where its time begins."""
     return max(expires, 0)
 
 
 def entry_row(log: int, entry: Entry) -> Cells:
-    """The row of an entry: its stored form. Its id is found where it does not name its seq."""
+    """Return the row of an entry: its stored form, and its id for the index unless the id encodes the seq."""
     seq, id, expires = entry.seq, entry.id, None
     if entry.expires_at is not None and entry.is_there:  # else a tombstone has nothing left to sweep
         expires = due(microseconds_of(entry.expires_at))
     key = log << 32 | seq
-    found_by = "" if len(id) == 36 and id.endswith(seq.to_bytes(4).hex()) else id  # as `placed_at` reads them
-    return key, stamped(pack(entry), key), found_by, expires
+    indexed_id = "" if len(id) == 36 and id.endswith(seq.to_bytes(4).hex()) else id  # as `placed_at` reads them
+    return key, stamped(pack(entry), key), indexed_id, expires
 
 
 def remains(row: Cells) -> tuple[bytes, str]:
-    """What can still be made out of the stored form of an entry that cannot be read, and of its id."""
+    """Return the stored form of an entry that cannot be read, and the best guess at its id."""
     key, value, name, _ = row
-    body = value[:-8] if isinstance(value, bytes) else b""  # what is damaged may be of another type, too
-    found = re.match(rb'(?:\{"held":\[.*?\]\],|\{)"id":"([ !#-\[\]-~]{1,256})","seq":(\d+)', body)
-    id = found[1].decode() if found and int(found[2]) == key & LAST else f"damaged-{key & LAST}"
+    body = value[:-8] if isinstance(value, bytes) else b""  # a damaged value may be of another type
+    match = re.match(rb'(?:\{"held":\[.*?\]\],|\{)"id":"([ !#-\[\]-~]{1,256})","seq":(\d+)', body)
+    id = match[1].decode() if match and int(match[2]) == key & LAST else f"damaged-{key & LAST}"
     return body, name if name and isinstance(name, str) and not _is_sound(row) else id
 
 
@@ -215,13 +215,16 @@ def _is_sound(row: Cells) -> bool:
         return False
 
 
-def of_entries(*spans: tuple[int, int]) -> list[tuple[str, int, int]]:
-    """What drops the entries of these spans of keys, and all that is kept beside them."""
-    return [*(("entry", low, high) for low, high in spans), *beside_entries(spans)]
+def entry_drops(*spans: tuple[int, int]) -> list[tuple[str, int, int]]:
+    """Return what drops the entries of these spans of keys, and everything that is kept beside them."""
+    return [*(("entry", low, high) for low, high in spans), *drops_beside(spans)]
 
 
-def beside_entries(spans: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
-    """What drops all that is kept beside these; counts of some behind them go, too, and are made again."""
+def drops_beside(spans: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
+    """Return what drops everything that is kept beside the entries of these spans.
+
+    Counts of entries right behind a span may be dropped too, as they share a row; they are counted again.
+    """
     return [
         drop
         for low, high in spans
@@ -233,7 +236,7 @@ def beside_entries(spans: Iterable[tuple[int, int]]) -> list[tuple[str, int, int
 
 
 def count_rows(counts: Mapping[int, int]) -> list[Row]:
-    """The rows of counts by key. The key of a row is that of its last entry: so none tells of what comes later."""
+    """Return the rows of these counts. A row's key is that of its last entry, so it says nothing of later entries."""
     rows = []
     for low, high in ranges.of(counts):
         for first in (low, *range((low | STRETCH - 1) + 1, high + 1, STRETCH)):
@@ -244,18 +247,18 @@ def count_rows(counts: Mapping[int, int]) -> list[Row]:
 
 
 def ask_counts(counter: str, spans: Iterable[tuple[int, int]], rows: int | None = None) -> Range:
-    """What asks for the counts of these spans of keys, or so many rows of them; counts of others come with them."""
-    near = [(low, high | STRETCH - 1) for low, high in spans]
-    return Range(TOKENS + counter, near if rows is not None else ranges.union(near), rows)
+    """Ask for the counts of these spans of keys, or for `rows` rows of them. Counts of neighbours come along."""
+    widened = [(low, high | STRETCH - 1) for low, high in spans]
+    return Range(TOKENS + counter, widened if rows is not None else ranges.union(widened), rows)
 
 
 def counts_of(rows: Sequence[Cells]) -> dict[int, int]:
-    """The counts of rows, by key. One that cannot be read is lost, and made again."""
+    """Return the counts in these rows, by key. A row that cannot be read is skipped: its counts are made again."""
     counts: dict[int, int] = {}
     for key, value, _, _ in rows:
         try:
-            found = checked(value, key).split()
-            counts.update(zip(range(key - len(found) + 1, key + 1), map(int, found), strict=True))
+            numbers = checked(value, key).split()
+            counts.update(zip(range(key - len(numbers) + 1, key + 1), map(int, numbers), strict=True))
         except DAMAGED:
             continue
     return counts
@@ -265,21 +268,21 @@ def counts_of(rows: Sequence[Cells]) -> dict[int, int]:
 
 
 HELD = b'"compaction":{'
-"""Stands in the JSON of every record that carries a compaction, so that others need not be read."""
+"""Occurs in the JSON of every record that carries a compaction, so that other records need not be read."""
 
 
 def record_row(log: int, record: Record) -> Row:
-    """The row of a record."""
+    """Return the row of a record."""
     body = encoded(record)
     id = str(log) if HELD in body else ""
     return Row(log << 32 | record.revision, stamped(body, record.revision), id)
 
 
 def record_of(row: Cells) -> Record:
-    """The record of a row. Raises one of `DAMAGED` where it cannot be read."""
+    """Decode the record of a row. Raises one of `DAMAGED` if it cannot be read."""
     return decoded(checked(row[1], row[0]), Record)
 
 
 def new_log() -> int:
-    """A number that no log of the home has had, as good as certainly."""
+    """Return a random number that, almost certainly, no log of the home has had."""
     return int.from_bytes(os.urandom(4)) >> 1 | 1

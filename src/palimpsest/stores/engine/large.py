@@ -1,11 +1,11 @@
-"""Large content of a home, kept once however many entries hold it: what an entry's row refers to, and who still does.
+"""Large contents of a home, kept once however many entries hold them.
 
-Contents are rows of the place (home, "large", ""), by the first 63 bits of their SHA-256, each beside how many entries
-have it (`uses`). Whoever changes that moves the head of this place, so that nobody counts over another. Which contents
-an entry has is a row of the table `held` beside it.
+Contents are rows of the place (home, "large", ""), keyed by the first 63 bits of their SHA-256; the table `uses` says
+how many entries hold each. Every change of these counts also moves the head of the place, so that no two writers count
+over each other. Which contents an entry holds is a row of the table `held` beside the entry.
 
-Whatever string of an entry is larger than a limit (a text, arguments, the data of an image) leaves its place in the
-JSON of `palimpsest.log.entry.pack`, and the stored form begins with a list of where which content belongs.
+Any string of an entry that is larger than a limit (a text, arguments, the data of an image) is taken out of the JSON of
+`palimpsest.log.entry.pack`. The stored form then begins with a list that says where which content belongs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from palimpsest.stores.engine.known import Known
 from palimpsest.stores.rules import Looks, expect_of
 
 MARK = b'{"held":'
-"""How the stored form of an entry begins that has something large. No other does, and no text can pretend to."""
+"""How the stored form of an entry with large contents begins. No other stored form does, whatever its texts."""
 
 Path = tuple[str | int, ...]
-"""Where a string is in a stored form."""
+"""The way to a string within a stored form."""
 
 
 def _key(digest: str) -> int:
@@ -37,17 +37,20 @@ def _key(digest: str) -> int:
 
 
 class Large:
-    """Large contents. `limit` is how many bytes a string may have before it is kept apart; None: none is."""
+    """Takes large contents out of entries, and reads them.
+
+    `limit` is how many bytes a string may have before it is kept apart; None keeps everything in place.
+    """
 
     def __init__(self, look: Looks, limit: int | None) -> None:
         self._look, self.limit = look, limit
 
     def within(self, look: Looks) -> Large:
-        """The same, which looks at the store by this."""
+        """Return the same over another way to look at the store."""
         return Large(look, self.limit)
 
-    def meant(self, rows: Sequence[Cells]) -> bool:
-        """Whether there may be something large in these rows of entries."""
+    def may_hold(self, rows: Sequence[Cells]) -> bool:
+        """Return whether any of these rows of entries may hold something large."""
         limit = self.limit
         if limit is not None:
             for row in rows:
@@ -58,89 +61,91 @@ class Large:
     async def split(
         self, known: Known, rows: Sequence[Cells], gone: Sequence[tuple[int, int]] = ()
     ) -> tuple[list[tuple[str, Sequence[Cells]]], list[Step]]:
-        """What is put in the place of rows of entries, without what is large in them, and the steps that keep that.
+        """Return what to put for rows of entries, with large contents taken out, and the steps that keep those.
 
-        The entries at the keys `gone` hold nothing any more: a content that no other entry holds goes with them.
+        The entries at the keys `gone` are dropped or replaced in the same batch: contents that only they hold are
+        dropped.
         """
         limit = self.limit
-        if limit is None or (not gone and not self.meant(rows)):
+        if limit is None or (not gone and not self.may_hold(rows)):
             return [("entry", rows)] if rows else [], []
-        slim, held, contents = list[Cells](), list[Row](), dict[str, bytes]()
-        uses: Counter[str] = Counter()
+        small_rows, held, contents = list[Cells](), list[Row](), dict[str, bytes]()
+        use_changes: Counter[str] = Counter()
         if gone:
             (seen,) = await self._look([known.ask(Range("held", gone))])
-            uses.subtract(digest for _, value, *_ in seen.rows[0] for digest in _digests(value))
+            use_changes.subtract(digest for _, value, *_ in seen.rows[0] for digest in _digests(value))
         for row in rows:
             key, value, id, expires = row
-            bare, large = take_out(value[:-8], limit)
-            slim.append((key, stamped(bare, key), id, expires) if large else row)
+            small, large = take_out(value[:-8], limit)
+            small_rows.append((key, stamped(small, key), id, expires) if large else row)
             if large:
                 contents |= large
-                uses.update(large.keys())
+                use_changes.update(large.keys())
                 held.append(Row(key, msgspec.json.encode(list(large))))
-        put: list[tuple[str, Sequence[Cells]]] = [
-            (name, some) for name, some in (("entry", slim), ("held", held)) if some
+        puts: list[tuple[str, Sequence[Cells]]] = [
+            (name, table_rows) for name, table_rows in (("entry", small_rows), ("held", held)) if table_rows
         ]
-        return put, [await _counted(known, uses, contents, self._look)] if uses else []
+        return puts, [await _count_uses(known, use_changes, contents, self._look)] if use_changes else []
 
     async def let_go(self, known: Known, gone: Sequence[tuple[int, int]]) -> list[Step]:
-        """The steps by which the entries at these keys hold nothing any more."""
+        """Return the steps that drop the contents which only the entries at these keys hold."""
         return (await self.split(known, (), gone))[1]
 
     async def load(self, known: Known, digests: Iterable[str]) -> dict[str, bytes]:
-        """The contents of these digests that are there and as they were written."""
+        """Return those of these contents that are stored and sound, by digest."""
         wanted = sorted(set(digests))
         try:
-            (seen,) = await self._look([asked(known, wanted)])
-            return sound(seen, wanted)
-        except StoreCorrupt:  # what is damaged keeps nobody from the others
-            there: dict[str, bytes] = {}
+            (seen,) = await self._look([ask_contents(known, wanted)])
+            return sound_contents(seen, wanted)
+        except StoreCorrupt:  # read one by one, so that a damaged content does not hide the others
+            contents: dict[str, bytes] = {}
             for digest in wanted:
                 with suppress(StoreCorrupt):
-                    (seen,) = await self._look([asked(known, [digest])])
-                    there |= sound(seen, [digest])
-            return there
+                    (seen,) = await self._look([ask_contents(known, [digest])])
+                    contents |= sound_contents(seen, [digest])
+            return contents
 
 
-async def _counted(known: Known, uses: Mapping[str, int], contents: Mapping[str, bytes], look: Looks) -> Step:
-    """What counts that so many entries more, or less, have these contents."""
-    place, keys = known.large, sorted((_key(digest), digest) for digest in uses)
-    those = Range("uses", [(key, key) for key, _ in keys])
-    others = Range("uses", [(0, LAST_KEY)], len(keys) + 1 if min(uses.values()) < 0 else 0)
-    (seen,) = await look([Ask(place, [those, others])])
-    there = {row[0]: Row(*row) for row in seen.rows[0]}
-    put, new, gone = [], [], list[int]()
+async def _count_uses(known: Known, changes: Mapping[str, int], contents: Mapping[str, bytes], look: Looks) -> Step:
+    """Return the step that changes how many entries hold these contents, and puts or drops contents accordingly."""
+    place, keys = known.large, sorted((_key(digest), digest) for digest in changes)
+    wanted = Range("uses", [(key, key) for key, _ in keys])
+    any_others = Range("uses", [(0, LAST_KEY)], len(keys) + 1 if min(changes.values()) < 0 else 0)
+    (seen,) = await look([Ask(place, [wanted, any_others])])
+    stored = {row[0]: Row(*row) for row in seen.rows[0]}
+    counted, added, dropped = [], [], list[int]()
     for key, digest in keys:
-        before = there.get(key)
+        before = stored.get(key)
         if before is not None and before.id != digest:
             raise Conflict(f"large content {digest}", "has the same key as another, which nobody has ever seen")
-        number = (int(before.value) if before is not None else 0) + uses[digest]
+        number = (int(before.value) if before is not None else 0) + changes[digest]
         if number > 0:
-            put.append(Row(key, b"%d" % number, digest))
+            counted.append(Row(key, b"%d" % number, digest))
             if before is None:
-                new.append(Row(key, contents[digest], digest))
+                added.append(Row(key, contents[digest], digest))
         else:
-            gone.append(key)
+            dropped.append(key)
     hot = expect_of(seen.head)
-    number = int(hot) if hot is not None else new_log() << 16  # none comes again, of whatever place
-    left = put or any(row[0] not in gone for row in seen.rows[1])
-    drop = [(table, key, key) for key in gone for table in ("uses", "large")]
-    after = b"%d" % (number + 1) if left else None
-    some = [(table, rows) for table, rows in (("uses", put), ("large", new)) if rows]
-    return Step(place, hot, after, drop=drop, put=some, destroys=bool(drop))
+    number = int(hot) if hot is not None else new_log() << 16  # a number is never used by two places
+    any_left = counted or any(row[0] not in dropped for row in seen.rows[1])
+    drop = [(table, key, key) for key in dropped for table in ("uses", "large")]
+    new_hot = b"%d" % (number + 1) if any_left else None
+    puts = [(table, rows) for table, rows in (("uses", counted), ("large", added)) if rows]
+    return Step(place, hot, new_hot, drop=drop, put=puts, destroys=bool(drop))
 
 
-def asked(known: Known, digests: Iterable[str]) -> Ask:
-    """What asks for these contents."""
+def ask_contents(known: Known, digests: Iterable[str]) -> Ask:
+    """Ask for these contents."""
     keys = sorted({_key(digest) for digest in digests})
     return Ask(known.large, [Range("large", [(key, key) for key in keys])], head=False)
 
 
-def sound(seen: Seen, digests: Iterable[str]) -> dict[str, bytes]:
-    """Of what was asked for, the contents that are there and as they were written."""
+def sound_contents(seen: Seen, digests: Iterable[str]) -> dict[str, bytes]:
+    """Return the contents that were found and match their digest, by digest."""
     there = {key: value for key, value, *_ in seen.rows[0]}
     keys = {digest: _key(digest) for digest in digests}
-    return {one: there[key] for one, key in keys.items() if key in there and sha256(there[key]).hex() == one}
+    found = ((digest, there[key]) for digest, key in keys.items() if key in there)
+    return {digest: content for digest, content in found if sha256(content).hex() == digest}
 
 
 def _digests(value: bytes) -> list[str]:
@@ -151,7 +156,7 @@ def _digests(value: bytes) -> list[str]:
 
 
 def take_out(body: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
-    """Return the stored form without its strings of more than `limit` bytes, and those by their SHA-256."""
+    """Return the stored form without its strings of more than `limit` bytes, and those strings by their SHA-256."""
     if len(body) <= limit:
         return body, {}
     value = decoded(body, dict)
@@ -173,7 +178,7 @@ def held(body: bytes) -> list[str]:
 
 
 def whole(body: bytes, contents: Mapping[str, bytes]) -> bytes:
-    """The stored form as it was before `take_out`. Raises ValueError where a content is missing."""
+    """Return the stored form as it was before `take_out`. Raises ValueError if a content is missing."""
     value = decoded(body, dict)
     for *place, digest in value.pop("held", ()):
         if digest not in contents:

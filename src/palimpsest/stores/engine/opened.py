@@ -1,4 +1,4 @@
-"""What `Store` does beside logs: it is opened and closed, says where its verbs run, and has items and leases."""
+"""The part of `Store` that is not about logs: opening and closing, where its verbs run, items and leases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Opened:
-    """A backend in use: whether it may be called still, where what is asked of it runs, and its items and leases."""
+    """A backend in use: whether it may still be called, where its calls run, and its items and leases."""
 
     def __init__(self, backend: Backend, crowds: Crowds, clock: Callable[[], int]) -> None:
         self.backend, self.url, self.writable = backend, backend.url, backend.writable
@@ -27,7 +27,7 @@ class Opened:
 
     @property
     def left_open(self) -> bool:
-        """Whether `close` is still due in this process: what a memory that is let go of warns about."""
+        """Whether `close` is still due in this process; a memory that is dropped without it warns."""
         return not self._closed and os.getpid() == self._pid
 
     def check(self) -> None:
@@ -38,12 +38,14 @@ class Opened:
             raise ForkedProcess(self._pid, os.getpid())
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        """Run a coroutine that waits for nothing but this store where its verbs run, several in one go; with `reads` it
-        only reads, or writes what it may do without. What it computes at length belongs into `apart`."""
+        """Run a coroutine that awaits nothing but this store where its verbs run, so that several calls go in one.
+
+        With `reads` it only reads, or its writes may be given up. Long computations belong into `apart`.
+        """
         return await self.backend.together(start, reads=reads)
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
+        """Return what a function returns that computes for long and awaits nothing, without blocking an event loop."""
         return await self.backend.apart(function, *arguments)
 
     async def _look(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -60,12 +62,15 @@ class Opened:
             raise StoreUnavailable(self.url, READ_ONLY)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        """Return the tenants that sort behind `after` and have anything here, Palimpsest's own, too: a page."""
+        """Return a page of the tenants that sort after `after` and have anything here, Palimpsest's own included."""
         return await self._look(lambda: self.backend.tenants(after=after, limit=limit))
 
     async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
-        """Say why something of the tenant's (None: of anybody's) cannot be read that no listing tells of, and of each
-        which sessions it names, if it does: no verb that goes through all sessions reaches it."""
+        """Return what of the tenant's (None: of anybody's) cannot be read and is in no listing.
+
+        Maps the reason to the sessions that are known to be affected. No verb that goes through all sessions reaches
+        these.
+        """
         return await self._look(lambda: self.backend.unread(tenant))
 
     async def durability(self) -> str:
@@ -87,11 +92,11 @@ class Opened:
     # --- items and leases
 
     async def get_item(self, tenant: str, namespace: str, key: str) -> Item | None:
-        """Return the item, or None where there is none or it has expired."""
+        """Return the item, or None if it does not exist or has expired."""
         return await self._look(lambda: self._items.get(tenant, namespace, key))
 
     async def get_items(self, tenant: str, namespace: str, keys: Sequence[str]) -> list[Item | None]:
-        """Return the items of several keys as they are at one moment, in the order of these; None as in `get_item`."""
+        """Return the items of these keys as of one moment, in the order of the keys; None as in `get_item`."""
         return await self._look(lambda: self._items.several(tenant, namespace, keys)) if keys else []
 
     async def put_item(
@@ -111,7 +116,7 @@ class Opened:
         return (await self.put_items(tenant, namespace, [Put(key, value, expires, expect)]))[0]
 
     async def put_items(self, tenant: str, namespace: str, puts: Sequence[Put]) -> list[Item]:
-        """Store several values, each under a key of its own, in one step; as `put_item` does, all or none."""
+        """Store several values, each under a key of its own, in one step: all or none. Otherwise like `put_item`."""
         if not puts:
             return []
         return await self._run(lambda: self._items.put(tenant, namespace, puts))
@@ -121,36 +126,41 @@ class Opened:
     ) -> bool:
         """Remove the item; return whether there was one.
 
-        With `expect`, raises Conflict unless the present version is that number. `destroys` says that no byte of it may
-        be left when the store has been scrubbed.
+        With `expect`, raises Conflict unless the present version is that number. With `destroys`, no byte of it is left
+        once the store has been scrubbed.
         """
         return await self._run(lambda: self._items.delete(tenant, namespace, key, expect, destroys))
 
     async def list_items(self, tenant: str, namespace: str, *, prefix: str = "") -> list[Item]:
-        """Return the namespace's items that have not expired and whose keys begin so, in the order in which their keys
-        came first."""
+        """Return the namespace's unexpired items whose keys begin with `prefix`, in the order their keys were first
+        put.
+        """
         return await self._look(lambda: self._items.listed(tenant, namespace, prefix))
 
     async def page_items(
         self, tenant: str, namespace: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> tuple[list[Item], str | None]:
-        """Return a page of such items, by an order of the store's own that stays, and what is `after` for the next page
-        (None: there is none). An item that comes meanwhile may be on no page; no other is missed."""
+        """Return a page of such items, and the `after` of the next page (None: this is the last).
+
+        The order is the store's own and stable. An item that is added meanwhile may be missed; no other is.
+        """
         return await self._look(lambda: self._items.page(tenant, namespace, prefix, after, limit))
 
     async def namespaces(self, tenant: str, *, prefix: str = "", emptied: bool = False) -> list[str]:
-        """Return the names of the tenant's namespaces that have an item and begin so, by code points; with `emptied`
-        those that had one, too, which takes fewer looks."""
+        """Return the tenant's namespaces that have an item and begin with `prefix`, by code points.
+
+        With `emptied` those that once had one are included, which takes fewer looks.
+        """
         return await self._look(lambda: self._items.namespaces(tenant, prefix, emptied=emptied))
 
     async def lease(
         self, tenant: str, name: str, holder: str, seconds: float, *, fence: int | None = None
     ) -> int | None:
-        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, None if another holds it.
+        """Take, or with `fence` renew, the lease `name` for `seconds`; return its fence, or None if another holds it.
 
-        A fence is greater than every fence of this lease that was given out before; one of another lease may be the
-        same. A lease ends by itself: by the clock, and where whoever asks has seen nobody renew it for its whole
-        length. Until somebody takes it it can be renewed. `seconds` of 0 gives it back. Who takes what is his renews
-        it: so one who never learned whether he has it may ask again, or give it back.
+        A fence is greater than every earlier fence of this lease; two leases may have the same. A lease ends by the
+        clock, or when a caller has seen it unchanged for its whole length. An ended lease can still be renewed until
+        somebody else takes it. `seconds` of 0 gives it back. Taking a lease that one already holds renews it: so a
+        holder that never got an answer may ask again, or give it back.
         """
         return await self._run(lambda: self._leases.lease(tenant, name, holder, seconds, fence))

@@ -1,11 +1,11 @@
-"""Where appends meet: those that arrive while others are written are written together by whoever comes next.
+"""Where appends meet: those that arrive during a write are written together by the next caller that gets the turn.
 
-Over a backend of blocking functions there is one queue, and who has his turn writes what waits, of whatever session:
-one batch for each, all in one call. Over a driver, and where a backend gains nothing by that, each session has a queue,
-so that none waits for another's round trip, or for whoever keeps its home.
+Over a blocking backend there is one queue. The caller whose turn it is writes everything that waits, of whatever
+session, one batch per session, all in one call. Over a driver, and where a backend gains nothing from that, each
+session has a queue of its own, so that no append waits for another session's round trip or for a lock on another home.
 
-An append stays in its queue until it is settled, so that one whose leader was interrupted is written by the next, who
-first looks whether it was.
+An append stays in its queue until it is settled. If the caller that was writing it is interrupted, the next one takes
+it over, after it has looked whether the append was written.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
     from palimpsest.runtime.task_lock import TaskLock
 
 GROUP = 32
-"""Appends written together at most, so that nobody waits long for others. Where a thousand sessions add at once, and
-each asks for a context then, these come evenly: with 128 they waited for each other three times as long."""
+"""Appends written together at most, so that nobody waits long for others. With 1,000 sessions that each add and then
+ask for a context, a limit of 128 made these contexts wait for each other three times as long.
+"""
 
 CALM = 16
-"""After so many appends that were alone nobody is expected to wait, and the queue is gone past: where many write, one
-that goes past it would take the turn from those who have been waiting to go together."""
+"""Appends in a row that met nobody, after which an append goes past the queue. Where many write, going past it would
+take the turn from those who have been waiting to write together.
+"""
 
 QUEUES = 4096
-"""Queues of sessions that are kept; one that is dropped too early costs a comparison of heads, and nothing else."""
+"""Queues of sessions that are kept. Dropping one too early costs a comparison of heads, and nothing else."""
 
 
 class Queue:
-    """Appends that wait. `turn` is the lock of whoever writes: of threads, or, over a driver, of tasks."""
+    """Appends that wait. `turn` is the lock of the caller that writes: a lock of threads or, over a driver, `tasks`."""
 
     def __init__(self) -> None:
         self.turn, self.lock = allocate_lock(), allocate_lock()
@@ -47,7 +49,7 @@ class Queue:
 
 
 class Queues:
-    """The queues before a backend."""
+    """The queues in front of a backend."""
 
     def __init__(self, backend: Backend, appends: Appends) -> None:
         self._backend, self._appends, self._crowds = backend, appends, appends.crowds
@@ -61,10 +63,10 @@ class Queues:
             self._lock = TaskLock
 
     async def run(self, append: Append) -> Appended:
-        """Have the append written; a caller that is cancelled or interrupted before that began takes it back."""
+        """Have the append written. A caller that is cancelled or interrupted before that began takes it back."""
         if not self._backend.blocking:
-            return await self._awaited(append)
-        queue = self._queue if self._backend.gathers else self._own(append.key)
+            return await self._run_over_driver(append)
+        queue = self._queue if self._backend.gathers else self._session_queue(append.key)
         if self._alone >= CALM and not (queue.waiting or queue.turn.locked()):
             try:
                 with queue.turn:
@@ -86,25 +88,26 @@ class Queues:
                     return _outcome(append)
                 await self._crowds.wait(append.key)
         except BaseException:
-            if not self._withdraw(queue, append):  # another has it: when this returns, it is decided
+            if not self._withdraw(queue, append):  # another caller is writing it: wait until its fate is decided
                 await self._backend.surely(lambda: self._decide(queue, append))
             raise
 
-    def _own(self, key: SessionKey) -> Queue:
-        """The queue of a session alone, as long as somebody is in it, or many more were asked for."""
+    def _session_queue(self, key: SessionKey) -> Queue:
+        """Return the queue of one session. Idle queues of other sessions are dropped when there are many."""
         if len(self._queues) >= QUEUES:
-            for one in [one for one, queue in list(self._queues.items()) if not (queue.waiting or queue.turn.locked())]:
-                self._queues.pop(one, None)
+            queues = list(self._queues.items())
+            for idle in [other for other, queue in queues if not (queue.waiting or queue.turn.locked())]:
+                self._queues.pop(idle, None)
         return self._queues.setdefault(key, Queue())
 
     async def _written(self, queue: Queue, append: Append) -> Appended:
-        """Write what waits, unless whoever had the turn before has done it."""
+        """Write what waits, unless the previous holder of the turn has written the append already."""
         with queue.turn:
             await self._settle(queue, append)
         return _outcome(append)
 
-    async def _awaited(self, append: Append) -> Appended:
-        """The same over a driver: tasks wait for each other, and hold no thread."""
+    async def _run_over_driver(self, append: Append) -> Appended:
+        """Like `run`, over a driver: tasks wait for each other, and hold no thread."""
         queue, alone = self._queues.get(append.key), False
         if queue is None:
             queue, alone = self._queues.setdefault(append.key, Queue()), not self._crowds.is_at(append.key)
@@ -113,7 +116,7 @@ class Queues:
         try:
             if alone:
                 async with turn:
-                    await self._past(append)
+                    await self._write_past_queue(append)
             if not append.done:
                 queue.waiting.append(append)
             while not append.done:
@@ -129,10 +132,10 @@ class Queues:
                 self._queues.pop(append.key, None)
         return _outcome(append)
 
-    async def _past(self, append: Append) -> None:
-        """Write an append as most are, to a session that nobody else is writing to: past the queue, in which nobody is.
+    async def _write_past_queue(self, append: Append) -> None:
+        """Write an append of the common kind to a session that nobody else writes to, past its empty queue.
 
-        Needs the turn, for which waits who comes meanwhile.
+        The caller holds the turn; whoever comes meanwhile waits for it.
         """
         try:
             await self._appends.quickly(append)
@@ -141,23 +144,24 @@ class Queues:
                 raise
 
     async def _settle(self, queue: Queue, own: Append) -> None:
-        """Write what waits, or one's own append alone, until that is settled, or a crowd is in the way.
+        """Write what waits, or the caller's own append alone, until that one is settled or its session is crowded.
 
-        Needs the turn, and gives it back before that is waited for.
+        The caller holds the turn, and gives it back before it waits for a crowd.
         """
         try:
             await self._write(queue, own)
         except BaseException:
-            own.withdrawn = not own.done  # nobody writes what its caller was told has failed
+            own.withdrawn = not own.done  # its caller sees an error, so nobody may write it later
             raise
 
     async def _write(self, queue: Queue, own: Append) -> None:
+        """Write groups of appends until `own` is settled; after a failure that may be another's, `own` alone."""
         together = True
         while not own.done:
             _drop(queue)
             with queue.lock:
-                first = islice(queue.waiting, GROUP) if together else [own]
-                claimed = [append for append in first if not append.done and not append.withdrawn]
+                candidates = islice(queue.waiting, GROUP) if together else [own]
+                claimed = [append for append in candidates if not append.done and not append.withdrawn]
                 for append in claimed:
                     append.claimed = True
             self._alone = self._alone + 1 if self._inline and len(claimed) == 1 else 0
@@ -165,33 +169,34 @@ class Queues:
                 await self._appends.write(claimed)
                 if self._crowds.is_at(own.key):
                     for append in claimed:
-                        append.claimed = append.done  # nobody is writing it now
+                        append.claimed = append.done  # until the next attempt its caller may withdraw it
                     break
             except PalimpsestError as fault:
                 unavailable = isinstance(fault, StoreUnavailable)
-                sure = (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None
-                for append in claimed if sure else ():
-                    append.over = None  # nothing of it was written
-                if (own.sent or not sure) and await self._appends.was_done(own, fault):
+                surely_unwritten = (unavailable or len(claimed) == 1) and getattr(fault, "written", False) is not None
+                for append in claimed if surely_unwritten else ():
+                    append.base = None  # nothing of it was written
+                if (own.sent or not surely_unwritten) and await self._appends.was_done(own, fault):
                     continue
                 if len(claimed) <= 1:
                     raise
-                together = False  # perhaps another's doing: each tries alone
-        _drop(queue)  # or what it holds would stay in memory
+                together = False  # another append may be to blame: each is tried alone
+        _drop(queue)  # else settled appends would stay in memory
 
     def _withdraw(self, queue: Queue, append: Append) -> bool:
-        """Take back an append that nobody has begun to write; return whether it is decided what becomes of it."""
+        """Take back an append that nobody has begun to write; return whether its fate is decided."""
         with queue.lock:
             append.withdrawn = not append.claimed
             return append.withdrawn or append.done
 
     async def _decide(self, queue: Queue, append: Append) -> None:
-        """Take the append back unless whoever writes it now settles it."""
+        """Take the append back unless the caller that writes it now settles it."""
         with queue.turn:
             append.withdrawn = not append.done
 
 
 def _outcome(append: Append) -> Appended:
+    """Return the result of a settled append, or raise its error."""
     if append.error is not None:
         raise append.error
     assert append.result is not None, "an append that is settled has a result or an error"
@@ -199,7 +204,7 @@ def _outcome(append: Append) -> Appended:
 
 
 def _drop(queue: Queue) -> None:
-    """Drop what is over from the head of the queue. Needs the turn."""
+    """Drop settled and withdrawn appends from the front of the queue. The caller holds the turn."""
     waiting = queue.waiting
     while waiting and (waiting[0].done or waiting[0].withdrawn):
         waiting.popleft()

@@ -1,4 +1,4 @@
-"""Reading a session: entries with their counts, records, what stands for entries that cannot be read."""
+"""Reading a session: entries with their counts, records, and stand-ins for entries that cannot be read."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from palimpsest.stores.engine.forms import (
     remains,
 )
 from palimpsest.stores.engine.known import Known
-from palimpsest.stores.engine.large import MARK, Large, asked, held, sound, whole
+from palimpsest.stores.engine.large import MARK, Large, ask_contents, held, sound_contents, whole
 from palimpsest.stores.engine.sessions import Sessions
 from palimpsest.stores.rules import Looks
 from palimpsest.stores.values import Standing
 
 BESIDE = 8
-"""Entries beside a damaged one that are looked at on each side."""
+"""Neighbours of a damaged entry that are read on each side, to tell what it must have been."""
 
 
 class Reading:
-    """What of the store's verbs only reads."""
+    """The verbs of the store that only read."""
 
     def __init__(self, sessions: Sessions, large: Large, look: Looks | None = None) -> None:
         self._sessions, self._large, self._look = sessions, large, look or sessions.backend.look
         self._backend, self._url = sessions.backend, sessions.url
 
     def within(self, look: Looks) -> Reading:
-        """The same for a session that is known, which looks at the store by this."""
+        """Return the same reader for a session that is already known, which looks at the store through `look`."""
         return Reading(self._sessions, self._large.within(look), look)
 
     # --- entries
@@ -56,80 +56,83 @@ class Reading:
         counter: str | None,
         revision: int = 0,
     ) -> tuple[Standing, list[Entry], list[Record]]:
-        """Entries, and the record of a revision, in one look that tells how the session is, too."""
+        """Return how the session is, its entries, and the record of a revision, all in one look."""
 
         def asks(known: Known) -> list[Ask]:
-            where = known.spans(after, before)
-            wanted = [Range("entry", where, limit, newest_first)]
+            spans = known.spans(after, before)
+            wanted = [Range("entry", spans, limit, newest_first)]
             if counter is not None:
                 wanted.append(ask_counts(counter, _spans_read(known, after, before, limit, newest_first=newest_first)))
-            more = [of_records(known, revision - 1, revision + 1)] if revision else []
-            return [known.ask(*wanted), *more] if limit != 0 else []
+            record_asks = [ask_records(known, revision - 1, revision + 1)] if revision else []
+            return [known.ask(*wanted), *record_asks] if limit != 0 else []
 
         known, seen = await self._sessions.look(key, asks)
         if not seen:
             return known.standing, [], []
         rows = seen[0].rows[0]
-        self._whole(known, rows, _expected(known.head, after, before, limit))
+        self._check_complete(known, rows, _expected(known.head, after, before, limit))
         counts = counts_of(seen[0].rows[1]) if counter is not None else {}
-        records = self.told(known, seen[1].rows[0]) if revision else []
+        records = self.records_of(known, seen[1].rows[0]) if revision else []
         return known.standing, await self.entries(known, rows, counts, in_order=True), records
 
     async def rows(self, known: Known, *wanted: Range | Named) -> list[Cells]:
-        """Rows of a session's logs, beside its head, which vouches for them."""
+        """Return rows of a session's logs, read together with its head, which vouches for them."""
         _, seen = await self._look([Ask(known.place), known.ask(*wanted)])
         return [row for rows in seen.rows for row in rows]
 
-    def _whole(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
-        """Raise StoreCorrupt unless there are just as many rows as a log without gaps has, and none behind its head."""
-        told = f"entries of session {known.key.session!r}"
+    def _check_complete(self, known: Known, rows: Sequence[Cells], expected: int) -> None:
+        """Raise StoreCorrupt unless these are exactly the rows of a log without gaps, and none is beyond its head."""
+        what = f"entries of session {known.key.session!r}"
         if len(rows) < expected and known.place not in self._backend.lacking:
-            raise StoreCorrupt(self._url, f"{told} are missing: it is damaged")
+            raise StoreCorrupt(self._url, f"{what} are missing: it is damaged")
         if len(rows) > expected or (rows and max(rows[0][0] & LAST, rows[-1][0] & LAST) >= known.head.next_seq):
-            raise StoreCorrupt(self._url, f"{told} are there that its head, which is of an earlier time, does not know")
+            raise StoreCorrupt(self._url, f"{what} are there that its head, which is of an earlier time, does not know")
 
     async def fetch(
         self, key: SessionKey, seqs: Sequence[int], ids: Sequence[str], counter: str | None
     ) -> tuple[Known, list[Entry]]:
-        """The session as it is, and its entries of these places and ids."""
-        known, seen = await self._sessions.look(key, lambda known: [_by_name(known, seqs, ids, counter)])
+        """Return the session as it is now, and its entries with these seqs and ids."""
+        known, seen = await self._sessions.look(key, lambda known: [_ask_entries(known, seqs, ids, counter)])
         return known, await self._fetched(known, seen[0], seqs, ids, counter) if seen else []
 
     async def by_ids(self, known: Known, ids: Sequence[str]) -> list[Entry]:
-        """The entries of a session that have these ids, in log order."""
-        if known.there is None:
+        """Return the entries of a session that have these ids, in log order."""
+        if known.stored is None:
             return []
-        _, seen = await self._look([Ask(known.place), _by_name(known, (), ids, None)])
+        _, seen = await self._look([Ask(known.place), _ask_entries(known, (), ids, None)])
         return await self._fetched(known, seen, (), ids, None)
 
     async def _fetched(
         self, known: Known, seen: Seen, seqs: Iterable[int], ids: Iterable[str], counter: str | None
     ) -> list[Entry]:
-        meant, names, head = set(seqs), set(ids), known.head
+        """Return the entries of what was seen that were asked for and belong to the session, in log order."""
+        seqs_meant, ids_meant, head = set(seqs), set(ids), known.head
         rows = {row[0]: row for row in (*seen.rows[0], *seen.rows[1])}
-        mine = [row for key, row in rows.items() if is_of(known, key)]
-        mine.sort(key=lambda row: row[0] & LAST)
-        there = {row[0] & LAST for row in mine}
-        missing = any(head.first_seq <= seq < head.next_seq and seq not in there for seq in meant)
+        own_rows = [row for key, row in rows.items() if belongs_to(known, key)]
+        own_rows.sort(key=lambda row: row[0] & LAST)
+        present_seqs = {row[0] & LAST for row in own_rows}
+        missing = any(head.first_seq <= seq < head.next_seq and seq not in present_seqs for seq in seqs_meant)
         if missing and known.place not in self._backend.lacking:
             raise StoreCorrupt(self._url, f"entries of session {known.key.session!r} are missing: it is damaged")
         counts = counts_of(seen.rows[2]) if counter is not None else {}
-        apart = [key for key, _, id, _ in mine if key not in counts and id]
-        if counter is not None and apart:  # they were found by ids that do not tell their places
-            (more,) = await self._look([known.ask(ask_counts(counter, [(key, key) for key in apart]))])
-            counts |= counts_of(more.rows[0])
-        entries = await self.entries(known, mine, counts)
-        return [e for e in entries if (e.seq in meant or e.id in names) and head.first_seq <= e.seq < head.next_seq]
+        uncounted = [key for key, _, id, _ in own_rows if key not in counts and id]
+        if counter is not None and uncounted:  # found by ids that do not encode their seqs, so no counts were asked for
+            (extra,) = await self._look([known.ask(ask_counts(counter, [(key, key) for key in uncounted]))])
+            counts |= counts_of(extra.rows[0])
+        entries = await self.entries(known, own_rows, counts)
+        return [
+            e for e in entries if (e.seq in seqs_meant or e.id in ids_meant) and head.first_seq <= e.seq < head.next_seq
+        ]
 
     async def entries(
         self, known: Known, rows: Sequence[Cells], counts: Mapping[int, int], *, in_order: bool = False
     ) -> list[Entry]:
-        """The entries of rows, whole, with what stands for those that cannot be read.
+        """Return the entries of these rows with their large contents, and stand-ins for those that cannot be read.
 
-        Raises StoreCorrupt where one of these is not in its place among rows that are `in_order` of theirs.
+        With `in_order`, raises StoreCorrupt if an unreadable row is out of place among its neighbours.
         """
-        found: list[Entry] = []
-        apart: list[tuple[int, Cells, bytes]] = []
+        entries: list[Entry] = []
+        incomplete: list[tuple[int, Cells, bytes]] = []
         for row in rows:
             key, value, id, _ = row
             try:
@@ -137,98 +140,105 @@ class Reading:
                 entry = unpack(body, counts.get(key))
                 if id and entry.id != id:
                     raise ValueError(CHANGED)
-                found.append(entry)
+                entries.append(entry)
                 if body[:8] == MARK:
-                    apart.append((len(found) - 1, row, body))
+                    incomplete.append((len(entries) - 1, row, body))
             except DAMAGED as fault:
-                if in_order and not _in_place(rows, len(found)):
-                    told = f"an entry of session {known.key.session!r} is not in its place, but has the number"
-                    raise StoreCorrupt(self._url, f"{told} {key & LAST}: it is damaged") from fault
-                found.append(await self.aside(known, row, fault))
-        if apart:
-            contents = await self._large.load(known, [digest for _, _, body in apart for digest in held(body)])
-            for i, row, body in apart:
+                if in_order and not _in_place(rows, len(entries)):
+                    problem = f"an entry of session {known.key.session!r} is not in its place, but has the number"
+                    raise StoreCorrupt(self._url, f"{problem} {key & LAST}: it is damaged") from fault
+                entries.append(await self.stand_in(known, row, fault))
+        if incomplete:
+            contents = await self._large.load(known, [digest for _, _, body in incomplete for digest in held(body)])
+            for i, row, body in incomplete:
                 try:
-                    found[i] = unpack(whole(body, contents), counts.get(row[0]))
+                    entries[i] = unpack(whole(body, contents), counts.get(row[0]))
                 except DAMAGED:
-                    found[i] = await self._at_once(known, row, found[i], counts.get(row[0]))
-        return found
+                    entries[i] = await self._reread_whole(known, row, entries[i], counts.get(row[0]))
+        return entries
 
-    async def _at_once(self, known: Known, row: Cells, entry: Entry, tokens: int | None) -> Entry:
-        """An entry whose large content was not there, read with that as of one moment: it may have been erased."""
+    async def _reread_whole(self, known: Known, row: Cells, entry: Entry, tokens: int | None) -> Entry:
+        """Read an entry again together with its large content, at one moment; the first look missed the content.
+
+        The content may have been erased between the two looks.
+        """
         key, body = row[0], row[1][:-8]
         while True:
-            old, digests = row[1], held(body)
-            asks = [Ask(known.place), known.ask(Range("entry", [(key, key)])), asked(known, digests)]
+            before, digests = row[1], held(body)
+            asks = [Ask(known.place), known.ask(Range("entry", [(key, key)])), ask_contents(known, digests)]
             try:
                 _, rows, contents = await self._look(asks)
                 if not rows.rows[0]:
-                    return tombstone(entry)  # it has been cleared
+                    return tombstone(entry)  # the entry was cleared meanwhile
                 row = rows.rows[0][0]
                 body = checked(row[1], key)
                 if body[:8] != MARK:
                     return unpack(body, tokens)
-                if row[1] == old:
-                    return unpack(whole(body, sound(contents, digests)), tokens)
+                if row[1] == before:
+                    return unpack(whole(body, sound_contents(contents, digests)), tokens)
             except (*DAMAGED, StoreCorrupt) as fault:
-                return await self.aside(known, row, fault)
+                return await self.stand_in(known, row, fault)
 
-    async def slim(self, known: Known, rows: Iterable[Cells]) -> list[Entry]:
-        """The entries of rows without what is kept apart."""
-        found = []
+    async def without_large(self, known: Known, rows: Iterable[Cells]) -> list[Entry]:
+        """Return the entries of these rows without their large contents."""
+        entries = []
         for row in rows:
             try:
-                found.append(_read(row))
+                entries.append(_read(row))
             except DAMAGED as fault:
-                found.append(await self.aside(known, row, fault))
-        return found
+                entries.append(await self.stand_in(known, row, fault))
+        return entries
 
-    async def aside(self, known: Known, row: Cells, why: object) -> Entry:
-        """What stands for the entry of a row that cannot be read. That it is so is told, once."""
+    async def stand_in(self, known: Known, row: Cells, why: object) -> Entry:
+        """Return the stand-in for the entry of a row that cannot be read. Logs one warning for each such entry."""
         key, session = row[0], known.key.session
         log, seq = key >> 32, key & LAST
-        if (known.key, seq) not in self._sessions.told:
-            self._sessions.told.add((known.key, seq))
-            told = f"entry {seq} of session {session!r} cannot be read ({why or CHANGED})"
-            warn("%s: %s", self._url, f"{told}; it is set aside, and `repair` takes it out")
-        wanted = [
+        if (known.key, seq) not in self._sessions.warned:
+            self._sessions.warned.add((known.key, seq))
+            problem = f"entry {seq} of session {session!r} cannot be read ({why or CHANGED})"
+            warn("%s: %s", self._url, f"{problem}; it is set aside, and `repair` takes it out")
+        neighbours = [
             Range("entry", [(key_of(log, 0), key - 1)], BESIDE, newest_first=True),
             Range("entry", [(key + 1, key_of(log, LAST))], BESIDE),
         ]
-        _, seen = await self._look([Ask(known.place), known.ask(*wanted)])
+        _, seen = await self._look([Ask(known.place), known.ask(*neighbours)])
         before, behind = ([entry for row in rows if (entry := readable(row))] for rows in seen.rows)
         body, name = remains(row)
         return set_aside(name, seq, body, before, behind)
 
-    async def graves(self, known: Known) -> set[int]:
-        """The places of a session's tombstones that can be read."""
+    async def tombstones(self, known: Known) -> set[int]:
+        """Return the seqs of a session's readable tombstones."""
         rows = await self.rows(known, Range("entry", known.spans()))
         return {entry.seq for row in rows if (entry := readable(row)) is not None and entry.erased}
 
     # --- records
 
     async def records(self, key: SessionKey, after: int, before: int | None) -> list[Record]:
-        known, seen = await self._sessions.look(key, lambda known: [of_records(known, after, before)])
-        return self.told(known, seen[0].rows[0]) if seen else []
+        """Return the records between two revisions, both exclusive, oldest first."""
+        known, seen = await self._sessions.look(key, lambda known: [ask_records(known, after, before)])
+        return self.records_of(known, seen[0].rows[0]) if seen else []
 
-    def told(self, known: Known, rows: Iterable[Cells]) -> list[Record]:
-        """The records of rows. Raises StoreCorrupt naming one that cannot be read."""
-        found = []
+    def records_of(self, known: Known, rows: Iterable[Cells]) -> list[Record]:
+        """Decode records from their rows. Raises StoreCorrupt, which names the revision, if one cannot be read."""
+        records = []
         for row in rows:
             try:
-                found.append(record_of(row))
+                records.append(record_of(row))
             except DAMAGED as cause:
-                told = (
+                problem = (
                     f"the record of revision {row[0] & LAST} of session {known.key.session!r} cannot be read ({cause})"
                 )
-                raise StoreCorrupt(self._url, told) from cause
-        return found
+                raise StoreCorrupt(self._url, problem) from cause
+        return records
 
 
 def _spans_read(
     known: Known, after: int, before: int | None, limit: int | None, *, newest_first: bool
 ) -> list[tuple[int, int]]:
-    """The spans of keys that such a page reads, as a log has no gaps; of newest ones from where they begin at least."""
+    """Return the spans of keys that such a page reads, given that a log has no gaps.
+
+    Newest first, the spans may begin before the page does, never after.
+    """
     if limit is not None and newest_first:
         end = known.head.next_seq if before is None else min(before, known.head.next_seq)
         after = max(after, end - limit - 1)
@@ -238,36 +248,36 @@ def _spans_read(
     return known.spans(after, before)
 
 
-def of_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
-    """What asks for the records of a session between two revisions, both exclusive."""
+def ask_records(known: Known, after: int = 0, before: int | None = None) -> Ask:
+    """Ask for the records of a session between two revisions, both exclusive."""
     low, high = max(after + 1, 0), LAST if before is None else before - 1
     spans = [(key_of(known.log, low), key_of(known.log, high))] if low <= high else []
     return known.ask(Range("record", spans))
 
 
-def _by_name(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:
-    """What asks for the entries at these places, and of these ids, which may tell their places."""
-    places = {*seqs, *map(placed_at, ids)}
-    points = list(ranges.of(known.keys(places)))
-    wanted: list[Range | Named] = [Range("entry", points), Named("entry", list(ids))]
+def _ask_entries(known: Known, seqs: Iterable[int], ids: Sequence[str], counter: str | None) -> Ask:
+    """Ask for the entries at these seqs and with these ids; ids may encode their seq."""
+    all_seqs = {*seqs, *map(placed_at, ids)}
+    spans = list(ranges.of(known.keys(all_seqs)))
+    wanted: list[Range | Named] = [Range("entry", spans), Named("entry", list(ids))]
     if counter is not None:
-        wanted.append(ask_counts(counter, points))
+        wanted.append(ask_counts(counter, spans))
     return known.ask(*wanted)
 
 
-def is_of(known: Known, key: int) -> bool:
-    """Whether the entry of this key is one of the session's."""
+def belongs_to(known: Known, key: int) -> bool:
+    """Return whether the entry at this key is one of the session's."""
     return known.log_of(key & LAST) == key >> 32
 
 
 def _in_place(rows: Sequence[Cells], i: int) -> bool:
-    """Whether a row is between its neighbours, as far as these are of its log."""
+    """Return whether row `i` lies between its neighbours, as far as those are rows of the same log."""
     near = [row[0] for row in (*rows[max(i - 1, 0) : i], *rows[i + 1 : i + 2]) if row[0] >> 32 == rows[i][0] >> 32]
     return len(near) < 2 or near[0] < rows[i][0] < near[1] or near[1] < rows[i][0] < near[0]
 
 
 def readable(row: Cells) -> Entry | None:
-    """The entry of a row, without what is kept apart, where that can be read."""
+    """Return the entry of a row without its large contents, or None if it cannot be read."""
     try:
         return _read(row)
     except DAMAGED:
@@ -275,7 +285,7 @@ def readable(row: Cells) -> Entry | None:
 
 
 def _read(row: Cells) -> Entry:
-    """The same. Raises one of `DAMAGED`, also where it is found by the id of another."""
+    """Like `readable`, but raise one of `DAMAGED`, also if the row is indexed by another entry's id."""
     entry = unpack(checked(row[1], row[0]))
     if row[2] and entry.id != row[2]:
         raise ValueError(CHANGED)
@@ -283,8 +293,8 @@ def _read(row: Cells) -> Entry:
 
 
 def _expected(head: Head, after: int, before: int | None, limit: int | None) -> int:
-    """How many entries there must be between the two, by what the head says."""
+    """Return how many entries there must be between the two seqs, according to the head."""
     first = max(after + 1, head.first_seq)
     end = head.next_seq if before is None else min(before, head.next_seq)
-    there = max(end - first, 0)
-    return there if limit is None else min(there, limit)
+    count = max(end - first, 0)
+    return count if limit is None else min(count, limit)

@@ -1,4 +1,4 @@
-"""Sessions as wholes: how branches are made of them, and how they are removed."""
+"""Sessions as wholes: making branches of them, and deleting them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from palimpsest.stores.engine.destroying import Destroying
 from palimpsest.stores.engine.forms import DAMAGED, LAST, Share, new_log, record_of, record_row
 from palimpsest.stores.engine.known import (
     Known,
-    Over,
-    bar_of,
-    barred,
-    noted,
-    pointer_to,
-    root,
-    where_of,
+    NotSweptYet,
+    bar_place,
+    bar_step,
+    check_expected,
+    new_pointer,
+    note_steps,
+    own_place,
+    pointer_place,
 )
 from palimpsest.stores.engine.large import Large
-from palimpsest.stores.engine.reading import of_records
-from palimpsest.stores.engine.sessions import Made, Sessions, expected
+from palimpsest.stores.engine.reading import ask_records
+from palimpsest.stores.engine.sessions import Prepared, Sessions
 from palimpsest.stores.engine.trees import (
     Pieces,
     Tree,
-    dropped,
-    figures_of,
-    of_owner,
-    of_tree,
-    read_by,
+    ask_owner,
+    ask_tree,
+    figure_drops,
+    logs_read_by,
+    session_drops,
     spans_of,
 )
 from palimpsest.stores.rules import Looks
 
 RELEASED = b'"released"'
-"""How a record is known that says what a flush has let go of."""
+"""Occurs in the JSON of a record that says what a flush has let go of."""
 
 
 class WholeSessions:
-    """Makes branches, and removes sessions."""
+    """Makes branches, and deletes sessions."""
 
     def __init__(self, sessions: Sessions, large: Large) -> None:
         self._sessions, self._large, self._clock = sessions, large, sessions.clock
@@ -53,28 +54,32 @@ class WholeSessions:
     # --- branches
 
     async def branches(self, key: SessionKey) -> list[str]:
-        known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
+        """Return the other sessions that share entries with this one, as `Store.branches` says."""
+        known, seen = await self._sessions.look(key, lambda known: [ask_tree(known)])
         if not seen:
             return []
         tree, names = Tree(self._url, known, seen[0]), set[str]()
         for log, first, last in known.pieces(0, known.head.next_seq):
-            # Whoever reads the first entry that is shared reads all up to where the two parted.
+            # Sessions that share entries share all of them up to the point where they parted.
             names |= tree.sharing(log, first, last)
         return sorted(names - {key.session})
 
     async def sharing(self, key: SessionKey, seqs: Collection[int]) -> dict[str, tuple[int, ...]]:
-        known, seen = await self._sessions.look(key, lambda known: [of_tree(known)])
+        """Return which of these entries other sessions share, as `Store.sharing` says."""
+        known, seen = await self._sessions.look(key, lambda known: [ask_tree(known)])
         others = Tree(self._url, known, seen[0]).others(known, seqs) if seen else {}
         return {name: read for (name, _), read in sorted(others.items())}
 
     async def fork(self, key: SessionKey, into: str, head: Head, expect_epoch: int, created: int) -> None:
-        def asks(known: Known) -> list[Ask]:
-            records, bar = of_records(known, 0, head.revision + 1), Ask(barred(known.place._replace(name=into)))
-            return [of_owner(known), records, bar]
+        """Make a branch, as `Store.fork` says."""
 
-        def expect(now: Head) -> None:
-            expected(key, now, None, expect_epoch, created)
-            if head.next_seq > now.next_seq:  # the branch would name entries that are nowhere
+        def asks(known: Known) -> list[Ask]:
+            records, bar = ask_records(known, 0, head.revision + 1), Ask(bar_place(known.place._replace(name=into)))
+            return [ask_owner(known), records, bar]
+
+        def expect(current: Head) -> None:
+            check_expected(key, current, None, expect_epoch, created)
+            if head.next_seq > current.next_seq:  # the branch would refer to entries that do not exist
                 raise Conflict(
                     f"session {key.session!r}", "is shorter than its branch: it was made anew; read it again"
                 )
@@ -83,80 +88,82 @@ class WholeSessions:
             known, seen = await self._sessions.look(key, asks)
             expect(known.head)
             target = await self._sessions.find(SessionKey(key.tenant, into))
-            if target.over is not None:
-                raise Over(target.key)
-            if target.there is not None:
+            if target.expired is not None:
+                raise NotSweptYet(target.key)
+            if target.stored is not None:
                 raise Conflict(f"session {into!r}", "is there already; give the branch another id")
-            branch = await self._begun(known, target)
+            branch = await self._prepare_branch(known, target)
             if branch is None:
                 continue
-            before = await self._sessions.created(branch, self._clock())
-            branching = Branching(self._url, branch, head, before, seen[2].head if seen else None, expect)
-            if (await self._sessions.tried(known, seen, asks, branching.made))[0] is None:
+            creation_steps = await self._sessions.creation_steps(branch, self._clock())
+            branching = Branching(self._url, branch, head, creation_steps, seen[2].head if seen else None, expect)
+            if (await self._sessions.attempt(known, seen, asks, branching.made))[0] is None:
                 return
 
-    async def _begun(self, known: Known, target: Known) -> Known | None:
-        """The branch that is not made yet, where it is to be; None where somebody was first."""
+    async def _prepare_branch(self, known: Known, target: Known) -> Known | None:
+        """Return the branch to be made, with the pointer to its home written; None if another writer was first."""
         key, pointer = target.key, target.pointer
-        home = known.place.home if known.there is not None else key.session
+        home = known.place.home if known.stored is not None else key.session
         if home != key.session:
             at = self._clock()
             elsewhere = pointer is not None and self._sessions.home_of(key, pointer) != home
-            if pointer is not None and elsewhere and not await self._sessions.keeps_from(key, pointer, at):
+            if pointer is not None and elsewhere and not await self._sessions.bar_branch(key, pointer, at):
                 return None
-            pointer = pointer_to(home)
-            if await self._sessions.write([Step(where_of(key), target.pointer, pointer), Step(root(key))], at):
+            pointer = new_pointer(home)
+            steps = [Step(pointer_place(key), target.pointer, pointer), Step(own_place(key))]
+            if await self._sessions.write(steps, at):
                 return None
         return Known(key, Place(key.tenant, home, "session", key.session), new_log(), pointer=pointer)
 
     # --- deletion
 
     async def end(self, key: SessionKey) -> bool:
-        """Delete the session if its time is over; return whether it was."""
-        return await self._deleted(key, None, only_over=True)
+        """Delete the session if it has expired; return whether it was deleted."""
+        return await self._delete(key, None, only_expired=True)
 
     async def delete(self, key: SessionKey, expect: int | None) -> bool:
-        """As `Store.delete` says."""
+        """Delete the session, as `Store.delete` says."""
         try:
-            return await self._deleted(key, expect)
+            return await self._delete(key, expect)
         except StoreCorrupt:
             if expect is not None:
                 raise
             return await self.destroying.destroy(key) is not None
 
-    async def _deleted(self, key: SessionKey, expect: int | None, *, only_over: bool = False) -> bool:
-        gone, was_over = Known(key, root(key), 0), False
+    async def _delete(self, key: SessionKey, expect: int | None, *, only_expired: bool = False) -> bool:
+        """Delete the session; return whether there was one. With `only_expired` delete it only if it has expired."""
+        deleted, was_expired = Known(key, own_place(key), 0), False
 
-        async def without(known: Known, seen: list[Seen], at: int, look: Looks) -> Made | None:
-            nonlocal gone, was_over
-            gone, was_over = known, known.head.is_over(at)
-            expected(key, Head() if was_over else known.head, expect)
-            if known.there is None or (only_over and not was_over):
+        async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared | None:
+            nonlocal deleted, was_expired
+            deleted, was_expired = known, known.head.is_over(at)
+            check_expected(key, Head() if was_expired else known.head, expect)
+            if known.stored is None or (only_expired and not was_expired):
                 return None
-            tree, pieces, last = removed(self._url, known, seen)
-            drop = [*dropped([known.log], pieces), *figures_of(key.session, read_by(known))]
+            tree, pieces, last = without_session(self._url, known, seen)
+            drop = [*session_drops([known.log], pieces), *figure_drops(key.session, logs_read_by(known))]
             steps = [
-                Step(known.place, known.there.hot, destroys=True),
-                *noted(known, None),
+                Step(known.place, known.stored.hot, destroys=True),
+                *note_steps(known, None),
                 tree.step(last=last),
                 *await self._large.within(look).let_go(known, spans_of(pieces)),
                 Step(known.logs, rows_only=True, drop=drop, destroys=True),
             ]
             return steps, ()
 
-        if await self._sessions.change(key, of_removal, without, over=True) is None:
+        if await self._sessions.change(key, ask_removal, prepare, even_expired=True) is None:
             return False
         self._sessions.forget(key)
-        if gone.place.home != key.session:
-            await self._sessions.write([Step(where_of(key), gone.pointer, destroys=True)], self._clock())
-        return only_over or not was_over
+        if deleted.place.home != key.session:
+            await self._sessions.write([Step(pointer_place(key), deleted.pointer, destroys=True)], self._clock())
+        return only_expired or not was_expired
 
 
 class Branching(NamedTuple):
-    """A branch that is begun: where it is, its head, and the steps `before` that make room for it.
+    """The last step of making a branch: the branch with its head, and the steps `before` that make room for it.
 
-    `bar` is what keeps it from being made, as it was then: whoever has barred it since wins. `expect` raises for a
-    session that is not the one that the branch was made of.
+    `bar` is the bar at the branch's place when that was looked at: a bar set since refuses the branch. `expect` raises
+    if the session is no longer the one that the branch was prepared from.
     """
 
     url: str
@@ -166,8 +173,8 @@ class Branching(NamedTuple):
     bar: PlaceHead | None
     expect: Callable[[Head], None]
 
-    async def made(self, known: Known, seen: list[Seen], at: int, _: Looks) -> Made:
-        """What makes the branch of the session that is there now."""
+    async def made(self, known: Known, seen: list[Seen], at: int, _: Looks) -> Prepared:
+        """Prepare the batch that makes the branch of the session as it is now."""
         url, branch, head, bar = self.url, self.branch, self.head, self.bar
         self.expect(known.head)
         steps, shares = list[Step](), tuple[Share, ...]()
@@ -178,37 +185,40 @@ class Branching(NamedTuple):
                 for log, first, last in known.pieces(head.first_seq - 1)
                 if first < head.next_seq
             )
-            if tree.owner(known.log) is None:  # it has never had a branch, be there those of one of its name before it
+            if tree.owner(known.log) is None:  # its first branch; an earlier session of its name may have left others
                 tree.join(known, (), known.head.first_seq)
             tree.join(branch, shares, head.first_seq)
-            assert known.there is not None, "what was looked at is there"
+            assert known.stored is not None, "what was looked at is there"
             rows = [_inherited(branch.log, row) for row in seen[1].rows[0]]
-            steps = [Step(known.place, known.there.hot, known.there.hot), tree.step()]
-            steps.append(Step(barred(branch.place)) if bar is None else bar_of(branch.place, bar, at))
-            old = figures_of(branch.key.session, (log for _, log in shares))
-            steps.append(Step(branch.logs, rows_only=True, drop=old, put=[("record", rows)] if rows else []))
+            steps = [Step(known.place, known.stored.hot, known.stored.hot), tree.step()]
+            steps.append(Step(bar_place(branch.place)) if bar is None else bar_step(branch.place, bar, at))
+            figures = figure_drops(branch.key.session, (log for _, log in shares))
+            steps.append(Step(branch.logs, rows_only=True, drop=figures, put=[("record", rows)] if rows else []))
         after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
-        return [*steps, step, *noted(branch, after), *self.before], [after]
+        return [*steps, step, *note_steps(branch, after), *self.before], [after]
 
 
-def of_removal(known: Known) -> list[Ask]:
-    """What asks who reads what, and whether anybody else is in the home."""
-    tree, more = of_tree(known), len(known.shares) + 2
-    return [Ask(tree.place, [*tree.rows, Range("share", [(0, LAST_KEY)], more)])]
+def ask_removal(known: Known) -> list[Ask]:
+    """Ask who reads the session's logs, and whether any other session is in the home."""
+    tree_ask, limit = ask_tree(known), len(known.shares) + 2
+    return [Ask(tree_ask.place, [*tree_ask.rows, Range("share", [(0, LAST_KEY)], limit)])]
 
 
-def removed(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bool]:
-    """The tree without a session, what of logs nobody reads then, and whether the home has nobody else."""
+def without_session(url: str, known: Known, seen: list[Seen]) -> tuple[Tree, Pieces, bool]:
+    """Return the tree without the session, the ranges nobody reads then, and whether the home has no other session."""
     tree = Tree(url, known, seen[0])
     if tree.hot is None:
         return tree, [(known.log, 0, LAST)], True
     alone = tree.is_alone(known)
     tree.leave(known)
-    return tree, tree.unread(read_by(known)), alone
+    return tree, tree.unread(logs_read_by(known)), alone
 
 
 def _inherited(log: int, row: Cells) -> Row:
-    """The row of a record in the log of a branch: what the session has let go of, the branch has not."""
+    """Return the row of a record for the log of a branch.
+
+    What the session's flush has let go of is left out of it: the branch still has that.
+    """
     key, value, id, _ = row
     if RELEASED in value:
         with suppress(*DAMAGED):  # whoever reads it is told
