@@ -26,14 +26,14 @@ class LosingBackend(MemoryBackend):
     def save(self) -> None:
         """Keep what there is now, as what is on the disk."""
         with self._lock:
-            self.kept = copy.deepcopy((self._there, self._mark))
+            self.kept = copy.deepcopy((self._places, self._mark))
 
     def crash(self) -> None:
         """Lose what came after that."""
         with self._lock:
             there, self._mark = copy.deepcopy(cast("tuple[dict[Place, Stored], int]", self.kept))
-            self._there.clear()
-            self._there.update(there)
+            self._places.clear()
+            self._places.update(there)
 
     async def close(self) -> None:
         """Somebody else may have it, too."""

@@ -52,7 +52,7 @@ class Watched(MemoryBackend):
         return done
 
     def rows(self) -> int:
-        return sum(table.end for there in self._there.values() for table in there.tables.values())
+        return sum(table.end for there in self._places.values() for table in there.tables.values())
 
 
 def dump() -> Dump:

@@ -1,7 +1,7 @@
-"""Where logs live: `Store`, what it gives and takes, and the table of backends.
+"""Where logs live: `Store`, the values it takes and returns, and the table of backends.
 
-A store is `palimpsest.stores.engine` over a `palimpsest.stores.backend.Backend`: what a log means is written once, and
-what keeps it is small. `palimpsest.testing.StoreConformance` is the contract of backends; a new one has a line in
+A store is `palimpsest.stores.engine` over a `palimpsest.stores.backend.Backend`: the meaning of a log is written once,
+and backends stay small. `palimpsest.testing.StoreConformance` is the contract of backends; a new one gets a line in
 `STORES`.
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compaction:
-    """Return the state of compaction that the record of this revision holds; an empty one for 0, or none."""
+    """Return the state of compaction in the record of this revision; an empty one if there is no such record."""
     if not revision:
         return Compaction()
     records = await store.records(key, after=revision - 1, before=revision + 1)
@@ -40,9 +40,9 @@ async def compaction_of(store: Store, key: SessionKey, revision: int) -> Compact
 
 
 async def best_effort(storing: Awaitable[None]) -> str | None:
-    """Store figures that a read has made, where that can be done now; return why not, where it cannot.
+    """Store figures that a read has computed, if that is possible now; return why not otherwise.
 
-    A full disk stops no read: what was not stored is counted again.
+    A full disk must not stop a read: figures that were not stored are computed again.
     """
     try:
         await storing
@@ -73,4 +73,4 @@ STORES = Registry(
 """Openers by the scheme of their addresses. `STORES.register("mine", open_mine)` adds one."""
 
 MARK = ("\x01palimpsest", "store", "encryption")
-"""Tenant, namespace and key of the item that says how a store is encrypted; no tenant of a user's has such a name."""
+"""Tenant, namespace and key of the item that says how a store is encrypted. No user's tenant has such a name."""

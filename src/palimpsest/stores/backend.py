@@ -1,12 +1,12 @@
-"""The seam to where things are kept: `Backend`, eight verbs over places, heads and rows of bytes.
+"""The seam to storage: `Backend`, eight verbs over places, heads and rows of bytes.
 
-A *place* has a head of two values and ordered rows in named tables. It belongs to a *home*: all places of one home of a
-tenant are kept together, so that one step can change several of them. Homes have nothing to do with each other: that is
-what a store spreads over machines. What places, heads and rows mean is `palimpsest.stores.engine`'s business alone.
+A *place* has a head of two values, and ordered rows in named tables. It belongs to a *home*: all places of one home of
+a tenant are kept together, so that one step can change several of them. Homes are independent of each other, so a store
+can spread them over machines. Only `palimpsest.stores.engine` knows what places, heads and rows mean.
 
 Names (tenants, homes, spaces, names, tables, ids of rows) are text of at most 1,024 characters without lone surrogates.
-Two are the same where their code points are. They sort by code point. Keys are whole numbers from 0 to 2**63 - 1.
-Values are bytes, and may be empty; a store that bounds their length takes 64 MiB.
+Two are equal if their code points are, and they sort by code point. Keys are whole numbers from 0 to 2**63 - 1. Values
+are bytes, and may be empty; a store that bounds their length takes 64 MiB.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from palimpsest.stores.values import Tables
 
 T = TypeVar("T")
-LAST_KEY = 2**63 - 1  # of a row
+LAST_KEY = 2**63 - 1  # the greatest key of a row
 
 
 class Place(NamedTuple):
-    """The address of a head and rows. Spaces tell kinds of places apart; in one home two may have the same name."""
+    """The address of a head and rows. Spaces tell kinds of places apart; in one home two may share a name."""
 
     tenant: str
     home: str
@@ -37,16 +37,16 @@ class Place(NamedTuple):
 
 
 class PlaceHead(msgspec.Struct, frozen=True, gc=False):
-    """A place's head: what every write moves (`hot`, small, and compared), and what rarely changes (`cold`)."""
+    """A place's head: `hot` is small, changes with every write and is compared; `cold` rarely changes."""
 
     hot: bytes
     cold: bytes = b""
 
 
 class Row(NamedTuple):
-    """A row of a table: where it stands, what it holds, an id to find it by ("": none), and when it expires.
+    """A row of a table: its key, its value, an id to find it by ("": none), and when it expires.
 
-    Several rows may have one id. A time is in microseconds since 1970; None never comes.
+    Several rows may have the same id. Times are in microseconds since 1970; None means never.
     """
 
     key: int
@@ -56,13 +56,13 @@ class Row(NamedTuple):
 
 
 Cells = tuple[int, bytes, str, int | None]
-"""A row as it is given and taken: a `Row`, or a plain tuple of the same, which costs less to make."""
+"""A row as it is passed in and out: a `Row`, or a plain tuple of the same fields, which is cheaper to make."""
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """The rows of these spans of keys, which lie apart and hold both of their ends, at most `limit` of them.
+    """Asks for the rows of these spans of keys, at most `limit` of them.
 
-    They come span after span, as these are given, in order of their keys; with `newest_first` all the other way round.
+    Spans include both ends, and do not overlap. Rows come by span as given, then by key; `newest_first` reverses both.
     """
 
     table: str
@@ -72,16 +72,16 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
-    """The rows that have one of these ids, in order of their keys."""
+    """Asks for the rows that have one of these ids, by ascending key."""
 
     table: str
     ids: Sequence[str]
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What is asked of a place: its head, unless `head` is False, and rows.
+    """Asks for a place's head, unless `head` is False, and for rows of it.
 
-    Encryption holds rows of a place without head against the head that they belong to: one look asks for both.
+    A place without a head is asked for together with the head that vouches for its rows: encryption checks them by it.
     """
 
     place: Place
@@ -90,25 +90,25 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
-    """What there is of a place: its head (None: none, or not asked for), and the rows of each range or list of ids."""
+    """What a place holds: its head (None: none, or not asked for), and the rows of each range or list of ids."""
 
     head: PlaceHead | None
     rows: Sequence[Sequence[Cells]]
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """What a batch does to one place: to its head, then to rows that go, last with rows that come.
+    """What a batch does to one place: first to its head, then to rows that are dropped, last to rows that are put.
 
-    The head is compared: where its hot value is not `expect` (None: there is none), nothing of the batch happens. Then
-    it becomes `hot` (None: it goes, with its cold value) and `cold` (None: as it was; empty for a new one), until
-    `expires`. Where `hot` is `expect` and `cold` is None it is compared only; with `rows_only` not even that. `drop`
-    are spans of keys, both ends included, of a table, or of every table whose name begins so where it ends in `*`.
-    `put` are rows, each in the place of one of its key. A place without head and rows is none.
+    The head is compared: unless its hot value is `expect` (None: there is no head), nothing of the batch happens. Then
+    it becomes `hot` (None: the head is removed, with its cold value) and `cold` (None: unchanged, or empty for a new
+    head), until `expires`. If `hot` equals `expect` and `cold` is None, the head is only compared; with `rows_only` not
+    even that. `drop` are spans of keys, both ends included, of a table, or of all tables with this prefix if the name
+    ends in `*`. `put` are rows, each replacing one with the same key. A place without head and rows does not exist.
 
-    `destroys` says that no byte of what goes is to be left when `scrub` is called, though this process does not live to
-    call it. Encryption goes by it, too: a row of a place without head that takes another's place is put by a step that
-    destroys, in one batch with each head that is read beside it. What is `delayed` is there at once, and on the disk by
-    the next write that is not; what is `fleeting` is that, and may be dropped where it is damaged.
+    `destroys` says that no byte of what is removed is left after `scrub`, even if this process dies before it calls
+    that. Encryption relies on it, too: in a place without a head, a row that replaces another is put by a step that
+    destroys, in one batch with each head that is read together with it. A `delayed` step takes effect at once, and
+    reaches the disk with the next write that is not. A `fleeting` one is delayed, and may be dropped if it is damaged.
     """
 
     place: Place
@@ -125,11 +125,11 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def moves(self) -> bool:
-        """Whether it changes the head."""
+        """Whether the step changes the head."""
         return not self.rows_only and (self.hot != self.expect or self.cold is not None)
 
     def after(self, head: PlaceHead | None) -> PlaceHead | None:
-        """The head after it, of a place that had this one."""
+        """Return the head after this step, in a place that had the head given."""
         if not self.moves:
             return head
         was = head.cold if head is not None else b""
@@ -137,20 +137,21 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
 
 Batch = Sequence[Step]
-"""Steps in places of one home, each place once: all of them happen, or none."""
+"""Steps in places of one home, each place at most once: all of them happen, or none."""
 
 Refusal = tuple[PlaceHead | None, ...]
-"""The heads that are there in the places of a batch, in its order; None for those without, or not looked at."""
+"""The stored heads of the places of a refused batch, in its order; None for a place without one, or not compared."""
 
 Look = Callable[[Sequence[Ask]], list[Seen]]
-"""As `Backend.look`, at the home of one batch while nobody else can write; it may miss what that call has written."""
+"""Like `Backend.look`, at the home of one batch while nobody else can write; may miss what that call has written."""
 
 Again = Callable[[int, Batch, Refusal, Look], Batch | None]
-"""Says what is written in the place of the batch of this number, tried last so, which these heads refuse; or None."""
+"""Takes a batch's number, the batch tried last, its refusal and a `Look`; returns the batch to write instead, or
+None."""
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A place with its head, in a listing. `mark` says when its head was written last, where that was asked for."""
+    """A place with its head, in a listing. `mark`, where asked for, is the store's number for the head's last write."""
 
     place: Place
     head: PlaceHead
@@ -158,7 +159,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Due(NamedTuple):
-    """What has expired: a row of a table, or the head of a place, of table "" and key 0. `at` is when."""
+    """Something that has expired, and when (`at`): a row of a table, or the head of a place (table "" and key 0)."""
 
     at: int
     place: Place
@@ -170,10 +171,10 @@ ready(Place, Due)
 
 
 class Scrubbed(msgspec.Struct, frozen=True):
-    """What scrubbing has come to.
+    """The outcome of scrubbing.
 
-    `remains` says in plain sentences what could not be done, and how it comes about, `left` about how many bytes are
-    left to go through (0: it is over), `freed` how many bytes smaller the store is (below 0: larger).
+    `remains` says in plain sentences what could not be scrubbed, and why. `left` is about how many bytes there are
+    still to go through (0: none), `freed` how many bytes smaller the store is (below 0: larger).
     """
 
     remains: tuple[str, ...] = ()
@@ -189,139 +190,138 @@ class Backend(ABC):
     number of tasks, threads and processes may call at once, as far as they can open it.
 
     Verbs raise StoreUnavailable when the store cannot be reached, is full, locked for too long, or read-only and to be
-    written, and StoreCorrupt when what is stored cannot be read. After either of a write nothing of its batches has
-    happened, unless StoreUnavailable says that this is not known. None is called after `close`, or in a forked child.
+    written, and StoreCorrupt when what is stored cannot be read. After either of them nothing of a write's batches has
+    happened, unless StoreUnavailable says that this is unknown. None is called after `close`, or in a forked child.
     """
 
     url: str
     writable: bool = True
     blocking: bool = False
-    """Whether its verbs block, and never suspend (`BlockingBackend`). Else they are awaited on one event loop."""
+    """Whether its verbs block and never suspend (`BlockingBackend`). Otherwise they are awaited on one event loop."""
     inline: bool = False
-    """Whether they are called where they are awaited, in the caller's own thread."""
+    """Whether verbs run in the thread of their caller."""
     gathers: bool = True
-    """Whether it costs less to write to several homes in one call than in a call each; one that blocks says so."""
+    """Whether one call that writes to several homes costs less than a call for each."""
     remote: bool = True
-    """Whether those who use it may live on when it has crashed, and one who is refused be refused again and again."""
+    """Whether its users may live on after it has crashed, and whether a writer may be refused again and again."""
     large_bytes: int | None = None
-    """Bytes from which on a text, or the data of an image, is kept once a home; None: all is kept in its place."""
+    """Bytes from which on a text, or the data of an image, is kept once per home; None: everything is kept in place."""
     companion: str | None = None
-    """The path of a file beside it for what is made from its text; None: there is none, or what it keeps is sealed."""
+    """The path of a file beside it for what is made from its texts; None: none, as when its content is sealed."""
     tables: Tables | None = None
-    """Where what is made from its text may have tables beside its own; None: nowhere, or what it keeps is sealed."""
+    """Where what is made from its texts may have tables; None: nowhere, as when its content is sealed."""
     lacking: Collection[Place] = ()
-    """Places that were looked at of which rows have gone since, though their heads know of them: under an overlay."""
+    """Places (below an overlay) that have lost rows since they were looked at, although their heads refer to them."""
 
     async def together(self, start: Callable[[], Coroutine[Any, Any, T]], *, reads: bool = False) -> T:
-        """Run a coroutine that waits for nothing but this store where its verbs run; with `reads` it only reads."""
+        """Run a coroutine that awaits nothing but this store where its verbs run; with `reads` it only reads."""
         return await start()
 
     async def surely(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As `together`, for a caller that has been cancelled already: it is run to its end."""
+        """Like `together`, for a caller that was cancelled already: the coroutine is run to its end."""
         return await start()
 
     async def apart(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function returns that takes long and waits for nothing, without holding up an event loop."""
+        """Return what a function returns that computes for long and awaits nothing, without blocking an event loop."""
         import asyncio  # only under an event loop
 
         return await asyncio.to_thread(function, *arguments)
 
     async def pause(self, seconds: float) -> None:
-        """Wait, where writers are in each other's way: in nobody's way meanwhile."""
+        """Wait before the next attempt of a writer that was refused, without being in anybody's way."""
         import asyncio  # only under an event loop
 
         await asyncio.sleep(seconds)
 
     def glance(self, place: Place) -> PlaceHead | None:
-        """The head of a place, where an event loop's thread can be told it at once; None where not, or of none."""
+        """Return a place's head if an event loop's thread can be told at once; None if not, or if it has none."""
         return None
 
     # --- the verbs
 
     @abstractmethod
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
-        """Return what there is of each place that is asked for, all as it is at one moment."""
+        """Return what each place that is asked for holds, all at one moment."""
 
     @abstractmethod
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
-        """Do each of these batches whose heads are all as expected, one after the other; return what came of each.
+        """Do each of these batches whose heads are all as expected, one after the other; return the outcome of each.
 
-        That is None for one that was done, and for one that was not the heads that are there, in the places of what
-        was tried last. A store may make one transaction of all that it does, or one of each. `at` is the time, in
-        microseconds. What is not `lasting` may be lost when the machine is, and is given up rather than waited for.
+        The outcome is None for a batch that was done, else the stored heads, in the places of the batch that was tried
+        last. A store may make one transaction of all batches, or one of each. `at` is the time, in microseconds. A
+        write that is not `lasting` may be lost with the machine, and is given up rather than waited for.
 
-        A store whose writers wait for each other may ask `again`, while nobody else can write, what to do in the place
-        of a batch that it would refuse: else its writer comes back, and may find another in his way again. `again` does
-        not wait, and calls the store by nothing but the `Look` that it is given. Over a driver, where looking is to be
-        awaited, that raises out of it, and it is called anew when what it looked at is there (`rules.asked_again`).
+        A store whose writers wait for each other may ask `again`, while nobody else can write, what to do instead of a
+        batch that it would refuse: else that writer could be overtaken again and again. `again` does not wait, and uses
+        the store only through the `Look` it is given. Over a driver, where looking has to be awaited, that `Look`
+        raises through `again`, which is called anew once the answer is there (`rules.asked_again`).
         """
 
     @abstractmethod
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        """Return the tenant's places that have a head and sort behind `after`, by space, name and home: a page. Of this
-        space, or with `beneath` of every space that begins so. Fewer than `limit` are all there are."""
+        """Return a page of the tenant's places of this space (with `beneath`: of every space with this prefix) that
+        have a head and sort after `after`, by space, name and home. Fewer than `limit` are the last."""
 
     @abstractmethod
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        """Return the tenant's places of this space in the order in which their heads were written last: a page.
+        """Return a page of the tenant's places of this space, in the order in which their heads were written last.
 
-        Those written at the mark `since` or later, of that one only those that sort behind `after`. A mark is the
-        store's own number, and rises; several writes may share one, so who goes on later asks from the last mark that
-        he was given, inclusive, and may be given again what he has seen.
+        Begins at the mark `since`; among places with that mark, after `after`. Marks are the store's ascending numbers.
+        Several writes may share one: so the next page, which begins at the last mark returned, may repeat places.
         """
 
     async def newest(
         self, tenant: str, space: str, *, until: int | None = None, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        """Return the tenant's places of this space, those whose heads were written last first: a page.
+        """Return a page of the tenant's places of this space, those whose heads were written last first.
 
-        Those written at the mark `until` or earlier (None: all), of that one only those behind `after`; this reads all.
+        Begins at the mark `until` (None: the newest); among places with that mark, after `after`. Reads all places.
         """
-        found, mark, behind = dict[Place, Listed](), 0, None
-        while page := await self.recent(tenant, space, since=mark, after=behind):
-            found |= {one.place: one for one in page if until is None or one.mark <= until}
-            mark, behind = page[-1].mark, page[-1].place
-        return newest_of(found.values(), until, after, limit)
+        listed, mark, last = dict[Place, Listed](), 0, None
+        while page := await self.recent(tenant, space, since=mark, after=last):
+            listed |= {one.place: one for one in page if until is None or one.mark <= until}
+            mark, last = page[-1].mark, page[-1].place
+        return newest_of(listed.values(), until, after, limit)
 
     @abstractmethod
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        """Return what of a tenant's has expired at `now` (microseconds), behind `after`: a page, oldest first.
+        """Return a page of what of a tenant's has expired at `now` (microseconds), after `after`, oldest first.
 
-        What is damaged keeps nobody from the rest: StoreCorrupt is raised when there is nothing else behind `after`.
+        Damage does not hide the rest: StoreCorrupt is raised only when nothing else comes after `after`.
         """
 
     @abstractmethod
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        """Return the tenants that have a place with a head, and sort behind `after`: a page."""
+        """Return a page of the tenants that have a place with a head and sort after `after`."""
 
     async def unread(self, tenant: str | None = None) -> Mapping[str, Collection[str]]:
-        """Say why what no listing of a tenant (None: of any) has cannot be read, each with the sessions it names."""
+        """Return why some of a tenant's (None: anybody's) data is in no listing, and the sessions each reason names."""
         return {}
 
     async def scrub(self, *, whole: bool = True) -> Scrubbed:
-        """See that no byte of what was dropped, or replaced, is left where the store keeps things.
+        """Make sure that no byte of what was dropped or replaced is left where the store keeps things.
 
-        Without `whole` what would take long is left for another time. With it a call does a piece of that, so that
-        others need not wait, and is called again until nothing is left; what the store does not use is given back, too.
+        Without `whole`, slow work is left for another time. With it each call does a piece of that, so that others need
+        not wait, until nothing is left; unused room is given back, too.
         """
         return Scrubbed()
 
     async def durability(self) -> str:
-        """Say, for people, what of what was acknowledged is lost with the machine, or with the server."""
+        """Say, for people, which acknowledged writes are lost with the machine, or with the server."""
         return "it does not say what it loses with its machine"
 
     def give_up(self) -> None:  # noqa: B027 (most have nobody waiting)
-        """Have whatever waits for another writer wait no longer, for `close` is about to be called. From any thread."""
+        """Make whatever waits for another writer stop waiting, as `close` is about to be called. From any thread."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
 
 class BlockingBackend(Backend):
@@ -343,8 +343,8 @@ class BlockingBackend(Backend):
         return await self.runner.read(function, *arguments)
 
 
-def newest_of(found: Iterable[Listed], until: int | None, after: Place | None, limit: int) -> list[Listed]:
-    """Of places that are listed in any order, each once, the page that `Backend.newest` gives."""
-    ordered = sorted(((-one.mark, one.place.name, one.place.home), one) for one in found)
-    first = None if until is None else (-until,) if after is None else (-until, after.name, after.home)
-    return [one for where, one in ordered if first is None or where > first][:limit]
+def newest_of(listed: Iterable[Listed], until: int | None, after: Place | None, limit: int) -> list[Listed]:
+    """Return the page that `Backend.newest` gives, from places listed in any order, each once."""
+    ordered = sorted(((-one.mark, one.place.name, one.place.home), one) for one in listed)
+    begin = None if until is None else (-until,) if after is None else (-until, after.name, after.home)
+    return [one for where, one in ordered if begin is None or where > begin][:limit]

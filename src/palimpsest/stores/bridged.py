@@ -1,7 +1,7 @@
 """A backend with an asynchronous driver under a synchronous memory: its verbs are awaited on the runner's event loop.
 
-A driver belongs to one loop, so all verbs, of whatever thread, go to that one. Their callers wait meanwhile, so that
-nothing over this backend ever suspends: `drive` runs it, also from within a running loop, which stands still.
+A driver belongs to one loop, so the verbs of all threads go to that one. The callers block meanwhile, so nothing over
+this backend ever suspends. `drive` can run it, even from within a running loop, which stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from palimpsest.stores.wrappers import PassThrough, passed
 T = TypeVar("T")
 
 SETTLE = 1.0
-"""Seconds that a caller who was interrupted waits for the end of the verb that this cancels."""
+"""Seconds that an interrupted caller waits for the end of the verb that it cancels."""
 
 
 class BridgedBackend(PassThrough):
-    """Another backend, each verb of which is awaited on the event loop of the runner of a synchronous memory."""
+    """Another backend, each verb of which is awaited on the event loop of a synchronous memory's runner."""
 
     def __init__(self, below: Backend, runner: Runner) -> None:
         super().__init__(below)
@@ -35,17 +35,17 @@ class BridgedBackend(PassThrough):
         return function(*arguments)
 
     async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
-        """Wait for something below. What a caller has begun who is interrupted is cancelled, and has ended then."""
+        """Wait for a verb below. If the caller is interrupted, the verb is cancelled, and has ended by then."""
         call = _Call(start)
         try:
-            done: T = await self.runner.wait(call.run())
-        except CancelledError:  # a closed runner says Closed
-            told, written = "its driver cancelled what was asked of it; try again", None if writes else False
-            raise StoreUnavailable(self.url, told, written=written) from None
+            result: T = await self.runner.wait(call.run())
+        except CancelledError:  # by the driver: a closed runner would raise Closed
+            problem, written = "its driver cancelled what was asked of it; try again", None if writes else False
+            raise StoreUnavailable(self.url, problem, written=written) from None
         except BaseException:
             call.desert()
             raise
-        return done
+        return result
 
     pause = passed(Backend.pause)
     scrub = passed(Backend.scrub)
@@ -54,7 +54,7 @@ class BridgedBackend(PassThrough):
 
 
 class _Call:
-    """A verb on the loop, whose caller may leave: one that has not begun by then never does."""
+    """A verb on the loop whose caller may leave. If it has not begun by then, it never does."""
 
     def __init__(self, start: Callable[[], Awaitable[Any]]) -> None:
         self._start, self._over = start, allocate_lock()
@@ -72,9 +72,9 @@ class _Call:
             self._over.release()
 
     def desert(self) -> None:
-        """Let nothing begin any more, cancel what has, and wait for its end."""
+        """Keep the verb from beginning; if it has begun, cancel it and wait for its end."""
         self._deserted = True
         if self._begun and self._task is not None and not self._task.done():
-            with suppress(RuntimeError):  # the loop has ended, and this with it
+            with suppress(RuntimeError):  # the loop has ended, and the task with it
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
             self._over.acquire(timeout=SETTLE)

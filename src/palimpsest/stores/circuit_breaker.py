@@ -1,7 +1,7 @@
-"""A circuit breaker before any store: one that does not answer is left alone for a while, not asked by everybody.
+"""A circuit breaker in front of any store: one that does not answer is left alone for a while.
 
-After so many calls in a row that found the store away or did not end in time, each further one fails at once. After a
-while one is let through, and what comes of it decides for all.
+After `max_failures` calls in a row that found the store unavailable or timed out, every further call fails at once.
+After a while one call is let through; its outcome decides for all.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class CircuitBreaker(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_on
 
     @classmethod
     def of(cls, given: object) -> CircuitBreaker | None:
-        """What was given: one, its fields, True for the defaults, False or None for none. Raises ConfigError.
+        """Return the circuit breaker that `given` means: it, its fields, True for the defaults, False or None for none.
+
+        Raises ConfigError.
 
         Args:
-            given: what the option `circuit_breaker` was given.
+            given: the value of the option `circuit_breaker`.
         """
         if given is None or given is False:
             return None
@@ -60,7 +62,7 @@ class CircuitBreaker(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_on
 
 
 class BreakingBackend(PassThrough):
-    """Another backend whose calls go through a circuit breaker. `clock` gives microseconds."""
+    """Another backend whose calls go through a circuit breaker. `clock` returns microseconds."""
 
     def __init__(self, below: Backend, given: CircuitBreaker, clock: Callable[[], int]) -> None:
         super().__init__(below)
@@ -74,30 +76,30 @@ class BreakingBackend(PassThrough):
             probe = self._breaker.admit()
         except Paused as paused:
             when = f"the next is tried in {paused.seconds:.0f} seconds" if paused.seconds else "one is under way"
-            told = f"{self._failures} calls in a row have had no answer, and {when} (circuit_breaker)"
-            raise StoreUnavailable(self.url, told) from None
+            problem = f"{self._failures} calls in a row have had no answer, and {when} (circuit_breaker)"
+            raise StoreUnavailable(self.url, problem) from None
         answered: bool | None = None
         try:
-            doing = start()
-            done = await (doing if self.blocking else self._in_time(doing, writes))
+            call = start()
+            result = await (call if self.blocking else self._in_time(call, writes))
             answered = True
         except StoreUnavailable:
             answered = False
             raise
-        except PalimpsestError:  # it has answered
+        except PalimpsestError:  # an error is an answer, too
             answered = True
             raise
         else:
-            return done
+            return result
         finally:
             self._breaker.report(answered, probe=probe)
 
-    async def _in_time(self, doing: Coroutine[Any, Any, T], writes: bool) -> T:
+    async def _in_time(self, call: Coroutine[Any, Any, T], writes: bool) -> T:
         import asyncio  # only over a network
 
         try:
             async with asyncio.timeout(self._seconds):
-                return await doing
+                return await call
         except TimeoutError as late:
-            told = f"it has not answered within {self._seconds:g} seconds (circuit_breaker)"
-            raise StoreUnavailable(self.url, told, written=None if writes else False) from late
+            problem = f"it has not answered within {self._seconds:g} seconds (circuit_breaker)"
+            raise StoreUnavailable(self.url, problem, written=None if writes else False) from late

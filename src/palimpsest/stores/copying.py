@@ -1,9 +1,9 @@
-"""Moving what a store has into another one: heads and rows as they are, home by home, compared when they are there.
+"""Copying one store into another: heads and rows as they are, home by home, compared afterwards.
 
-Nothing of it is understood, so nothing of it is lost: branches, items, what was erased, and, of an encrypted store, the
-ciphertext, for which no key is needed. Rows come first, in pieces; then one step makes all heads of the home. So who
-reads the new store sees a home whole or not at all, and a copy that was interrupted goes on with the homes that are not
-there yet. Last, sessions are put in the order in which they were used.
+The content is not interpreted, so nothing is lost: branches, items, tombstones, and an encrypted store's ciphertext,
+for which no key is needed. Rows come first, in pieces; then one step makes all heads of the home. So readers of the new
+store see a home whole or not at all, and an interrupted copy goes on with the missing homes. Last, sessions are put in
+the order of use.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Called with the number of homes that are done, and of all."""
+"""Called with the number of homes that are done, and the number of all homes."""
 
 TRIES = 20
-"""How often a home that others write to meanwhile is begun again."""
+"""How often a home is begun again that others write to meanwhile."""
 
 TABLES = {"log": ("entry", "record", "held"), "tree": ("share",), "large": ("large", "uses")}
-"""The tables of the places of a home that have rows; and counts by each counter, and figures, beside entries."""
+"""The tables of a home's places with rows; beside entries there are also counts by each counter, and figures."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """What `copy_store` did: how many `sessions` and `items` of how many `tenants` are in the new store now, how many
-    of them were there `already`, from a copy before; how many `rows` were put, and their `bytes`.
+    of them were there `already`, from an earlier copy; how many `rows` were put, and their `bytes`.
 
     Items are facts, and what else is kept for a tenant beside its sessions, such as the documents of knowledge bases.
     """
@@ -81,23 +81,22 @@ def copy_store(
     progress: Progress | None = None,
 ) -> Copied:
     """Copy what one store has into another: sessions with branches, token counts and how often entries were fetched,
-    facts, knowledge bases, the order of their use.
+    facts, knowledge bases, and the order of their use.
 
-    The copy is compared with what was copied. Of an encrypted store ciphertext is copied, so the new one has the same
-    keys. Others may go on writing to the source: each session is copied as it is at one moment. Interrupted, it goes on
-    where it was when it is called again. Leases are not copied, nor counts by counters that are not named, how far
-    workers have come, and the search index, which the new store makes anew. Raises StoreCorrupt, when all the rest is
-    copied, for a session or item of which something cannot be read.
+    The copy is compared with the source. Ciphertext is copied as it is, so the copy of an encrypted store has the same
+    keys. Others may go on writing to the source: each session is copied as of one moment. After an interruption, a
+    second call goes on where the first stopped. Not copied are leases, counts by counters that are not named, how far
+    workers have come, and the search index, which is made anew. Raises StoreCorrupt, after copying the rest, if part of
+    a session or item cannot be read.
 
     Args:
         source: the address of the store that is copied, which is not changed.
-        target: the address of the store to copy to, which is made where it is not there.
-        tenants: whose sessions and items are copied; None: all tenants'. One that has none is refused by name.
-        replace: whether a session or item of the same name in the target, that is another, is replaced. By default
+        target: the address of the store to copy to, which is made if it does not exist.
+        tenants: whose sessions and items are copied; None: all tenants'. A tenant that has none is refused by name.
+        replace: whether a session or item of the target with the same name and other content is replaced. By default
             Conflict is raised, which names it.
-        counters: names of counters of your own, whose counts are copied, too.
-        progress: called with the number of homes (sessions with their branches, namespaces of items) that are done, and
-            of all: of more, where others write meanwhile.
+        counters: names of counters of your own whose counts are copied, too.
+        progress: called with the number of homes (sessions with branches, namespaces of items) done, and of all so far.
     """
     check_progress(progress)
     if str(source) == str(target):
@@ -117,19 +116,19 @@ async def _copied(
     progress: Progress | None,
 ) -> Copied:
     async with AsyncExitStack() as opened:
-        one = _opened(opened, source, readonly=True)
-        there = await tenants_of(one)
-        names = there if tenants is None else list(dict.fromkeys(tenants))
+        old = _opened(opened, source, readonly=True)
+        present = await tenants_of(old)
+        names = present if tenants is None else list(dict.fromkeys(tenants))
         for name in names:
-            if name not in there:
-                raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, there))
-        other = _opened(opened, target)  # which makes it, where it is not there
-        copying = _Copying(one, other, names, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
+            if name not in present:
+                raise ConfigError("tenants", name, "a tenant that the source has", nearest=nearest(name, present))
+        new = _opened(opened, target)  # makes the store if it does not exist
+        copying = _Copying(old, new, names, replace, [TOKENS + name for name in (*ENCODINGS, *counters)])
         await copying.begin()
-        copying.damaged += await unread_of(one, tenants and names)
+        copying.damaged += await unread_of(old, tenants and names)
         await copying.all(progress)
         for name in names:
-            await put_in_order(one, other, name, copying.at)
+            await put_in_order(old, new, name, copying.at)
         if copying.damaged:
             raise copying.damaged[0]
         return copying.done()
@@ -144,11 +143,11 @@ def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backe
 
 
 ALL: Drop = [("*", 0, LAST_KEY)]
-"""All rows of a place."""
+"""Drops all rows of a place."""
 
 
 class _Copying:
-    """A copy that is under way."""
+    """One copy under way."""
 
     def __init__(
         self, source: Backend, target: Backend, names: Sequence[str], replace: bool, counts: list[str]
@@ -160,101 +159,102 @@ class _Copying:
         self._rows_put, self.at, self.damaged = (0, 0), now_us(), list[StoreCorrupt]()
 
     async def begin(self) -> None:
-        """See that both stores are encrypted alike; a new one becomes so. Look at what is there of these tenants."""
-        there = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
-        ours, theirs = (heads[_mark()] for heads in there)
+        """See that both stores are encrypted alike (an empty target becomes so), and list the target's homes."""
+        mark_heads = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
+        ours, theirs = (heads[_mark()] for heads in mark_heads)
         self._sealed = ours is not None
         self._theirs = await homes_of(self._target, self._names)
         if ours == theirs:
             return
         if theirs is not None or await tenants_of(self._target):
-            told = "a store that is encrypted as the source is, or an empty one"
-            raise ConfigError("target", self._target.url, told)
+            allowed = "a store that is encrypted as the source is, or an empty one"
+            raise ConfigError("target", self._target.url, allowed)
         assert ours is not None, "one of the two has a mark"
         await self._put([Step(_mark(), None, ours.hot, ours.cold)], MARK[0])
 
     async def all(self, progress: Progress | None) -> None:
-        """Copy every home, and again those in which a place came, went or got another time to expire meanwhile.
+        """Copy every home; then copy again those in which a place came, went or changed its expiry meanwhile.
 
-        A listing is not of one moment. So a home has been copied as it was when the listing after that is as before.
+        A listing is not of one moment: a home is known to be copied whole only if the next listing shows it unchanged.
         """
         listed = await listed_of(self._source, self._names, self.damaged)
         self.at -= SECOND * (1 + sum(place.space == "session" for places in listed.values() for place in places))
-        seen, todo, number = dict[Home, Listing](), [*listed], 0
+        copied, todo, done = dict[Home, Listing](), [*listed], 0
         for _ in range(TRIES):
-            total = number + len(todo)
+            total = done + len(todo)
             for home in todo:
-                seen[home] = listed.get(home, {})
+                copied[home] = listed.get(home, {})
                 try:
-                    await (self._joined if is_list(home) else self._home)(home, seen[home])
-                except StoreCorrupt as fault:  # it keeps nobody from the other homes
+                    await (self._joined if is_list(home) else self._home)(home, copied[home])
+                except StoreCorrupt as fault:  # raised after the other homes were copied
                     self.damaged.append(fault)
-                number += 1
+                done += 1
                 if progress is not None:
-                    progress(number, total)
+                    progress(done, total)
             listed = await listed_of(self._source, self._names, self.damaged)
-            named = [(home[0], place.name) for home in seen for place in seen[home] if place.space == "session"]
-            todo = [home for home in dict.fromkeys([*seen, *named]) if listed.get(home, {}) != seen.get(home, {})]
+            named = [(home[0], place.name) for home in copied for place in copied[home] if place.space == "session"]
+            todo = [home for home in dict.fromkeys([*copied, *named]) if listed.get(home, {}) != copied.get(home, {})]
             if not todo:
                 return
         raise _busy(todo[0])
 
     def done(self) -> Copied:
-        """What has come of it."""
+        """Return what was copied."""
         sessions, items, already = 0, 0, 0
         for home, (heads, was_there) in self._copied.items():
-            there = [place.space for place, head in heads.items() if head is not None]
-            some, others = there.count("session") * is_users(home[0]), sum(one.startswith(ITEMS) for one in there)
-            sessions, items, already = sessions + some, items + others, already + was_there * (some + others)
-        tenants = len({owner_of(home) for home in self._copied})
-        put = self._rows_put
-        return Copied(tenants=tenants, sessions=sessions, items=items, already=already, rows=put[0], bytes=put[1])
+            spaces = [place.space for place, head in heads.items() if head is not None]
+            own_sessions = spaces.count("session") * is_users(home[0])
+            own_items = sum(space.startswith(ITEMS) for space in spaces)
+            sessions, items = sessions + own_sessions, items + own_items
+            already += was_there * (own_sessions + own_items)
+        tenants, (rows, size) = len({owner_of(home) for home in self._copied}), self._rows_put
+        return Copied(tenants=tenants, sessions=sessions, items=items, already=already, rows=rows, bytes=size)
 
     async def _joined(self, home: Home, places: Listing) -> None:
-        """Have the target list what the source does, too. What it has there itself stays."""
+        """Add to a list of the target what the source lists, too. What the target lists itself stays."""
         ours, theirs = await heads_of(self._source, [*places]), await heads_of(self._target, [*places])
-        new = [(place, head) for place, head in ours.items() if head is not None and theirs[place] is None]
-        if new:
-            await self._put([Step(place, None, head.hot, head.cold) for place, head in new], home[1])
+        missing = [(place, head) for place, head in ours.items() if head is not None and theirs[place] is None]
+        if missing:
+            await self._put([Step(place, None, head.hot, head.cold) for place, head in missing], home[1])
         self._copied[home] = {}, False
 
     async def _home(self, where: Home, listed: Listing) -> None:
-        """Copy a home, unless it is there as it is.
+        """Copy a home, unless the target has the same.
 
-        What it replaces goes in the step that puts it there. If it is too large for one step, what it replaces goes
-        before: so there is never a head in the target with the rows of another.
+        What it replaces is dropped in the step that puts the home. A home too large for one step has what it replaces
+        dropped before: so the target never has a head with the rows of another.
         """
         tenant, home = where
-        mine, again = self._copied.get(where, ({}, False))[0], where in self._copied
-        places = list(dict.fromkeys([*listed, *self._theirs.get(where, ()), *mine]))
+        put_before, again = self._copied.get(where, ({}, False))[0], where in self._copied
+        places = list(dict.fromkeys([*listed, *self._theirs.get(where, ()), *put_before]))
         rows = [Place(tenant, home, space, "") for space in TABLES]
         sessions = [place.name for place in places if place.space == "session"]
-        self._beside = [*self._counts, *(table for one in sessions for table in figure_tables(one))]
+        self._beside = [*self._counts, *(table for session in sessions for table in figure_tables(session))]
         for _ in range(TRIES):
             laid = [place for place in listed if place.space == LAID]
-            before = await heads_of(self._source, places)
+            wanted = await heads_of(self._source, places)
             if not self._sealed:
-                check_heads(self._source.url, before)
-            there = await heads_of(self._target, [*before])
-            if not again and before == there and await self._same(rows):
-                self._copied[where] = before, True
+                check_heads(self._source.url, wanted)
+            stored = await heads_of(self._target, [*wanted])
+            if not again and wanted == stored and await self._same(rows):
+                self._copied[where] = wanted, True
                 return
-            self._refuse(before, there, mine)
-            whole, drop = await self._whole(rows) if any(before.values()) else {}, dict.fromkeys(rows, ALL)
+            self._refuse(wanted, stored, put_before)
+            whole, drop = await self._whole(rows) if any(wanted.values()) else {}, dict.fromkeys(rows, ALL)
             if whole is None:
-                for place in rows if any(there.values()) else ():  # nothing goes for what cannot be read
+                for place in rows if any(stored.values()) else ():  # raises before anything is dropped, if unreadable
                     await self._digest(self._source, place, beside=True)
-                await self._put(steps_of(there, dict.fromkeys(there), {}, drop, {}), home)
-                there, whole, drop = dict.fromkeys(there), {}, {}
+                await self._put(steps_of(stored, dict.fromkeys(stored), {}, drop, {}), home)
+                stored, whole, drop = dict.fromkeys(stored), {}, {}
                 for place in rows:
                     await self._rows(place)
-            if not await self._is_as(before, where):
-                continue  # somebody has written to it meanwhile
+            if not await self._is_as(wanted, where):
+                continue  # another writer has changed the source meanwhile
             ends = {**listed, **dict.fromkeys(laid, now_us() + PATIENCE)}
-            await self._put(steps_of(there, before, ends, drop, whole), home)
-            self._copied[where] = before, False
-            same = await self._same(rows, beside=False)  # what is kept beside entries moves no head
-            if not same and await self._is_as(before, where, laid=True):
+            await self._put(steps_of(stored, wanted, ends, drop, whole), home)
+            self._copied[where] = wanted, False
+            same = await self._same(rows, beside=False)  # counts and figures may change without a change of heads
+            if not same and await self._is_as(wanted, where, laid=True):
                 raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
             for pieces in whole.values():
                 self._count([row for _, piece in pieces for row in piece])
@@ -262,40 +262,43 @@ class _Copying:
         raise _busy(where)
 
     async def _laid(self, where: Home) -> list[Place]:
-        """Where it says that a log of the home is being laid: its rows go along, and are nobody's there, too."""
+        """Return the places of the home's logs that are being laid. Their rows are copied, and stay nobody's."""
         return [one.place async for one in all_places(self._source, where[0], LAID) if one.place.home == where[1]]
 
     async def _is_as(self, before: Heads, where: Home, *, laid: bool = False) -> bool:
-        """Whether the source's heads are those; with `laid` those of all logs that are being laid, and no further."""
+        """Return whether the source's heads are still these, but for logs that are being laid.
+
+        With `laid` these must be unchanged, too, and no others may have come.
+        """
         places = [*before, *(await self._laid(where) if laid else ())]
-        now = await heads_of(self._source, [*dict.fromkeys(places)])
-        moved = [place for place, head in now.items() if head != before.get(place)]
-        return all(place.space == LAID and not laid and now[place] and before.get(place) for place in moved)
+        current = await heads_of(self._source, [*dict.fromkeys(places)])
+        changed = [place for place, head in current.items() if head != before.get(place)]
+        return all(place.space == LAID and not laid and current[place] and before.get(place) for place in changed)
 
     async def _whole(self, rows: Sequence[Place]) -> Puts | None:
-        """The rows of these places, if one step can put them all."""
-        found, number, size = Puts(), 0, 0
+        """Return the rows of these places if one step can put them all; else None."""
+        puts, number, size = Puts(), 0, 0
         for place in rows:
             async for table, piece in self._pieces(self._source, place):
-                found.setdefault(place, []).append((table, piece))
+                puts.setdefault(place, []).append((table, piece))
                 number, size = number + len(piece), size + sum(len(row[1]) for row in piece)
                 if number > PIECE or size > BYTES:
                     return None
-        return found
+        return puts
 
     def _refuse(self, ours: Heads, theirs: Heads, mine: Heads) -> None:
-        """Raise Conflict if what is there is neither the source's nor what was put there, and is not to be replaced."""
+        """Raise Conflict for content of the target that is not from the source, unless it is to be replaced."""
         others = (place for place, head in theirs.items() if head not in (None, ours[place], mine.get(place)))
         other = next((place for place in others if place.space != LAID), None)
         if other is None or self._replace:
             return
-        told = f"the item {other.name!r} of {other.home!r}" if other.space.startswith(ITEMS) else f"{other.home!r}"
+        name = f"the item {other.name!r} of {other.home!r}" if other.space.startswith(ITEMS) else f"{other.home!r}"
         if not is_users(other.tenant):
-            told = "a knowledge base"
+            name = "a knowledge base"
         elif other.space == "session":
-            told = f"the session {other.name!r}"
-        another = "is in the target already, with other content; to put the source's in its place, say `replace`"
-        raise Conflict(f"{told} of tenant {owner_of((other.tenant, other.home))!r}", another)
+            name = f"the session {other.name!r}"
+        problem = "is in the target already, with other content; to put the source's in its place, say `replace`"
+        raise Conflict(f"{name} of tenant {owner_of((other.tenant, other.home))!r}", problem)
 
     async def _rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):
@@ -315,24 +318,24 @@ class _Copying:
             low = 0
             while True:
                 (seen,) = await backend.look([Ask(place, [Range(table, [(low, LAST_KEY)], PIECE)], head=False)])
-                found = list(seen.rows[0])
-                for piece in in_pieces(found):
+                rows = list(seen.rows[0])
+                for piece in in_pieces(rows):
                     yield table, piece
-                if len(found) < PIECE:
+                if len(rows) < PIECE:
                     break
-                low = found[-1][0] + 1
+                low = rows[-1][0] + 1
 
     async def _same(self, rows: Sequence[Place], *, beside: bool = True) -> bool:
-        return [await self._digest(self._source, one, beside=beside) for one in rows] == [
-            await self._digest(self._target, one, beside=beside) for one in rows
+        return [await self._digest(self._source, place, beside=beside) for place in rows] == [
+            await self._digest(self._target, place, beside=beside) for place in rows
         ]
 
     async def _digest(self, backend: Backend, place: Place, *, beside: bool) -> bytes:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         async for table, piece in self._pieces(backend, place, beside=beside):
             for row in piece:
-                found.update(msgspec.msgpack.encode((table, *row)))
-        return found.digest()
+                digest.update(msgspec.msgpack.encode((table, *row)))
+        return digest.digest()
 
     async def _put(self, steps: Sequence[Step], home: str) -> None:
         await put(self._target, steps, home, self.at)

@@ -1,12 +1,12 @@
-"""What becomes of open stores when their process forks: they let go before it, and both sides open anew.
+"""Open stores when their process forks: they let go before the fork, and both sides open them anew.
 
-SQLite keeps the locks of a process in its memory. A child that inherits it believes that it has the parent's locks,
-and writes into a journal that the parent removes; and a file lock (flock) that is inherited lasts until the child ends.
-So nothing may be held or open while the process is copied. A store that cannot let go in time is remembered by device
-and inode: the child is refused that file, by name.
+SQLite keeps the locks of a process in its memory. A child that inherits it believes that it holds the parent's locks,
+and writes to a journal that the parent removes. An inherited file lock (flock) lasts until the child ends. So nothing
+may be locked or open while the process is copied. A store that cannot let go in time is remembered by device and inode:
+the child is refused that file, by name.
 
-Python keeps a lock of each module that is being imported. A child inherits that of another thread's import for ever,
-and what verbs need late is imported when they need it. So a fork waits for imports, too.
+Python has a lock for each module that is being imported. A child inherits the lock of another thread's import locked
+for ever, and verbs import some modules only when they need them. So a fork waits for imports, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PATIENCE = 10.0
 """Seconds that a fork waits for what other threads have begun in a store."""
 
 IMPORT, GLANCE = 1.0, 0.001
-"""Seconds that it waits for what other threads import, and between two looks at that. A program may be one import."""
+"""Seconds that a fork waits for imports of other threads (a program may be one import), and between two looks at
+them."""
 
 
 class Holder(Protocol):
@@ -37,11 +38,11 @@ class Holder(Protocol):
 
     @property
     def locks(self) -> tuple[LockType, ...]:
-        """Whoever has all these can be sure that nothing is under way in the store."""
+        """The locks under which everything in the store happens: a thread that holds them all is alone in it."""
         ...
 
     def let_go(self) -> None:
-        """Close everything, for somebody who has the locks. What is needed again is opened again."""
+        """Close everything. The caller holds the locks. What is needed again is opened again."""
         ...
 
     def abandon(self) -> object:
@@ -51,20 +52,20 @@ class Holder(Protocol):
 
 _watched: list[ref[Holder]] = []  # without a callback, in which a signal's exception would be lost
 _watching = ProcessLock()
-_one = allocate_lock()  # of the fork that is under way
-_held: list[tuple[int, LockType]] = []  # the locks that it was given, each with the thread that forks
+_fork_lock = allocate_lock()  # held by the fork that is under way
+_held: list[tuple[int, LockType]] = []  # the locks that it took, each with the thread that forks
 _stuck: list[Holder] = []
 _inherited: dict[tuple[int, int], int] = {}  # device and inode -> the process that had it open
 _kept: list[object] = []
 _hooks: list[bool] = []
-_ready: list[bool] = []  # whether all has let go for the fork that is under way
+_ready: list[bool] = []  # whether everything has let go for the fork that is under way
 
 HOOKS = 3
-"""How often each hook is registered: one that a signal's handler ends by raising is gone on with by the next."""
+"""How often each hook is registered: if a signal handler ends one by raising, the next one goes on."""
 
 
 def watch(store: Holder) -> None:
-    """Have the store let go before each fork from now on."""
+    """Make the store let go before each fork from now on."""
     with _watching.own():
         _watched[:] = [*(one for one in _watched if one() is not None), ref(store)]
     if not _hooks and hasattr(os, "register_at_fork"):
@@ -74,7 +75,7 @@ def watch(store: Holder) -> None:
 
 
 def refuse(path: str) -> None:
-    """Raise ForkedProcess for a file that was in use, and could not be let go of, when this process was forked."""
+    """Raise ForkedProcess for a file that was in use when this process was forked, and could not be let go of."""
     parent = _inherited.get(_identity(path)) if _inherited else None
     if parent is not None:
         raise ForkedProcess(parent, os.getpid(), path)
@@ -82,28 +83,28 @@ def refuse(path: str) -> None:
 
 def _identity(path: str) -> tuple[int, int]:
     try:
-        there = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return 0, 0
-    return there.st_dev, there.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _take(lock: LockType, patience: float) -> bool:
-    """Take a lock until after the fork; say whether that was possible in time.
+    """Take a lock until after the fork; return whether that was possible in time.
 
-    It is taken and noted in one call of C, so that no signal's handler comes between the two.
+    Taking it and noting that is one call of C, so that no signal handler runs between the two.
     """
     note = (get_ident(), lock)
-    if note in _held:  # before a handler's exception
+    if note in _held:  # taken before a signal handler raised
         return True
     all(map(CALL, (partial(lock.acquire, True, patience), partial(_held.append, note))))
     return note in _held
 
 
 def _before() -> None:
-    if _ready and (get_ident(), _one) in _held:
+    if _ready and (get_ident(), _fork_lock) in _held:
         return
-    _take(_one, -1)
+    _take(_fork_lock, -1)
     _stuck[:] = [store for one in _watched if (store := one()) is not None]
     for store in tuple(_stuck):
         if all(_take(lock, PATIENCE) for lock in store.locks):
@@ -116,7 +117,7 @@ def _before() -> None:
 
 
 def _others_import() -> bool:
-    """Whether another thread is importing a module, by the locks that Python keeps of such."""
+    """Return whether another thread is importing a module, by the locks that Python keeps for imports."""
     locks = [one() for one in list(getattr(sys.modules["_frozen_importlib"], "_module_locks", {}).values())]
     return any(getattr(lock, "owner", None) not in (None, get_ident()) for lock in locks)
 
@@ -128,11 +129,11 @@ def _release() -> None:
 
 
 def _in_child() -> None:
-    global _one  # noqa: PLW0603 (whoever waited for it is not in this process)
+    global _fork_lock  # noqa: PLW0603 (threads that waited for it do not exist in this process)
     _inherited.update((_identity(store.path), os.getppid()) for store in _stuck)
     _kept.extend(store.abandon() for one in _watched if (store := one()) is not None)
     _watched.clear()
     _stuck.clear()
     _release()
     _held.clear()
-    _one = allocate_lock()
+    _fork_lock = allocate_lock()

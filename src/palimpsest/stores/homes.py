@@ -1,8 +1,8 @@
-"""Whose the homes of a store are, and which of them go along when what a tenant has is taken into another store.
+"""To which tenant the homes of a store belong, and which of them are copied when a tenant moves to another store.
 
-Beside the tenants that users name there are some of ours, which no user can name: they begin with U+0001 and a word
-that says what they keep. Whose that is stands behind it (U+0001 knowledge U+0001 acme), or in the name of the home. A
-tenant of ours that has still more behind that holds logs, and the others hold lists.
+Beside the tenants that users name there are some of Palimpsest's own, whose names no user can give: they begin with
+U+0001 and a word that says what they keep. The user's tenant follows (U+0001 knowledge U+0001 acme), or is in the name
+of the home. A tenant of ours whose name has a further part holds logs; the others hold lists.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from palimpsest.stores.engine.known import BARRED, LAID
 from palimpsest.stores.rules import PAGE, all_places, all_tenants
 
 BESIDE = "\x01"
-"""What our own tenants begin with, and what stands between the parts of such names."""
+"""Begins the names of our own tenants, and separates their parts."""
 
 PASSING = (LEASES, BARRED)
-"""Spaces of what is under way, and says nothing about rows."""
+"""Spaces of passing things that say nothing about rows."""
 
 WORKERS = "\x01worker"
-"""The tenant of ours whose items say how far workers have come with sessions, and which they have in hand."""
+"""Our tenant whose items say how far workers have come with sessions, and which sessions they are working on."""
 
 OURS = (MARK[0], WORKERS)
-"""Tenants of ours that are about this store alone."""
+"""Our tenants that concern this store alone."""
 
 Home = tuple[str, str]
 """A tenant, and the name of one of its homes."""
 
 Listing = dict[Place, int | None]
-"""The places of a home, each with when it expires, if it does."""
+"""The places of a home, each with its expiry, if it has one."""
 
 
 def is_users(tenant: str) -> bool:
-    """Whether a tenant is one that users name."""
+    """Return whether users can name this tenant."""
     return not tenant.startswith(BESIDE)
 
 
@@ -49,60 +49,62 @@ def is_list(home: Home) -> bool:
 
 
 def owner_of(home: Home) -> str:
-    """Return the tenant, as users name it, whose a home is."""
+    """Return the user's tenant to which a home belongs."""
     tenant, name = home
     first, *more = (tenant if is_users(tenant) or tenant.count(BESIDE) > 1 else name).split(BESIDE)
     return more[1] if not first and len(more) > 1 else first
 
 
 async def tenants_of(backend: Backend) -> list[str]:
-    """Return the tenants, as users name them, of whom a store has sessions, items or knowledge bases."""
-    found = [owner_of((tenant, "")) async for tenant in all_tenants(backend) if tenant not in (*OURS, DERIVERS)]
-    return list(dict.fromkeys(found))
+    """Return the users' tenants that have sessions, items or knowledge bases in a store."""
+    owners = [owner_of((tenant, "")) async for tenant in all_tenants(backend) if tenant not in (*OURS, DERIVERS)]
+    return list(dict.fromkeys(owners))
 
 
 async def homes_of(backend: Backend, owners: Collection[str]) -> dict[Home, list[Place]]:
-    """Return the homes that are these tenants', each with its places that have a head.
+    """Return the homes of these tenants, each with its places that have a head.
 
-    What is under way is left out, but for what says that rows of a log are nobody's yet; and so is what is of this
-    store alone: how far workers have come, and its search index, which is made anew of whatever logs are there.
+    Left out is what is under way, except for places that say that the rows of a log are nobody's yet. Also left out is
+    what concerns this store alone: how far workers have come, and the search index, which any store makes anew.
     """
-    found: dict[Home, list[Place]] = {}
+    homes: dict[Home, list[Place]] = {}
     async for tenant in all_tenants(backend):
         if tenant not in OURS and (tenant.count(BESIDE) == 1 or owner_of((tenant, "")) in owners):
-            async for one in all_places(backend, tenant, "", beneath=True):
-                home = tenant, one.place.home
-                if one.place.space not in PASSING and owner_of(home) in owners and not _is_of_an_index(one.place):
-                    found.setdefault(home, []).append(one.place)
-    return {home: places for home, places in found.items() if any(place.space != LAID for place in places)}
+            async for listed in all_places(backend, tenant, "", beneath=True):
+                home = tenant, listed.place.home
+                if listed.place.space not in PASSING and owner_of(home) in owners and not _is_of_an_index(listed.place):
+                    homes.setdefault(home, []).append(listed.place)
+    return {home: places for home, places in homes.items() if any(place.space != LAID for place in places)}
 
 
 async def listed_of(backend: Backend, owners: Collection[str], damaged: list[StoreCorrupt]) -> dict[Home, Listing]:
-    """Return the same with when places expire, but for those of logs that are being laid, which is put off again. What
-    is found that cannot be read is added to what is `damaged`."""
-    homes, ends = await homes_of(backend, owners), dict[Place, int]()
+    """Return the same with the expiry of each place, except for logs that are being laid, whose expiry is put off.
+
+    Damage that is found is added to `damaged`.
+    """
+    homes, expiries = await homes_of(backend, owners), dict[Place, int]()
     for tenant in dict.fromkeys(tenant for tenant, _ in homes):
         last, limit = None, PAGE
         try:
             while page := await backend.expired(tenant, LAST_KEY, after=last, limit=limit):
-                ends |= {due.place: due.at for due in page if not due.table and due.place.space != LAID}
-                last, limit = page[-1], 2 * limit  # a store may look at all of it for each page
-        except StoreCorrupt as fault:  # behind all others, of a home that cannot be read
+                expiries |= {due.place: due.at for due in page if not due.table and due.place.space != LAID}
+                last, limit = page[-1], 2 * limit  # larger and larger, as a store may go through everything for each
+        except StoreCorrupt as fault:  # comes after everything else, for a home that cannot be read
             damaged.append(fault)
-    return {home: {place: ends.get(place) for place in places} for home, places in homes.items()}
+    return {home: {place: expiries.get(place) for place in places} for home, places in homes.items()}
 
 
 async def unread_of(backend: Backend, owners: Collection[str] | None) -> list[StoreCorrupt]:
-    """Return why something of these tenants (None: of all) cannot be read that no listing tells of."""
+    """Return why something of these tenants (None: of all) cannot be read and is in no listing."""
     if owners is None:
         return [StoreCorrupt(backend.url, why) for why in await backend.unread()]
-    several = [tenant async for tenant in all_tenants(backend) if owner_of((tenant, "")) in owners]
-    found = [await backend.unread(tenant) for tenant in dict.fromkeys([*owners, *several])]
-    return [StoreCorrupt(backend.url, why) for each in found for why in each]
+    present = [tenant async for tenant in all_tenants(backend) if owner_of((tenant, "")) in owners]
+    unread = [await backend.unread(tenant) for tenant in dict.fromkeys([*owners, *present])]
+    return [StoreCorrupt(backend.url, why) for reasons in unread for why in reasons]
 
 
 def check_heads(url: str, heads: Mapping[Place, PlaceHead | None]) -> None:
-    """Raise StoreCorrupt for a head that cannot be read; those of an encrypted store only their keys can tell."""
+    """Raise StoreCorrupt for a head that cannot be read. Not for an encrypted store: its heads need its keys."""
     for place, head in heads.items():
         if head is None:
             continue
@@ -118,6 +120,6 @@ def check_heads(url: str, heads: Mapping[Place, PlaceHead | None]) -> None:
 
 
 def _is_of_an_index(place: Place) -> bool:
-    """Whether it is the mark of a search index, or a note of what that has to remove."""
+    """Return whether a place is the mark of a search index, or a note of what that has to remove."""
     names = (place.name, place.home.rpartition(BESIDE)[2])
     return place.tenant == DERIVERS and any(name.startswith(INDEX) for name in names)

@@ -1,12 +1,12 @@
 """A backend over any engine of ordered pairs: an embedded one such as LMDB or RocksDB, or a table of two columns.
 
-The engine gives transactions over pairs of bytes. Names may be longer than the keys that engines take, so keys have
-digests of them (`_sum`), 20 bytes each, and no key is longer than 100 bytes:
+The engine provides transactions over pairs of bytes. Names may be longer than the keys that engines accept, so keys
+contain digests of names (`_sum`), 20 bytes each, and no key is longer than 100 bytes:
 
-    h  tenant, place                  the place's head, when that expires and was written, the names of its tables
+    h  tenant, place                  the place's head, its expiry, the mark of its last write, the names of its tables
     r  place, table, key              a row
-    i  place, table, id, key          which rows have an id, without a value
-    d  tenant, time, place, table, key    what expires, and where that is
+    i  place, table, id, key          says that the row has this id; no value
+    d  tenant, time, place, table, key    something that expires, and where it is
     m                                 the mark of the last write
 """
 
@@ -43,34 +43,34 @@ from palimpsest.stores.rules import by_mark, by_name, is_meant, page_of, refused
 T = TypeVar("T")
 SUM = 20
 _END = b"\xff" * (SUM + 64)
-"""Sorts behind whatever a key goes on with."""
+"""Sorts after every continuation of a key."""
 
 
 class Pairs(Protocol):
-    """A transaction over pairs, which are in the order of their keys' bytes."""
+    """A transaction over pairs, ordered by the bytes of their keys."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key; None where there is no such pair."""
+        """Return the value of a key; None if there is no such pair."""
         ...
 
     def put(self, key: bytes, value: bytes) -> object:
-        """Store a value, in the place of the one that was there."""
+        """Store a value, replacing the one that is stored."""
         ...
 
     def delete(self, key: bytes) -> object:
-        """Remove a pair, if it is there."""
+        """Remove a pair, if it exists."""
         ...
 
     def between(self, low: bytes, high: bytes, last_first: bool = False) -> Iterable[tuple[bytes, bytes]]:
-        """Give the pairs whose keys are not before `low`, nor behind `high`, in order or the other way round.
+        """Yield the pairs whose keys are from `low` to `high`, both included, in order or in the opposite order.
 
-        What is asked for no further is read no further. Nothing is written meanwhile.
+        Reads no further than it is iterated. Nothing is written during the iteration.
         """
         ...
 
 
 class Kept(msgspec.Struct, array_like=True):
-    """What is kept of a place beside its rows."""
+    """What is stored of a place beside its rows."""
 
     place: Place
     head: tuple[bytes, bytes] | None = None
@@ -86,13 +86,13 @@ _due = msgspec.msgpack.Decoder(Due)
 
 
 class KeyedBackend(BlockingBackend):
-    """A backend of pairs. What is left is `begun`, `close`, and `scrub` where the engine leaves bytes of what goes."""
+    """A backend of pairs. A subclass adds `begun`, `close`, and `scrub` if its engine leaves bytes of removed pairs."""
 
     @abstractmethod
     def begun(self, *, write: bool = False) -> AbstractContextManager[Pairs]:
-        """Begin a transaction, which sees one state, and ends with the `with`: committed, or by an error taken back.
+        """Begin a transaction, which sees one state. The `with` commits it, or rolls it back after an error.
 
-        Those that `write` wait for each other. Raises StoreUnavailable as verbs do.
+        Transactions with `write` wait for each other. Raises StoreUnavailable as verbs do.
         """
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
@@ -103,7 +103,7 @@ class KeyedBackend(BlockingBackend):
         return [
             Seen(
                 _head(self._kept(pairs, ask.place)) if ask.head else None,
-                [self._rows(pairs, ask.place, one) for one in ask.rows],
+                [self._rows(pairs, ask.place, rows_ask) for rows_ask in ask.rows],
             )
             for ask in asks
         ]
@@ -115,28 +115,28 @@ class KeyedBackend(BlockingBackend):
             raise StoreCorrupt(self.url, f"what it keeps cannot be read ({cause})") from cause
 
     def _kept(self, pairs: Pairs, place: Place) -> Kept:
-        found = pairs.get(_at(place))
-        return Kept(place) if found is None else self._read(_kept, found)
+        value = pairs.get(_at(place))
+        return Kept(place) if value is None else self._read(_kept, value)
 
     def _rows(self, pairs: Pairs, place: Place, ask: Range | Named) -> list[Cells]:
         table = _sums(place, ask.table)
         if isinstance(ask, Named):
-            near = [b"i%b%b" % (table, _sum(id)) for id in ask.ids]
-            keys = sorted({key[-8:] for one in near for key, _ in pairs.between(one, one + _END)})
+            prefixes = [b"i%b%b" % (table, _sum(id)) for id in ask.ids]
+            keys = sorted({key[-8:] for prefix in prefixes for key, _ in pairs.between(prefix, prefix + _END)})
             return [self._cells(key, pairs.get(b"r%b%b" % (table, key)) or b"") for key in keys]
-        found: list[Cells] = []
+        cells: list[Cells] = []
         for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
             span = b"r%b%b" % (table, low.to_bytes(8)), b"r%b%b" % (table, high.to_bytes(8))
-            for key, value in pairs.between(*span, ask.newest_first) if len(found) != ask.limit else ():
-                found.append(self._cells(key[-8:], value))
-                if len(found) == ask.limit:
+            for key, value in pairs.between(*span, ask.newest_first) if len(cells) != ask.limit else ():
+                cells.append(self._cells(key[-8:], value))
+                if len(cells) == ask.limit:
                     break
-        return found
+        return cells
 
     def _cells(self, key: bytes, value: bytes) -> Cells:
         return int.from_bytes(key), *self._read(_row, value)
 
-    # --- listings: of a tenant all heads are read
+    # --- listings: each reads all heads of the tenant
 
     def _listed(self, tenant: bytes) -> list[Listed]:
         with self.begun() as pairs:
@@ -146,9 +146,11 @@ class KeyedBackend(BlockingBackend):
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = self._listed(_sum(tenant))
-        meant = [one for one in found if one.place.space == space or (beneath and one.place.space.startswith(space))]
-        return by_name(meant, after, limit)
+        listed = self._listed(_sum(tenant))
+        in_space = [
+            one for one in listed if one.place.space == space or (beneath and one.place.space.startswith(space))
+        ]
+        return by_name(in_space, after, limit)
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
@@ -156,14 +158,14 @@ class KeyedBackend(BlockingBackend):
         return by_mark([one for one in self._listed(_sum(tenant)) if one.place.space == space], since, after, limit)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        found = {one.place.tenant for one in self._listed(b"")}
-        return page_of(found, after, limit)
+        tenants = {one.place.tenant for one in self._listed(b"")}
+        return page_of(tenants, after, limit)
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
-        mine = b"d" + _sum(tenant)
+        prefix = b"d" + _sum(tenant)
         with self.begun() as pairs:
-            found = [self._read(_due, value) for _, value in pairs.between(mine, mine + now.to_bytes(8) + _END)]
-        return page_of(found, after, limit)
+            expired = [self._read(_due, value) for _, value in pairs.between(prefix, prefix + now.to_bytes(8) + _END)]
+        return page_of(expired, after, limit)
 
     # --- writing
 
@@ -175,17 +177,17 @@ class KeyedBackend(BlockingBackend):
             return [tried(number, batch, do, again, look) for number, batch in enumerate(batches)]
 
     def _done(self, pairs: Pairs, batch: Batch) -> Refusal | None:
-        there = [self._kept(pairs, step.place) for step in batch]
-        refusal = refused(batch, [_head(one) for one in there])
+        kept_before = [self._kept(pairs, step.place) for step in batch]
+        refusal = refused(batch, [_head(kept_place) for kept_place in kept_before])
         if refusal is None:
             mark = int.from_bytes(pairs.get(b"m") or b"") + 1
             pairs.put(b"m", mark.to_bytes(8))
-            for step, kept in zip(batch, there, strict=True):
+            for step, kept in zip(batch, kept_before, strict=True):
                 self._change(pairs, step, kept, mark)
         return refusal
 
     def _change(self, pairs: Pairs, step: Step, kept: Kept, mark: int) -> None:
-        """Take a step in a place of which this is kept."""
+        """Do a step in a place of which this is stored."""
         tables, dropped = dict.fromkeys(kept.tables), set[str]()
         for name, low, high in step.drop:
             for table in [one for one in tables if is_meant(one, name)]:
@@ -196,19 +198,19 @@ class KeyedBackend(BlockingBackend):
                 self._put(pairs, step.place, table, row)
                 tables[table] = None
         for table in dropped:
-            whole = b"r" + _sums(step.place, table)
-            if next(iter(pairs.between(whole, whole + _END)), None) is None:
+            prefix = b"r" + _sums(step.place, table)
+            if next(iter(pairs.between(prefix, prefix + _END)), None) is None:
                 del tables[table]
-        after = Kept(step.place, kept.head, kept.expires, kept.mark, tuple(tables))
+        kept_after = Kept(step.place, kept.head, kept.expires, kept.mark, tuple(tables))
         if step.moves:
             head = step.after(_head(kept))
-            after.head = None if head is None else (head.hot, head.cold)
-            after.expires, after.mark = None if head is None else step.expires, mark
-            _time(pairs, kept.expires, after.expires, step.place)
-        if after.head is None and not tables:
+            kept_after.head = None if head is None else (head.hot, head.cold)
+            kept_after.expires, kept_after.mark = None if head is None else step.expires, mark
+            _time(pairs, kept.expires, kept_after.expires, step.place)
+        if kept_after.head is None and not tables:
             pairs.delete(_at(step.place))
-        elif after != kept:
-            pairs.put(_at(step.place), _encode(after))
+        elif kept_after != kept:
+            pairs.put(_at(step.place), _encode(kept_after))
 
     def _put(self, pairs: Pairs, place: Place, table: str, row: Cells) -> None:
         key, value, id, expires = row
@@ -230,7 +232,7 @@ class KeyedBackend(BlockingBackend):
 
 
 def _time(pairs: Pairs, before: int | None, after: int | None, place: Place, table: str = "", key: int = 0) -> None:
-    """Note when a row, or a head, expires, and no longer when it did before."""
+    """Store when a row, or a head, expires, and remove its earlier expiry."""
     if before is not None:
         pairs.delete(_timed(before, place, table, key))
     if after is not None:
@@ -239,17 +241,17 @@ def _time(pairs: Pairs, before: int | None, after: int | None, place: Place, tab
 
 @lru_cache(4096)
 def _sum(*names: str) -> bytes:
-    """A digest of names, which no others have."""
+    """Return a digest of names, different for different names."""
     return blake2b(_encode(names), digest_size=SUM).digest()
 
 
 def _at(place: Place) -> bytes:
-    """Where it stands what is kept of a place."""
+    """Return the key of what is stored of a place beside its rows."""
     return b"h" + _sum(place.tenant) + _sum(*place)
 
 
 def _sums(place: Place, table: str) -> bytes:
-    """How the keys of a table go on."""
+    """Return the part of a key that names a table of a place."""
     return _sum(*place) + _sum(table)
 
 

@@ -1,8 +1,8 @@
-"""`memory://`: a store in this process, gone with it. Also what every other store is compared with.
+"""`memory://`: a store in this process, gone with it. Every other store is compared with it in tests.
 
-Signals. A handler may raise between any two steps, so a write makes all that it changes aside, and one call of C puts
-it in place. Only rows at the end of a table are put where they stay, behind the end that is in place: nobody reads on
-beyond that, and the next who writes there takes them away.
+A signal handler may raise between any two steps. So a write prepares everything that it changes aside, and puts it in
+place with one call of C. Only rows at the end of a table are appended in place, beyond the end that is in force: nobody
+reads beyond that, and the next writer removes them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from palimpsest.stores.rules import by_mark, by_name, in_spans, is_meant, page_o
 
 
 def open_memory(url: str, runner: Runner, **options: Any) -> MemoryBackend:
-    """Open an empty one. Raises ConfigError for any option, or an address with a path."""
+    """Open an empty store. Raises ConfigError for any option, or an address with a path."""
     accepted(url, **options)
     return MemoryBackend(runner)
 
 
 def accepted(url: str, **options: Any) -> None:
-    """Raise ConfigError for what is not accepted: any option, or an address with a path."""
+    """Raise ConfigError for anything that is not accepted: any option, or an address with a path."""
     if url not in ("memory:", "memory://"):
         shown = discreet_address(url)
         raise ConfigError("store", shown, "memory:// (it has no name: nobody else can open it)")
@@ -54,14 +54,14 @@ def accepted(url: str, **options: Any) -> None:
 
 
 class _Table(NamedTuple):
-    """Rows in order of their keys, the first `end` of them, and the keys of rows by id, some of which may be gone."""
+    """The first `end` of `rows`, in order of their keys; and keys of rows by id, some of which may be gone."""
 
     rows: list[Row]
     end: int
     ids: dict[str, tuple[int, ...]]
 
     def among(self, low: int, high: int) -> tuple[int, int]:
-        """From where to where the rows of a span of keys are."""
+        """Return the indexes, first and behind the last, of the rows of a span of keys."""
         begin = bisect_left(self.rows, (low,), 0, self.end)
         return begin, bisect_right(self.rows, high, begin, self.end, key=_key)
 
@@ -82,17 +82,17 @@ class _Table(NamedTuple):
         return self if begin == end else _made([*self.rows[:begin], *self.rows[end : self.end]])
 
     def having(self, given: Sequence[Cells]) -> _Table:
-        new = [Row(*row) for row in given]
-        if self.end and any(row.key <= self.rows[self.end - 1].key for row in new):
-            kept = {row.key: row for row in chain(self.rows[: self.end], new)}
-            return _made([kept[key] for key in sorted(kept)])
-        new = sorted({row.key: row for row in new}.values())
+        new_rows = [Row(*row) for row in given]
+        if self.end and any(row.key <= self.rows[self.end - 1].key for row in new_rows):
+            by_key = {row.key: row for row in chain(self.rows[: self.end], new_rows)}
+            return _made([by_key[key] for key in sorted(by_key)])
+        new_rows = sorted({row.key: row for row in new_rows}.values())
         del self.rows[self.end :]
-        self.rows.extend(new)
-        for row in new:
+        self.rows.extend(new_rows)
+        for row in new_rows:
             if row.id:
                 self.ids[row.id] = (*self.ids.get(row.id, ()), row.key)
-        return _Table(self.rows, self.end + len(new), self.ids)
+        return _Table(self.rows, self.end + len(new_rows), self.ids)
 
 
 _key = attrgetter("key")
@@ -107,7 +107,7 @@ def _made(rows: list[Row]) -> _Table:
 
 
 class Stored(NamedTuple):
-    """A place: its head, when that expires and was written last, its tables; and what is hidden below an overlay."""
+    """A place: its head, when that expires, the mark of its last write, its tables. `hidden` is for overlays."""
 
     head: PlaceHead | None
     expires: int | None
@@ -127,16 +127,16 @@ class MemoryBackend(BlockingBackend):
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
         self._lock = threading.Lock()
-        self._there: dict[Place, Stored] = {}
+        self._places: dict[Place, Stored] = {}
         self._mark = 0
 
     def all(self) -> list[tuple[Place, Stored]]:
-        """Every place that there is, for whoever has the lock."""
-        return list(self._there.items())
+        """Return every place. The caller holds the lock."""
+        return list(self._places.items())
 
     def at(self, place: Place) -> Stored:
-        """A place as it is, for whoever has the lock."""
-        return self._there.get(place, NOTHING)
+        """Return a place as it is. The caller holds the lock."""
+        return self._places.get(place, NOTHING)
 
     # --- reading
 
@@ -145,18 +145,21 @@ class MemoryBackend(BlockingBackend):
             return [self._seen(ask) for ask in asks]
 
     def _seen(self, ask: Ask) -> Seen:
-        there = self.at(ask.place)
-        return Seen(there.head if ask.head else None, [_rows(there.tables.get(one.table), one) for one in ask.rows])
+        stored = self.at(ask.place)
+        return Seen(
+            stored.head if ask.head else None,
+            [_rows(stored.tables.get(rows_ask.table), rows_ask) for rows_ask in ask.rows],
+        )
 
     def _listed(self, tenant: str, space: str, beneath: bool = False) -> list[Listed]:
-        """The places of these spaces, in any order."""
+        """Return the places of these spaces, in any order."""
         with self._lock:
-            there = self.all()
+            places = self.all()
         return [
-            Listed(place, one.head, one.mark)
-            for place, one in there
+            Listed(place, stored.head, stored.mark)
+            for place, stored in places
             if place.tenant == tenant
-            and one.head is not None
+            and stored.head is not None
             and (place.space.startswith(space) if beneath else place.space == space)
         ]
 
@@ -172,19 +175,21 @@ class MemoryBackend(BlockingBackend):
 
     async def expired(self, tenant: str, now: int, *, after: Due | None = None, limit: int = 1000) -> list[Due]:
         with self._lock:
-            there = [one for one in self._there.items() if one[0].tenant == tenant]
-        found = [Due(one.expires, place) for place, one in there if one.expires is not None and one.expires <= now]
-        for place, stored in there:
+            places = [entry for entry in self._places.items() if entry[0].tenant == tenant]
+        expired = [
+            Due(entry.expires, place) for place, entry in places if entry.expires is not None and entry.expires <= now
+        ]
+        for place, stored in places:
             for name, table in stored.tables.items():
                 due = (row for row in table.rows[: table.end] if row.expires is not None and row.expires <= now)
-                found += [Due(row.expires or 0, place, name, row.key) for row in due]
-        return page_of(found, after, limit)
+                expired += [Due(row.expires or 0, place, name, row.key) for row in due]
+        return page_of(expired, after, limit)
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
         with self._lock:
-            there = self.all()
-        found = {place.tenant for place, one in there if one.head is not None}
-        return page_of(found, after, limit)
+            places = self.all()
+        tenants = {place.tenant for place, stored in places if stored.head is not None}
+        return page_of(tenants, after, limit)
 
     # --- writing
 
@@ -195,29 +200,31 @@ class MemoryBackend(BlockingBackend):
             return [self._write(batch) for batch in batches]
 
     def _write(self, batch: Batch) -> Refusal | None:
-        befores = [self.at(step.place) for step in batch]
-        if (refusal := refused(batch, [before.head for before in befores])) is not None:
+        stored_before = [self.at(step.place) for step in batch]
+        if (refusal := refused(batch, [stored.head for stored in stored_before])) is not None:
             return refusal
         mark = self._mark + 1
-        new = {step.place: self.after_step(step, was, mark) for step, was in zip(batch, befores, strict=True)}
+        changed = {
+            step.place: self.after_step(step, stored, mark) for step, stored in zip(batch, stored_before, strict=True)
+        }
         self._mark = mark
-        self._there.update(new)
-        for place in [place for place, one in new.items() if self.is_none(one)]:
-            self._there.pop(place, None)
+        self._places.update(changed)
+        for place in [place for place, after in changed.items() if self.is_none(after)]:
+            self._places.pop(place, None)
         return None
 
     def is_none(self, place: Stored) -> bool:
-        """Whether this is a place that there need not be."""
+        """Return whether this place need not be stored."""
         return place.head is None and not place.tables
 
     def after_step(self, step: Step, was: Stored, mark: int) -> Stored:
-        """What a place is after a step that can be done."""
+        """Return a place as it is after a step. The head was compared already."""
         tables = was.tables
         if step.drop or step.put:
             tables = dict(tables)
             for name, low, high in step.drop:
-                for one in [one for one in tables if is_meant(one, name)]:
-                    tables[one] = tables[one].without(low, high)
+                for table_name in [table_name for table_name in tables if is_meant(table_name, name)]:
+                    tables[table_name] = tables[table_name].without(low, high)
             for name, rows in step.put:
                 tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
             tables = {name: table for name, table in tables.items() if table.end}
@@ -230,7 +237,7 @@ class MemoryBackend(BlockingBackend):
         return "everything in it ends with this process"
 
     async def close(self) -> None:
-        self._there.clear()
+        self._places.clear()
 
 
 def _rows(table: _Table | None, ask: Range | Named) -> list[Row]:

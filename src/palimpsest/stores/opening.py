@@ -1,4 +1,4 @@
-"""Opening a store by its address, and with the keys that it is sealed under. No backend imports this."""
+"""Opening a store by its address, and with the keys that it is encrypted with. No backend imports this."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 GivenBreaker: TypeAlias = "CircuitBreaker | Mapping[str, Any] | bool | None"
-"""A circuit breaker as it is given: True is one with its defaults."""
+"""The values that the option `circuit_breaker` takes; True is a circuit breaker with the defaults."""
 
 
 class Opener(Protocol):
-    """Opens a backend by its address; options are the backend's own."""
+    """Opens a backend by its address. The options are the backend's own."""
 
     def __call__(self, url: str, runner: Runner, **options: Any) -> Backend: ...
 
@@ -45,9 +45,10 @@ def open_store(
 
     A path is an SQLite file: `agent.db`, `~/agent.db`, or a `pathlib.Path`. What begins with a kind and a colon is an
     address: `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
-    `memory://` (and `:memory:`). Options of an address may follow a question mark, as in `sqlite:///a.db?synchronous=NORMAL`.
-    Raises ConfigError for an address of an unknown kind or an option that the backend does not know, StoreUnavailable
-    or StoreCorrupt where it cannot be opened. One with an asynchronous driver is bridged, where the runner has no loop.
+    `memory://` (and `:memory:`). Options of an address may follow a question mark, as in
+    `sqlite:///a.db?synchronous=NORMAL`. Raises ConfigError for an address of an unknown kind or an option that the
+    backend does not know, StoreUnavailable or StoreCorrupt if the store cannot be opened. A backend with an
+    asynchronous driver is bridged if the runner has no event loop.
     """
     breaking = _breaking(circuit_breaker, clock) if circuit_breaker else None
     opener, url, given = read_address(where)
@@ -69,13 +70,13 @@ def _breaking(given: GivenBreaker, clock: Callable[[], int]) -> Callable[[Backen
 
 
 def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
-    """Return what opens the store that `where` names, the address without its options, and the options in it.
+    """Return the opener of the store that `where` names, the address without its options, and these options.
 
-    What is given beside the address holds before these. An opener of somebody else's, or of a store on a server, gets
-    the address as it is, which holds a driver's own options, too. Raises ConfigError, naming it, for an address of an
-    unknown kind, or an option in it that is unknown or cannot be read.
+    Options given beside the address win over these. Openers of other packages, and of stores on servers, get the
+    address unchanged, as it may contain options of a driver. Raises ConfigError, which names the address, for an
+    address of an unknown kind, or an option in it that is unknown or cannot be read.
     """
-    is_path_object = isinstance(where, os.PathLike)  # which names a file, whatever is in it
+    is_path_object = isinstance(where, os.PathLike)  # names a file, whatever characters are in it
     address = os.fspath(where) if isinstance(where, os.PathLike) else where
     shown = discreet_address(address) if isinstance(address, str) else where
     if not isinstance(address, str) or not address.strip() or address in STORES.built_in:
@@ -97,15 +98,17 @@ def read_address(where: str | Path) -> tuple[Opener, str, dict[str, Any]]:
 
 
 def check_address(where: str) -> None:
-    """Raise ConfigError, naming it, for an address that the store which it names would not take: nothing is opened, and
-    no driver is needed. Of a kind that is somebody else's only its name is looked at."""
+    """Raise ConfigError for an address that its store would not accept. Opens nothing, and needs no driver.
+
+    Of an address whose kind comes from another package only the kind is checked.
+    """
     opener, url, options = read_address(where)
     if opener.__module__.startswith("palimpsest.stores."):
         import_module(opener.__module__).accepted(url, **options)
 
 
 def has_our_options(where: object) -> bool:
-    """Whether a store of ours is meant, by a path or by the kind of its address: nothing is opened or loaded."""
+    """Return whether a path or the kind of an address means one of our stores. Opens and loads nothing."""
     if isinstance(where, os.PathLike):
         return True
     kind = _SCHEME.match(where) if isinstance(where, str) else None
@@ -113,13 +116,13 @@ def has_our_options(where: object) -> bool:
 
 
 def _file_at(path: str, *, typed: bool) -> str:
-    """The path of an SQLite file. Raises ConfigError for a folder, and for a text that was meant for an address."""
+    """Return the path of an SQLite file. Raises ConfigError for a folder, and for text that was meant as an address."""
     shown = discreet_address(path)
-    if typed and "@" in path:  # an address, with a password, that lost its kind
+    if typed and "@" in path:  # probably an address with a password that lost its kind
         raise ConfigError("store", shown, "a pathlib.Path, for a file with an @ in its name, or an address")
-    if typed and has_options(path):  # they would end up in the name of the file
-        told = "options behind an address, as in sqlite:///agent.db?synchronous=NORMAL, or as arguments"
-        raise ConfigError("store", shown, f"{told}; a pathlib.Path, for a file with a question mark in its name")
+    if typed and has_options(path):  # they would become part of the file's name
+        allowed = "options behind an address, as in sqlite:///agent.db?synchronous=NORMAL, or as arguments"
+        raise ConfigError("store", shown, f"{allowed}; a pathlib.Path, for a file with a question mark in its name")
     path, given = os.path.expanduser(path), path
     if path.endswith("/") or os.path.isdir(path):
         raise ConfigError("store", shown, f"the path of an SQLite file, or file:{given} for a folder of files")
@@ -127,39 +130,39 @@ def _file_at(path: str, *, typed: bool) -> str:
 
 
 def refuse_mistyped(address: str) -> None:
-    """Raise ConfigError, with what was meant, for an address of a known kind that has lost the colon behind that."""
-    before, slashes, behind = address.partition("//")
+    """Raise ConfigError for an address of a known kind that lacks the colon after the kind, and say what was meant."""
+    before, slashes, rest = address.partition("//")
     name = before[:-1] if before.endswith((";", ".", ",")) else before
     is_name = name[:1].isalpha() and name.isascii() and name.replace("+", "a").isalnum()
     kind = nearest(name.lower(), STORES.built_in, cutoff=MISSPELT) if slashes and is_name else None
     if kind is None:
         return
-    meant = discreet_address(_FORMS.get(kind, f"{kind}://{{}}").format(behind.lstrip("/")))
-    told = f"{_ALLOWED}; ./{discreet_address(address)} for a file in a folder of that name"
-    raise ConfigError("store", discreet_address(address), told, nearest=meant)
+    meant = discreet_address(_FORMS.get(kind, f"{kind}://{{}}").format(rest.lstrip("/")))
+    allowed = f"{_ALLOWED}; ./{discreet_address(address)} for a file in a folder of that name"
+    raise ConfigError("store", discreet_address(address), allowed, nearest=meant)
 
 
 MISSPELT = 0.9
-"""How close a name of a kind has to be to one that there is: one letter too many or too few."""
+"""How similar a kind must be to a known one to count as misspelt: one letter too many or too few."""
 
 LONGEST = 4096
-"""Characters of an address: no system takes longer paths."""
+"""Characters of an address at most: no system accepts longer paths."""
 
 IN_MEMORY = ":memory:"
-"""What SQLite calls a database that is nowhere on a disk."""
+"""SQLite's name for a database that is on no disk."""
 
 _HERE = ("palimpsest.stores.file", "palimpsest.stores.memory", "palimpsest.stores.sqlite")
-"""Where stores of this machine are opened, whose options are read here."""
+"""The modules of the stores on this machine, whose options are read here."""
 
 _FORMS = {"sqlite": "sqlite:///{}", "file": "file:{}"}
-"""How addresses are spelt of which what follows is a path."""
+"""How addresses are spelt whose rest is a path."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ALLOWED = "a path such as agent.db, or an address such as sqlite:///agent.db or memory://"
 
 
 def keys_of(given: Encryption | None) -> Keys | None:
-    """Return the keys that were given, as what shows none: of what they were given as nothing is kept."""
+    """Return the given keys as an object that shows none of them and keeps nothing of their original form."""
     if given is None:
         return None
     from palimpsest.stores.encrypted.keys import Keys  # only with encryption
@@ -168,9 +171,10 @@ def keys_of(given: Encryption | None) -> Keys | None:
 
 
 async def unlocked(store: Store, encryption: Encryption | None, clock: Callable[[], int]) -> Store:
-    """Return what reads and writes the store with these keys; the store itself where it is not encrypted.
+    """Return the store opened with these keys; the store itself if it is not encrypted.
 
-    Raises WrongKey where it is and the keys do not fit, or there are none; ConfigError for keys to one that is not.
+    Raises WrongKey if it is encrypted and the keys do not fit or are missing, ConfigError for keys to an unencrypted
+    store.
     """
     mark = await store.get_item(*MARK)
     if mark is None and encryption is None:

@@ -1,6 +1,6 @@
-"""Options of stores: how they are given, how they stand in an address, and what of an address people may be shown.
+"""Options of stores: how they are given, how they appear in an address, and which parts of an address may be shown.
 
-Those of stores on a disk are here; those on servers have theirs in `palimpsest.stores.servers`.
+Options of stores on a disk are defined here, those of stores on servers in `palimpsest.stores.servers`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from palimpsest.stores.values import LARGE
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
-"""What survives a loss of power: all that was acknowledged, or all but the last commits."""
+"""What survives a power loss: everything acknowledged, or all but the last commits."""
 
 
 class StoreOptions(TypedDict, total=False):
-    """The options that `Memory.open` hands to a store, as those of disks and of servers have them (a test compares).
+    """The options that `Memory.open` passes on to a store: those of disks and of servers (a test compares).
 
-    A store of your own may take others: hand them as `**options`, of type `dict[str, Any]`.
+    A store of your own may take others: pass them as `**options`, of type `dict[str, Any]`.
     """
 
     synchronous: Synchronous
@@ -43,9 +43,9 @@ class StoreOptions(TypedDict, total=False):
 class DiskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of stores on this machine's disk.
 
-    `synchronous` is FULL (what was acknowledged survives a loss of power) or NORMAL (it survives the process, a loss of
-    power may take the last commits); `busy_seconds` is how long to wait for other writers; a text or the data of an
-    image of more than `large_bytes` is kept once, however many entries hold it.
+    `synchronous` is FULL (what was acknowledged survives a power loss) or NORMAL (it survives the process; a power loss
+    may take the last commits). `busy_seconds` is how long to wait for other writers. A text or the data of an image of
+    more than `large_bytes` is kept once, however many entries hold it.
     """
 
     synchronous: Annotated[Synchronous, Meta(description="FULL or NORMAL")] = "FULL"
@@ -64,59 +64,62 @@ def has_options(path: str) -> bool:
 
 
 def options_in(query: str) -> dict[str, Any]:
-    """Return the options of stores on a disk that stand in an address, behind its question mark.
+    """Return the options of stores on a disk in the query of an address.
 
-    Raises ConfigError, naming it, for one that is unknown, comes twice or cannot be read. Only names are quoted.
+    Raises ConfigError, which names the option, for one that is unknown, appears twice or cannot be read. Values are not
+    quoted.
     """
     texts, rest = texts_in(query, DiskOptions)
     if rest:
-        name, known = rest[0].partition("=")[0], DiskOptions.__struct_fields__
+        name, allowed = rest[0].partition("=")[0], DiskOptions.__struct_fields__
         shown = name if name.isidentifier() or not name else "what is no name"
-        told = f"{', '.join(known)}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark"
-        told += " is given as a pathlib.Path, and no address names a folder that has one)"
-        raise ConfigError("store option", shown, told, nearest=nearest(name, known))
+        message = (
+            f"{', '.join(allowed)}, as in sqlite:///agent.db?synchronous=NORMAL (a file whose name has a question mark"
+            " is given as a pathlib.Path, and no address names a folder that has one)"
+        )
+        raise ConfigError("store option", shown, message, nearest=nearest(name, allowed))
     return _read(DiskOptions, texts, strict=False)
 
 
 def disk_options(given: Mapping[str, Any]) -> DiskOptions:
-    """Return the options that were given. Raises ConfigError, naming it, for one that is unknown or not accepted."""
+    """Return the options given. Raises ConfigError, which names it, for one that is unknown or not accepted."""
     return read_options(DiskOptions, given, {}) if given else DiskOptions()
 
 
 def texts_in(query: str, kind: type[msgspec.Struct]) -> tuple[dict[str, str], list[str]]:
-    """Return the texts of options of this kind that stand in an address, behind its question mark, and what else does.
+    """Return the texts of options of this kind in the query of an address, and the remaining parts of the query.
 
-    Raises ConfigError, naming it, for an option that comes twice.
+    Raises ConfigError, which names it, for an option that appears twice.
     """
     from urllib.parse import unquote_plus  # four milliseconds, only for options in an address
 
-    found, rest = dict[str, str](), list[str]()
+    texts, rest = dict[str, str](), list[str]()
     for part in query.split("&"):
         name, _, text = part.partition("=")
-        if name in found:
+        if name in texts:
             raise ConfigError("store option", name, "each option once")
         if name in kind.__struct_fields__:
-            found[name] = unquote_plus(text)
+            texts[name] = unquote_plus(text)
         else:
             rest.append(part)
-    return found, rest
+    return texts, rest
 
 
 def read_options(kind: type[Options], given: Mapping[str, Any], texts: Mapping[str, str]) -> Options:
-    """Return the options of this kind that were given, and those whose texts stand in an address: what is given holds.
+    """Return the options of this kind: those given, and those whose texts are in an address. Given ones win.
 
-    Raises ConfigError, naming it, for one that is unknown or not accepted; no text of an address is quoted.
+    Raises ConfigError, which names it, for one that is unknown or not accepted. No text of an address is quoted.
     """
     values.known("option", given, kind.__struct_fields__)
     return kind(**{**_read(kind, texts, strict=False), **_read(kind, given, strict=True)})
 
 
 def _read(kind: type[msgspec.Struct], given: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """The values of options that were given as they are, or else as texts."""
+    """Return the values of options, given as values (`strict`) or as texts."""
     types, read = {field.name: field.type for field in msgspec.structs.fields(kind)}, dict[str, Any]()
     for name, value in given.items():
         spelt = value.upper() if name == "synchronous" and isinstance(value, str) else value
-        # What these say quotes what was given: that may be a key in the wrong place. ValueError is a decimal's.
+        # Their messages quote the value, which may be a misplaced key. Converting to a decimal raises ValueError.
         with suppress(msgspec.ValidationError, ValueError):
             read[name] = msgspec.convert(spelt, types[name], strict=strict)
         if name not in read:
@@ -130,13 +133,13 @@ HARMLESS = tuple(StoreOptions.__annotations__)
 
 
 def discreet_address(address: str) -> str:
-    """The address as an error may show it: without user and password, and without values that may be credentials.
+    """Return the address as an error may show it: without user, password, and values that may be credentials.
 
-    Those are the values of all options but the harmless ones, under their own names or misspelt ones.
+    Those are the values of all options but the harmless ones, which are also recognised if misspelt.
     """
     masked = address
     if "@" in address:
-        masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda found: f"{found[1] or ''}…@", address, flags=re.DOTALL)
+        masked = re.sub(r"^([^:/@]*:/*)?.*@", lambda match: f"{match[1] or ''}…@", address, flags=re.DOTALL)
     bare, mark, query = masked.partition("?")
     return bare + mark + "&".join(map(_discreet_option, query.split("&")))
 

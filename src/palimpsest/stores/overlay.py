@@ -1,9 +1,10 @@
-"""A store that reads through to another and keeps whatever is written to itself: nothing below it is ever changed.
+"""A store that reads through to another and keeps whatever is written to itself; the one below is never changed.
 
-Of a place that is there below, an overlay takes the head when that is first looked at. From then on the place is a
-branch of its own: what others append below is not seen, and what is written here is in memory, gone with the overlay.
-Rows from before that moment are read below whenever they are asked for. So nothing is copied but what changes, and what
-is erased, cleared or deleted below is gone here, too. A sweep is of what was written here; leases are its own.
+When the overlay first looks at a place, it takes over the head that the place has below. From then on the place is a
+branch of its own: what others append below is not seen, and what is written here is kept in memory, gone with the
+overlay. Rows from before that moment are read below whenever they are asked for. So only changes are copied, and what
+is erased, cleared or deleted below is gone here, too. A sweep covers what was written here; leases are the overlay's
+own.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from palimpsest.stores.wrappers import RunsBelow
 T = TypeVar("T")
 
 ABOVE = 1 << 62
-"""The mark of the first write here: behind every one below."""
+"""The mark before the first write here: greater than every mark below."""
 
 Hidden = tuple[str, str, int, int]
-"""A space, a table or how several begin (`*`), and the first and last key of rows that are not seen."""
+"""A space, a table (or a prefix and `*`), and the first and last key of rows that must not be seen."""
 
 
 class Overlay(Store):
@@ -63,7 +64,7 @@ class Overlay(Store):
 
 
 class Taken(NamedTuple):
-    """A head as it was first looked at below, as it is there now, and what below is therefore not seen beside it."""
+    """A head below as it was first seen, as it is there now, and the rows below that are therefore hidden."""
 
     then: PlaceHead | None
     now: PlaceHead | None
@@ -71,7 +72,7 @@ class Taken(NamedTuple):
 
 
 class OverBackend(RunsBelow, MemoryBackend):
-    """Writes over another backend that never reach it."""
+    """A backend over another one whose writes never reach that one."""
 
     def __init__(self, below: Backend) -> None:
         super().__init__(Inline())
@@ -83,14 +84,14 @@ class OverBackend(RunsBelow, MemoryBackend):
     # --- what is here
 
     def at(self, place: Place) -> Stored:
-        there = self._there.get(place)
-        if there is None:
+        stored = self._places.get(place)
+        if stored is None:
             taken = self._taken.get(place)
             return NOTHING if taken is None else NOTHING._replace(head=taken.then, mark=ABOVE)
-        return there
+        return stored
 
     def all(self) -> list[tuple[Place, Stored]]:
-        return [(place, self.at(place)) for place in {**self._taken, **self._there}]
+        return [(place, self.at(place)) for place in {**self._taken, **self._places}]
 
     def after_step(self, step: Step, was: Stored, mark: int) -> Stored:
         new, hidden = super().after_step(step, was, mark), dict(was.hidden)
@@ -99,17 +100,17 @@ class OverBackend(RunsBelow, MemoryBackend):
         return new._replace(hidden=hidden)
 
     def is_none(self, place: Stored) -> bool:
-        return False  # it says that what is below is gone
+        return False  # even an empty place is kept, as it hides the one below
 
     def _take(self, place: Place, now: PlaceHead | None) -> None:
-        """Note the head of a place as it is below now."""
+        """Note the head that a place has below now."""
         with self._lock:
-            was = self._taken.setdefault(place, Taken(now, now, hidden_by(place, now, now)))
-            if was.now != now:
-                new = Taken(was.then, now, hidden_by(place, was.then, now))
-                if new.hidden != was.hidden:
+            before = self._taken.setdefault(place, Taken(now, now, hidden_by(place, now, now)))
+            if before.now != now:
+                taken = Taken(before.then, now, hidden_by(place, before.then, now))
+                if taken.hidden != before.hidden:
                     self.lacking.add(place)
-                self._taken[place] = new
+                self._taken[place] = taken
 
     # --- reading
 
@@ -117,122 +118,126 @@ class OverBackend(RunsBelow, MemoryBackend):
         shared = [ask for ask in asks if ask.place.space != LEASES]
         while True:
             asked = [self._asked(ask, asks) for ask in shared]
-            found = await self.below.look(asked) if asked else []
-            for ask, one in zip(asked, found, strict=True):
+            below_seen = await self.below.look(asked) if asked else []
+            for ask, place_seen in zip(asked, below_seen, strict=True):
                 if ask.head:
-                    self._take(ask.place, one.head)
+                    self._take(ask.place, place_seen.head)
             if asked == [self._asked(ask, asks) for ask in shared]:
-                break  # nothing was dropped meanwhile, here or below
-        here, below = await super().look(asks), iter(found)
+                break  # no rows became hidden during the look, by a write here or below
+        here, below = await super().look(asks), iter(below_seen)
         return [
             seen if ask.place.space == LEASES else Seen(seen.head, [*self._merged(ask, seen, next(below), asks)])
             for ask, seen in zip(asks, here, strict=True)
         ]
 
     def _asked(self, ask: Ask, asks: Sequence[Ask]) -> Ask:
-        """What is asked below: for no rows that are hidden."""
-        rows = [self._narrowed(one, self._hidden(ask.place, one.table, asks)) for one in ask.rows]
+        """Return what to ask of the store below: the same, without rows that are hidden."""
+        rows = [self._narrowed(rows_ask, self._hidden(ask.place, rows_ask.table, asks)) for rows_ask in ask.rows]
         return Ask(ask.place, rows, ask.head)
 
-    def _narrowed(self, one: Range | Named, hidden: Sequence[Span]) -> Range | Named:
-        if not hidden or isinstance(one, Named):
-            return one
-        spans = [span for low, high in one.spans for span in visible(hidden, low - 1, high + 1)]
-        return Range(one.table, spans, one.limit, one.newest_first)
+    def _narrowed(self, rows_ask: Range | Named, hidden: Sequence[Span]) -> Range | Named:
+        if not hidden or isinstance(rows_ask, Named):
+            return rows_ask
+        spans = [span for low, high in rows_ask.spans for span in visible(hidden, low - 1, high + 1)]
+        return Range(rows_ask.table, spans, rows_ask.limit, rows_ask.newest_first)
 
     def _hidden(self, place: Place, table: str, asks: Sequence[Ask]) -> tuple[Span, ...]:
-        """The keys of rows below that are none of a place as it is here, by its head or one that is asked for too."""
+        """Return the keys of hidden rows: those dropped here, and those that a head asked for together hides."""
         dropped = [(name, *span) for name, spans in self.at(place).hidden.items() for span in spans]
         heads = [self._taken.get(ask.place) for ask in asks if ask.head and ask.place[:2] == place[:2]]
-        beside = [one[1:] for head in heads if head for one in head.hidden if one[0] == place.space]
-        return union([(low, high) for name, low, high in chain(dropped, beside) if is_meant(table, name)])
+        by_heads = [
+            hidden_rows[1:] for head in heads if head for hidden_rows in head.hidden if hidden_rows[0] == place.space
+        ]
+        return union([(low, high) for name, low, high in chain(dropped, by_heads) if is_meant(table, name)])
 
     def _merged(self, ask: Ask, here: Seen, below: Seen, asks: Sequence[Ask]) -> Iterator[Sequence[Cells]]:
-        """The rows of a place, of here and of below, as they are asked for."""
+        """Yield, for each range or list of ids that is asked for, the rows of here and of below together."""
         tables = self.at(ask.place).tables
-        for one, mine, old in zip(ask.rows, here.rows, below.rows, strict=True):
-            if not mine and isinstance(one, Range):
-                yield old
-            elif isinstance(one, Range):
-                found = {row[0]: row for row in chain(old, mine)}
-                places = sorted((low, number) for number, (low, _) in enumerate(one.spans))
-                order = {key: (places[bisect_right(places, (key, LAST_KEY)) - 1][1], key) for key in found}
-                yield [found[key] for key in sorted(found, key=order.__getitem__, reverse=one.newest_first)][
-                    : one.limit
+        for rows_ask, own_rows, rows_below in zip(ask.rows, here.rows, below.rows, strict=True):
+            if not own_rows and isinstance(rows_ask, Range):
+                yield rows_below
+            elif isinstance(rows_ask, Range):
+                by_key = {row[0]: row for row in chain(rows_below, own_rows)}
+                span_starts = sorted((low, number) for number, (low, _) in enumerate(rows_ask.spans))
+                order = {key: (span_starts[bisect_right(span_starts, (key, LAST_KEY)) - 1][1], key) for key in by_key}
+                yield [by_key[key] for key in sorted(by_key, key=order.__getitem__, reverse=rows_ask.newest_first)][
+                    : rows_ask.limit
                 ]
             else:
-                table, hidden = tables.get(one.table), self._hidden(ask.place, one.table, asks)
-                replaced = {row[0] for row in old if table is not None and table.at(row[0]) is not None}
-                kept = [row for row in old if row[0] not in replaced and not within(hidden, row[0])]
-                yield sorted([*kept, *mine], key=lambda row: row[0])
+                table, hidden = tables.get(rows_ask.table), self._hidden(ask.place, rows_ask.table, asks)
+                replaced = {row[0] for row in rows_below if table is not None and table.at(row[0]) is not None}
+                kept_below = [row for row in rows_below if row[0] not in replaced and not within(hidden, row[0])]
+                yield sorted([*kept_below, *own_rows], key=lambda row: row[0])
 
     async def places(
         self, tenant: str, space: str, *, beneath: bool = False, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found = await super().places(tenant, space, beneath=beneath, after=after, limit=limit)
+        places = await super().places(tenant, space, beneath=beneath, after=after, limit=limit)
         while True:
             page = await self.below.places(tenant, space, beneath=beneath, after=after, limit=limit)
-            found += [one for one in page if not self._is_here(one.place)]
-            found.sort(key=lambda one: in_order(one.place))
-            known = [one for one in found if len(page) < limit or in_order(one.place) <= in_order(page[-1].place)]
-            if len(page) < limit or len(known) >= limit:
-                return known[:limit]
+            places += [listed for listed in page if not self._is_here(listed.place)]
+            places.sort(key=lambda listed: in_order(listed.place))
+            complete = [
+                listed for listed in places if len(page) < limit or in_order(listed.place) <= in_order(page[-1].place)
+            ]
+            if len(page) < limit or len(complete) >= limit:
+                return complete[:limit]
             after = page[-1].place
 
     def _is_here(self, place: Place) -> bool:
-        return place in self._there or place in self._taken or place.space == LEASES
+        return place in self._places or place in self._taken or place.space == LEASES
 
     async def recent(
         self, tenant: str, space: str, *, since: int = 0, after: Place | None = None, limit: int = 1000
     ) -> list[Listed]:
-        found, mark, behind = list[Listed](), since, after
-        while len(found) < limit:
-            page = await self.below.recent(tenant, space, since=mark, after=behind, limit=limit)
-            found += [one for one in page if not self._is_here(one.place)]
+        places, mark, last = list[Listed](), since, after
+        while len(places) < limit:
+            page = await self.below.recent(tenant, space, since=mark, after=last, limit=limit)
+            places += [listed for listed in page if not self._is_here(listed.place)]
             if len(page) < limit:
                 break
-            mark, behind = page[-1].mark, page[-1].place
-        return [*found, *await super().recent(tenant, space, since=since, after=after, limit=limit)][:limit]
+            mark, last = page[-1].mark, page[-1].place
+        return [*places, *await super().recent(tenant, space, since=since, after=after, limit=limit)][:limit]
 
     async def tenants(self, *, after: str | None = None, limit: int = 1000) -> list[str]:
-        found, last = set(await super().tenants(after=after, limit=LAST)), after
+        tenants, last = set(await super().tenants(after=after, limit=LAST)), after
         while page := await self.below.tenants(after=last, limit=limit):
-            found.update(page)
+            tenants.update(page)
             last = page[-1]
-        there = [one for one in sorted(found) if await self.places(one, "", beneath=True, limit=1)]
-        return there[:limit]
+        visible_tenants = [tenant for tenant in sorted(tenants) if await self.places(tenant, "", beneath=True, limit=1)]
+        return visible_tenants[:limit]
 
     # --- writing
 
     async def write(
         self, batches: Sequence[Batch], at: int, *, lasting: bool = True, again: Again | None = None
     ) -> list[Refusal | None]:
-        new = {step.place for batch in batches for step in batch if not self._is_here(step.place)}
-        if new:
-            await self.look([Ask(place) for place in new])
+        unseen = {step.place for batch in batches for step in batch if not self._is_here(step.place)}
+        if unseen:
+            await self.look([Ask(place) for place in unseen])
         return await super().write(batches, at, lasting=lasting, again=again)
 
 
 def hidden_by(place: Place, then: PlaceHead | None, now: PlaceHead | None) -> list[Hidden]:
-    """What is not to be seen of the rows below where a head was like this, and is like that now.
+    """Return the rows below that must not be seen beside a head that was `then` when it was taken and is `now` today.
 
-    That is what came after the first, and what is no longer its own by the second.
+    These are rows that came after `then`, and rows that are no longer the session's according to `now`.
     """
     if then is None or place.space not in ("session", "tree"):
         return []
     try:
         if place.space == "tree":
             return [("tree", "*", int(then.hot), LAST_KEY)]
-        was, cold = read_hot(then.hot), read_cold(then.cold)
-        there = now is not None and (now is then or read_hot(now.hot).log == was.log)
-        first = read_cold(now.cold).head.first_seq if now is not None and now.cold != then.cold else 0
-    except DAMAGED:  # whoever reads it says so
+        hot, cold = read_hot(then.hot), read_cold(then.cold)
+        still_there = now is not None and (now is then or read_hot(now.hot).log == hot.log)
+        first_seq = read_cold(now.cold).head.first_seq if now is not None and now.cold != then.cold else 0
+    except DAMAGED:  # reported when the head is read
         return []
-    log, logs = was.log, (was.log, *(log for _, log in cold.shares))
-    if not there:
+    log, logs = hot.log, (hot.log, *(log for _, log in cold.shares))
+    if not still_there:
         return [("log", "*", key_of(log, 0), key_of(log, LAST)) for log in logs]
-    gone = [("record", key_of(log, was.revision + 1), key_of(log, LAST))]
-    gone += entry_drops((key_of(log, was.next_seq), key_of(log, LAST)))
-    if first > cold.head.first_seq:
-        gone += entry_drops(*((key_of(log, 0), key_of(log, first - 1)) for log in logs))
-    return [("log", *one) for one in gone]
+    hidden = [("record", key_of(log, hot.revision + 1), key_of(log, LAST))]
+    hidden += entry_drops((key_of(log, hot.next_seq), key_of(log, LAST)))
+    if first_seq > cold.head.first_seq:
+        hidden += entry_drops(*((key_of(log, 0), key_of(log, first_seq - 1)) for log in logs))
+    return [("log", *drop) for drop in hidden]

@@ -1,4 +1,4 @@
-"""Rules of the seam, written once: which batches are refused, how heads are looked at, how pages are made."""
+"""Rules of the seam that every backend shares: which batches are refused, how pages of listings are cut."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = TypeVar("S", str, Due)
 T = TypeVar("T")
 
 PAGE = 1000
-"""Places, or tenants, of one page."""
+"""Places, or tenants, in one page."""
 
 READ_ONLY = "it was opened read-only (readonly=True), and nothing was written"
 """Why nothing is written to a store that is not `writable`."""
@@ -33,34 +33,34 @@ READ_ONLY = "it was opened read-only (readonly=True), and nothing was written"
 
 
 def refused(batch: Batch, heads: Sequence[PlaceHead | None]) -> Refusal | None:
-    """What a batch is told where these heads are there, in the order of its steps: None if they are as it expects."""
+    """Return the refusal of a batch, given the stored heads in the order of its steps; None if all are as expected."""
     for step, head in zip(batch, heads, strict=True):
         if not step.rows_only and (head.hot if head is not None else None) != step.expect:
-            return tuple(None if one.rows_only else there for one, there in zip(batch, heads, strict=True))
+            return tuple(None if other.rows_only else stored for other, stored in zip(batch, heads, strict=True))
     return None
 
 
 def expect_of(head: PlaceHead | None) -> bytes | None:
-    """What a step expects that is to find this head: its hot value; None where there is none."""
+    """Return what a step expects in order to find this head: its hot value, or None for no head."""
     return None if head is None else head.hot
 
 
 def is_meant(table: str, name: str) -> bool:
-    """Whether a step means a table by this name in its `drop`."""
+    """Return whether a name in a step's `drop` means this table."""
     return table.startswith(name[:-1]) if name.endswith("*") else table == name
 
 
 def tried(
     number: int, batch: Batch, do: Callable[[Batch], Refusal | None], again: Again | None, look: Look
 ) -> Refusal | None:
-    """What came of a batch that this does, or of what `again` says it is to do instead, while nobody else can write."""
+    """Try a batch with `do`; if that refuses it, try what `again` says instead. Nobody else can write meanwhile."""
     refusal = do(batch)
-    other = again(number, batch, refusal, look) if refusal is not None and again is not None else None
-    return refusal if other is None else do(other)
+    instead = again(number, batch, refusal, look) if refusal is not None and again is not None else None
+    return refusal if instead is None else do(instead)
 
 
 class _Unseen(Exception):
-    """What `asked_again` has to look at before `again` can say more."""
+    """Raised through `again` to name what `asked_again` has to look at before `again` can go on."""
 
     def __init__(self, asks: Sequence[Ask]) -> None:
         self.asks = asks
@@ -69,35 +69,36 @@ class _Unseen(Exception):
 async def asked_again(
     again: Again, number: int, batch: Batch, heads: Refusal, look: Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
 ) -> Batch | None:
-    """Return what `again` says is to be done in the place of a batch, over a driver, where looking has to be awaited.
+    """Return what `again` says to write instead of a batch, over a driver, where looking has to be awaited.
 
-    It is called anew with each thing more that it has looked at, so what it looks at follows from what it saw.
+    `again` is called anew after each look, and each time gets the answers of all looks so far: so a later look may
+    depend on what an earlier one saw.
     """
     seen: list[list[Seen]] = []
     while True:
-        left = iter(seen)
+        answers = iter(seen)
 
-        def known(asks: Sequence[Ask], left: Iterator[list[Seen]] = left) -> list[Seen]:
-            there = next(left, None)
-            if there is None:
+        def replayed(asks: Sequence[Ask], answers: Iterator[list[Seen]] = answers) -> list[Seen]:
+            answer = next(answers, None)
+            if answer is None:
                 raise _Unseen(asks)
-            return there
+            return answer
 
         try:
-            return again(number, batch, heads, known)
-        except _Unseen as more:
-            seen.append(await look(more.asks))
+            return again(number, batch, heads, replayed)
+        except _Unseen as unseen:
+            seen.append(await look(unseen.asks))
 
 
 # --- what is looked at
 
 
 Looks = Callable[[Sequence[Ask]], Awaitable[list[Seen]]]
-"""As `Backend.look`: that, or what looks while nobody else can write."""
+"""Like `Backend.look`: that method itself, or one that looks while nobody else can write."""
 
 
 def awaited(look: Look) -> Looks:
-    """What looks at the same, for who awaits it: for a coroutine that is driven while nobody else can write."""
+    """Return a `Look` as a coroutine function, for a coroutine that is driven while nobody else can write."""
 
     async def looked(asks: Sequence[Ask]) -> list[Seen]:
         return look(asks)
@@ -106,7 +107,7 @@ def awaited(look: Look) -> Looks:
 
 
 async def heads_at(backend: Backend, places: Sequence[Place]) -> list[PlaceHead | None]:
-    """Return the heads that there are in these places, all as they are at one moment; None for one without."""
+    """Return the heads of these places, all at one moment; None for a place without one."""
     return [seen.head for seen in await backend.look([Ask(place) for place in places])]
 
 
@@ -114,52 +115,52 @@ async def heads_at(backend: Backend, places: Sequence[Place]) -> list[PlaceHead 
 
 
 def in_spans(ask: Range, among: Callable[[int, int], Sequence[T]]) -> list[T]:
-    """What is asked for, of an engine that has the rows `among` two keys at hand, in their order."""
-    found: list[T] = []
+    """Return the rows that a `Range` asks for, given `among`, which returns the rows between two keys in order."""
+    rows: list[T] = []
     for low, high in reversed(ask.spans) if ask.newest_first else ask.spans:
-        some = among(low, high)
-        found += reversed(some) if ask.newest_first else some
-        if ask.limit is not None and len(found) >= ask.limit:
-            return found[: ask.limit]
-    return found
+        span_rows = among(low, high)
+        rows += reversed(span_rows) if ask.newest_first else span_rows
+        if ask.limit is not None and len(rows) >= ask.limit:
+            return rows[: ask.limit]
+    return rows
 
 
 def in_order(place: Place) -> tuple[str, str, str]:
-    """What places of a tenant are listed by."""
+    """Return the sort key of a place in listings of a tenant."""
     return place.space, place.name, place.home
 
 
 def behind(begin: str) -> str:
-    """The first text behind all that begin so, by code points, of which none is a surrogate."""
+    """Return the first text, by code points and without surrogates, that sorts after all texts with this prefix."""
     begin = begin.rstrip(chr(0x10FFFF))
     last = ord(begin[-1])
     return begin[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)
 
 
 def by_name(found: Iterable[Listed], after: Place | None, limit: int) -> list[Listed]:
-    """Of places that are listed in any order the page that `Backend.places` gives."""
-    behind = [one for one in found if after is None or in_order(one.place) > in_order(after)]
-    return sorted(behind, key=lambda one: in_order(one.place))[:limit]
+    """Return the page that `Backend.places` gives, from places listed in any order."""
+    later = [one for one in found if after is None or in_order(one.place) > in_order(after)]
+    return sorted(later, key=lambda one: in_order(one.place))[:limit]
 
 
 def by_mark(found: Iterable[Listed], since: int, after: Place | None, limit: int) -> list[Listed]:
-    """Of places that are listed in any order, with their marks, the page that `Backend.recent` gives."""
+    """Return the page that `Backend.recent` gives, from places listed in any order, with their marks."""
     begin = since, in_order(after) if after is not None else ()
-    behind = [one for one in found if (one.mark, in_order(one.place)) > begin]
-    return sorted(behind, key=lambda one: (one.mark, in_order(one.place)))[:limit]
+    later = [one for one in found if (one.mark, in_order(one.place)) > begin]
+    return sorted(later, key=lambda one: (one.mark, in_order(one.place)))[:limit]
 
 
 def page_of(found: Iterable[S], after: S | None, limit: int) -> list[S]:
-    """Of what sorts by itself, in any order, the page that `Backend.tenants` and `Backend.expired` give."""
+    """Return the page that `Backend.tenants` and `Backend.expired` give, from values in any order."""
     return sorted(one for one in found if after is None or one > after)[:limit]
 
 
 async def all_tenants(backend: Backend) -> AsyncIterator[str]:
     """Yield the tenants that `Backend.tenants` lists, page by page."""
-    last: str | None = None
-    while page := await backend.tenants(after=last, limit=PAGE):
-        for last in page:
-            yield last
+    tenant: str | None = None
+    while page := await backend.tenants(after=tenant, limit=PAGE):
+        for tenant in page:
+            yield tenant
 
 
 async def all_places(
@@ -168,8 +169,8 @@ async def all_places(
     """Yield the places that `Backend.places` lists, page by page."""
     while True:
         page = await backend.places(tenant, space, beneath=beneath, after=after, limit=PAGE)
-        for one in page:
-            yield one
+        for listed in page:
+            yield listed
         if len(page) < PAGE:
             return
         after = page[-1].place

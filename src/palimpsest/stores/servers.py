@@ -1,6 +1,7 @@
-"""What stores on servers share: their addresses and options, when they connect, and what becomes of a driver's faults.
+"""What stores on servers share: addresses and options, connecting, deadlines, translating a driver's errors.
 
-A driver belongs to one event loop and one process. So it connects at the first verb, and refuses any other.
+A driver belongs to one event loop and one process. So a store connects at the first verb, and refuses any other loop or
+process afterwards.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ C = TypeVar("C")
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of stores on servers.
 
-    No call takes longer than `timeout_seconds`, whatever it waits for; a process has at most `pool_size` connections;
-    a text or the data of an image of more than `large_bytes` is kept once, however many entries hold it.
+    No call takes longer than `timeout_seconds`, whatever it waits for. A process has at most `pool_size` connections. A
+    text or the data of an image of more than `large_bytes` is kept once, however many entries hold it.
     """
 
     timeout_seconds: Annotated[float, Meta(gt=0, description="a number of seconds above 0")] = 30
@@ -39,11 +40,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def server_options(kind: type[Options], address: str, given: Mapping[str, Any]) -> tuple[str, Options]:
-    """Return the address as the driver is to have it, and the options of ours that stand in it or were given beside it.
+    """Return the address for the driver, and our options, whether they were in it or given beside it.
 
-    What is given beside the address holds before what stands in it. An option of the address that is none of ours is
-    the driver's, and stays. Raises ConfigError, naming it, for one that comes twice or is not accepted; no value of an
-    address is quoted.
+    Options given beside the address win. An option in the address that is not ours is the driver's, and stays in it.
+    Raises ConfigError, which names it, for one that appears twice or is not accepted; no value of an address is quoted.
     """
     bare, _, query = address.partition("?")
     texts, rest = texts_in(query, kind)
@@ -51,10 +51,10 @@ def server_options(kind: type[Options], address: str, given: Mapping[str, Any]) 
 
 
 class ServerBackend(Backend, Generic[C]):
-    """A backend with an asynchronous driver, whose client (a pool of connections) is made by its first verb."""
+    """A backend with an asynchronous driver. Its client (a pool of connections) is made by the first verb."""
 
     faults: tuple[type[BaseException], ...] = ()
-    """What the driver raises."""
+    """The exceptions that the driver raises."""
 
     def __init__(self, address: str, options: ServerOptions) -> None:
         self.url, self.writable, self.large_bytes = discreet_address(address), not options.readonly, options.large_bytes
@@ -67,15 +67,15 @@ class ServerBackend(Backend, Generic[C]):
 
     @abstractmethod
     async def connect(self) -> C:
-        """Make the client, and see that the store can be used: whatever it lacks is made, unless it is read-only."""
+        """Make the client, and see that the store can be used: create whatever it lacks, unless it is read-only."""
 
     @abstractmethod
     def told(self, fault: BaseException, writes: bool) -> PalimpsestError:
-        """Return the error of ours for one of the driver's; `writes` says that a write was under way."""
+        """Return our error for an exception of the driver; `writes` says that a write was under way."""
 
     @abstractmethod
     async def listed(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what is asked of the object that lists places, whose verbs are called as those here, and are below."""
+        """Return what `ask` gets of the object that lists places, whose methods are called as the verbs below."""
 
     async def places(self, *which: Any, **page: Any) -> list[Listed]:
         return await self.listed(methodcaller("places", *which, **page))
@@ -93,10 +93,10 @@ class ServerBackend(Backend, Generic[C]):
         return await self.listed(methodcaller("tenants", **page))
 
     async def asked(self, do: Callable[[C], Awaitable[T]], *, writes: bool = False) -> T:
-        """Return what this does with the client, in the time that a call may take.
+        """Return the result of `do` with the client, within the time that a call may take.
 
-        Raises StoreUnavailable where that is over, with `written` None if a write was under way, and what `told` makes
-        of the driver's faults.
+        Raises StoreUnavailable when that time is over (with `written` None if a write was under way), and what `told`
+        makes of the driver's exceptions.
         """
         loop, under_way = self._mine(), False
         call = self._deadlines.begun(loop)
@@ -105,7 +105,7 @@ class ServerBackend(Backend, Generic[C]):
             under_way = writes
             return await do(client)
         except PalimpsestError:
-            raise  # one of ours is an OSError, too
+            raise  # before `faults`, as some of our errors are OSErrors, too
         except asyncio.CancelledError:
             if not call.is_late():
                 raise
@@ -118,22 +118,22 @@ class ServerBackend(Backend, Generic[C]):
             call.end()
 
     def _late(self, under_way: bool) -> StoreUnavailable:
-        told = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
-        return StoreUnavailable(self.url, told, written=None if under_way else False)
+        problem = f"it has not answered within {self.seconds:g} seconds (timeout_seconds)"
+        return StoreUnavailable(self.url, problem, written=None if under_way else False)
 
     def _mine(self) -> asyncio.AbstractEventLoop:
-        """The driver's event loop. Raises ForkedProcess in another process, and StoreUnavailable on another loop."""
+        """Return the driver's event loop. Raises ForkedProcess in another process, StoreUnavailable on another loop."""
         if os.getpid() != self._process:
             raise ForkedProcess(self._process, os.getpid())
         self._loop = loop = self._here()
         return loop
 
     def _here(self) -> asyncio.AbstractEventLoop:
-        """The event loop that runs. Raises StoreUnavailable where the driver belongs to another."""
+        """Return the running event loop. Raises StoreUnavailable if the driver belongs to another."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop and self._loop is not None:
-            told = "it was opened on another event loop: open a memory in each `asyncio.run`, and close it there"
-            raise StoreUnavailable(self.url, told)
+            problem = "it was opened on another event loop: open a memory in each `asyncio.run`, and close it there"
+            raise StoreUnavailable(self.url, problem)
         return loop
 
     async def _connected(self) -> C:
@@ -144,7 +144,7 @@ class ServerBackend(Backend, Generic[C]):
             return self._client
 
     def release(self) -> C | None:
-        """Take the client, which somebody is about to close; the next verb would make another.
+        """Give up the client to a caller that is about to close it; the next verb would make another.
 
         Raises StoreUnavailable on another event loop, where it cannot be closed.
         """
@@ -156,14 +156,14 @@ class ServerBackend(Backend, Generic[C]):
 
 
 class Unsent(Exception):
-    """A fault of a driver before anything was sent; that is its cause."""
+    """An exception of a driver (the cause) that came before anything was sent."""
 
 
 class Deadlines:
-    """The times at which calls of one backend are cancelled, each so many seconds after it began.
+    """The times at which the calls of one backend are cancelled, all equally long after they began.
 
-    They come in the order in which calls begin. So one timer is enough, which wakes for the oldest call; a timer for
-    each, as `asyncio.timeout` has it, is a tenth of what an append takes here.
+    Deadlines come in the order in which calls begin, so one timer is enough: it fires for the oldest call. A timer for
+    each call, as in `asyncio.timeout`, costs a tenth of an append.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -172,7 +172,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def begun(self, loop: asyncio.AbstractEventLoop) -> Call:
-        """A call of the task that runs, which begins."""
+        """Register a call that begins in the current task."""
         task = asyncio.current_task(loop)
         assert task is not None, "verbs are awaited in tasks"
         at = loop.time() + self._seconds
@@ -183,7 +183,7 @@ class Deadlines:
         return call
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel the calls whose time is over, and sleep until the next one's is."""
+        """Cancel the calls whose time is over, and set the timer for the next."""
         self._timer, now = None, loop.time()
         for call in list(self._calls):
             if call.at > now:
@@ -192,14 +192,14 @@ class Deadlines:
             call.cancel()
 
     def rest(self) -> None:
-        """Wake no more, unless another call begins."""
+        """Stop the timer if no call is under way."""
         if self._timer is not None and not self._calls:
             self._timer.cancel()
             self._timer = None
 
 
 class Call:
-    """A call of a task, which is cancelled at a time unless it has ended."""
+    """A call in a task, which is cancelled at its deadline unless it has ended."""
 
     __slots__ = ("_before", "_calls", "_cancelled", "_task", "at")
 
@@ -208,17 +208,17 @@ class Call:
         self._before, self._cancelled = task.cancelling(), False
 
     def cancel(self) -> None:
-        """End it, for its time is over."""
+        """Cancel the call, as its time is over."""
         del self._calls[self]
         self._cancelled = True
         self._task.cancel()
 
     def is_late(self) -> bool:
-        """Whether it was cancelled for its time, and by nobody else."""
+        """Return whether the deadline, and nothing else, has cancelled the call."""
         return self._cancelled and self._task.cancelling() <= self._before + 1
 
     def end(self) -> None:
-        """Have it be cancelled no more."""
+        """Remove the deadline."""
         if self._cancelled:
             self._task.uncancel()
         else:

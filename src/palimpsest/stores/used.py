@@ -1,6 +1,6 @@
-"""How another store gets heads and rows in one step, and the order in which the sessions of a store were used.
+"""Writing heads and rows to another store in one step, and restoring the order in which sessions were used.
 
-A store keeps that order by its marks, which are its own numbers: so heads are written again as they are, one behind the
+A store keeps that order by its marks, which are its own numbers. So heads are written again unchanged, one after the
 other.
 """
 
@@ -21,7 +21,7 @@ SECOND = 1_000_000
 """Microseconds."""
 
 TRIES = 20
-"""How often a time is looked for that a store takes for later than its last one; each is twice as far ahead."""
+"""How many times are tried to find one that a store takes for later than its last one. Each is twice as far ahead."""
 
 Heads: TypeAlias = dict[Place, PlaceHead | None]
 Puts: TypeAlias = dict[Place, list[tuple[str, Sequence[Cells]]]]
@@ -29,52 +29,56 @@ Drop: TypeAlias = Sequence[tuple[str, int, int]]
 
 
 async def heads_of(backend: Backend, places: Sequence[Place]) -> Heads:
-    """The heads that there are in these places."""
+    """Return the heads of these places."""
     return dict(zip(places, await heads_at(backend, places), strict=True))
 
 
 def steps_of(
-    there: Heads, wanted: Heads, ends: Mapping[Place, int | None], drop: Mapping[Place, Drop], put: Puts
+    stored: Heads, wanted: Heads, expiries: Mapping[Place, int | None], drop: Mapping[Place, Drop], put: Puts
 ) -> list[Step]:
-    """What makes heads of those that are there, and takes and puts rows, in one step."""
+    """Return the steps that turn the stored heads into the wanted ones, and drop and put rows, in one batch."""
     steps = []
-    for place in dict.fromkeys([*there, *drop, *put]):
+    for place in dict.fromkeys([*stored, *drop, *put]):
         step = Step(place, rows_only=True, drop=drop.get(place, ()), put=put.get(place, ()))
-        if place in there:
-            head, expect = wanted[place], expect_of(there[place])
+        if place in stored:
+            head, expect = wanted[place], expect_of(stored[place])
             hot, cold = (None, None) if head is None else (head.hot, head.cold)
             step = msgspec.structs.replace(
-                step, rows_only=False, expect=expect, hot=hot, cold=cold, expires=ends.get(place)
+                step, rows_only=False, expect=expect, hot=hot, cold=cold, expires=expiries.get(place)
             )
         steps.append(step)
     return steps
 
 
 async def put(target: Backend, steps: Sequence[Step], home: str, at: int) -> None:
-    """Write steps to a store that nobody else uses. Raises Conflict where somebody does."""
+    """Write steps to a store that nobody else uses. Raises Conflict if somebody does."""
     (refusal,) = await target.write([steps], at)
     if refusal is not None:
         raise Conflict(f"{home!r}", "was written to in the store that is copied to: nobody may use that meanwhile")
 
 
 async def put_in_order(source: Backend, target: Backend, tenant: str, at: int) -> None:
-    """Put the tenant's sessions in the order in which those of the source were written to last, from a time on.
+    """Give the tenant's sessions in the target the order of last use that they have in the source.
 
-    A store may tell apart only what is written a second apart: so those that are not behind the ones before them seem
-    to be written then, a second apart, and behind all that the target has.
+    A store may only tell apart writes that are a second apart. So the sessions that are out of order are written again,
+    from the time `at` on, a second apart, and after everything that the target has.
     """
-    ours, theirs = [{one.place: one.mark async for one in _used(each, tenant)} for each in (source, target)]
-    late = _misplaced({place: mark for place, mark in ours.items() if place in theirs}, theirs)
-    if late:
-        at = await _put_behind(target, late[0], max(theirs.values()), at)
-    for places in late[1:]:
+    source_marks, target_marks = [
+        {one.place: one.mark async for one in _used(backend, tenant)} for backend in (source, target)
+    ]
+    misplaced = _misplaced({place: mark for place, mark in source_marks.items() if place in target_marks}, target_marks)
+    if misplaced:
+        at = await _put_behind(target, misplaced[0], max(target_marks.values()), at)
+    for places in misplaced[1:]:
         at += SECOND
         await _put_again(target, places, at)
 
 
 async def _put_behind(target: Backend, places: Sequence[Place], last: int, at: int) -> int:
-    """Write heads as they are, behind the last mark of the target, which an earlier copy may have given out, or whoever
-    has used it; return the time at which that was."""
+    """Write heads unchanged, so that their marks come after the target's last; return the time at which that worked.
+
+    An earlier copy, or whoever has used the target, may have given out marks that lie in the future.
+    """
     for doubled in range(TRIES):
         at += SECOND
         await _put_again(target, places, at)
@@ -85,32 +89,32 @@ async def _put_behind(target: Backend, places: Sequence[Place], last: int, at: i
 
 
 async def _put_again(target: Backend, places: Sequence[Place], at: int) -> None:
-    """Write heads as they are."""
+    """Write heads unchanged."""
     for place, head in (await heads_of(target, places)).items():
         if head is not None:
             await put(target, [Step(place, head.hot, head.hot, head.cold)], place.home, at)
 
 
-def _misplaced(ours: dict[Place, int], theirs: dict[Place, int]) -> list[list[Place]]:
-    """Places that were written together, oldest first, from the first on that are not behind those before them."""
+def _misplaced(source_marks: dict[Place, int], target_marks: dict[Place, int]) -> list[list[Place]]:
+    """Return the groups of places written together, oldest first, from the first group that is out of order on."""
     groups: dict[int, list[Place]] = {}
-    for place, mark in sorted(ours.items(), key=lambda one: one[1]):
+    for place, mark in sorted(source_marks.items(), key=lambda marked: marked[1]):
         groups.setdefault(mark, []).append(place)
-    last, found = -1, list(groups.values())
-    for number, places in enumerate(found):
-        marks = {theirs[place] for place in places}
+    last, ordered = -1, list(groups.values())
+    for number, places in enumerate(ordered):
+        marks = {target_marks[place] for place in places}
         if len(marks) > 1 or min(marks) <= last:
-            return found[number:]
+            return ordered[number:]
         last = max(marks)
     return []
 
 
 async def _used(backend: Backend, tenant: str) -> AsyncIterator[Listed]:
-    """The tenant's sessions, those that were written to last at the end."""
+    """Yield the tenant's sessions, the most recently written last."""
     since, after = 0, None
     while page := await backend.recent(tenant, "session", since=since, after=after, limit=PIECE):
-        for one in page:
-            yield one
-        if len(page) < PIECE:  # or whoever goes on writing would keep it going
+        for listed in page:
+            yield listed
+        if len(page) < PIECE:  # stop here, or a writer that goes on could keep this going
             return
         since, after = page[-1].mark, page[-1].place

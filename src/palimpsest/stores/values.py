@@ -1,4 +1,4 @@
-"""What stores give and take beside entries, records and heads."""
+"""What stores take and give beside entries, records and heads."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ LARGE = 32 * 1024
 """Bytes from which on a text, or the data of an image, is kept once however many entries hold it."""
 
 ACCESSES, FETCHES = FIGURES = ("palimpsest:accesses", "palimpsest:fetches")
-"""What a session notes of entries, by names that end with its own: when each was fetched last, and how often."""
+"""Names of the figures that a session notes of entries: when each was fetched last, and how often (see `figure_of`)."""
 
 
 def figure_of(name: str, session: str) -> str:
-    """The name of a session's own figures: what branches share, they share by name. No name ends with "*", which what
-    drops a table takes for any."""
+    """Return the name of a session's own figures. Branches would share those of a plain name, as they share entries.
+
+    No such name ends with "*", which would stand for a prefix where tables are dropped.
+    """
     return f"{name}:{session}:"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A session as it is at one moment: its head, and a mark.
+    """A session at one moment: its head, and a mark.
 
-    Of two moments of one mark nothing has come between but appends: every entry of the first is what it was at the
-    second. None tells nothing.
+    If two moments have the same mark, only appends came between: every entry of the first is unchanged in the second. A
+    mark of None says nothing.
     """
 
     head: Head
@@ -41,7 +43,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """What an append did: the head after it, the entries with their places, how many of them are new."""
+    """The result of an append: the head after it, the entries with their seqs, and how many of them are new."""
 
     head: Head
     entries: tuple[Entry, ...]
@@ -51,14 +53,16 @@ class Appended(msgspec.Struct, frozen=True):
 class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A `session` (its id) as a listing shows it, with its newest `revision` and `epoch`.
 
-    `created` and `updated`, when the first entry and anything last was written, are microseconds since 1970, UTC.
+    `created` and `updated`, when the first entry was written and anything was written last, are microseconds since
+    1970, UTC.
 
-    `expires` is when it is over, of one that does not last for ever; None: never.
+    `expires` is when it expires; None: never.
 
-    `entries` counts what is neither erased nor rewound, `interactions` how many there were; `forked_from` is the
-    session that it branched off, and its revision then. `user` is whose it is, `title` what it is called, `metadata`
-    what else is said of it, as JSON values. `definition` is the one that its contexts are made by, where it is
-    declared. One that is `damaged` cannot be read: of it nothing else is known, but in a user's listing whose it is.
+    `entries` counts what is neither erased nor rewound, `interactions` how many there were. `forked_from` is the
+    session that it branched off, and its revision then. `user` is whose session it is, `title` what it is called,
+    `metadata` what else is noted about it, as JSON values. `definition` is the one that its contexts are made by, for a
+    declared session. A `damaged` session cannot be read: nothing else is known of it, except, in a user's listing, its
+    user.
     """
 
     session: str
@@ -78,14 +82,14 @@ class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
 
     @classmethod
     def of(cls, session: str, head: Head) -> SessionInfo:
-        """A session with this head.
+        """The session with this head.
 
         Args:
             session: its id.
             head: its head, as the store has it.
         """
-        told = {name: getattr(head, name) for name in cls.__struct_fields__ if name not in ("session", "damaged")}
-        return cls(session=session, **told)
+        fields = {name: getattr(head, name) for name in cls.__struct_fields__ if name not in ("session", "damaged")}
+        return cls(session=session, **fields)
 
     @classmethod
     def unread(cls, session: str, user: str | None = None) -> SessionInfo:
@@ -93,7 +97,7 @@ class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
 
         Args:
             session: its id.
-            user: whose it is, where that is known otherwise.
+            user: whose session it is, if that is known from elsewhere.
         """
         return cls(session=session, entries=0, revision=0, epoch=0, created=0, updated=0, user=user, damaged=True)
 
@@ -109,7 +113,7 @@ class SessionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
 
     @property
     def expires_at(self) -> datetime | None:
-        """When the session is over, UTC; None: never."""
+        """When the session expires, UTC; None: never."""
         return None if self.expires is None else moment(self.expires)
 
 
@@ -123,8 +127,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """A value that is to be stored under a key: when it expires (microseconds since 1970; None: never), which version
-    it must have before (0: none; None: any), and whether no byte of the old one may be left after `scrub`."""
+    """A value to store under a key: when it expires (microseconds since 1970; None: never), which version the key must
+    have before (0: no value; None: any), and whether no byte of the old value may be left after `scrub`.
+    """
 
     key: str
     value: bytes
@@ -134,7 +139,7 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Dump(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole session as stored: what an import writes in one step."""
+    """A whole session as it is stored: what an import writes in one step."""
 
     head: Head
     entries: tuple[Entry, ...]
@@ -142,15 +147,15 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tables(Protocol):
-    """A database of PostgreSQL's with a schema, in which there may be other tables beside a store's."""
+    """A PostgreSQL database with a schema, in which others may have tables beside the store's."""
 
     schema: str
 
     def do(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> Coroutine[Any, Any, T]:
-        """Return what this does with a connection of the driver's, in the time that a call may take.
+        """Return the result of `work` with a connection of the driver, within the time that a call may take.
 
-        It begins and ends its transactions by itself; one that it leaves is rolled back. Without `writes` it is done
-        once more where the connection was lost; where others were in its way at the same time, as in a deadlock, it is
-        done again in either case. Raises what verbs of the store raise.
+        `work` begins and ends its own transactions; one that it leaves open is rolled back. Without `writes`, it is
+        repeated if the connection was lost. If others were in its way, as in a deadlock, it is repeated in either case.
+        Raises what verbs of the store raise.
         """
         ...

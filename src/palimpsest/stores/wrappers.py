@@ -1,4 +1,4 @@
-"""A backend around another one, which does whatever the one around it does not do itself."""
+"""A backend around another one, which does whatever the outer one does not do itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class RunsBelow(Backend):
-    """A backend whose verbs run where those of the one `below` it run."""
+    """A backend whose verbs run where those of the backend `below` run."""
 
     below: Backend
 
@@ -29,9 +29,9 @@ class RunsBelow(Backend):
 
 
 class Wrapper(RunsBelow):
-    """A backend around `below`. Its verbs are its own; where they run, and how it ends, is as it is with that one.
+    """A backend around `below`. Its verbs are its own; where they run, and how it ends, is as for `below`.
 
-    What the other keeps beside its tables, or apart, it does not have, unless it says so: what it keeps may be sealed.
+    It does not take over `large_bytes`, `companion` and `tables` unless it says so, as what it keeps may be sealed.
     """
 
     def __init__(self, below: Backend) -> None:
@@ -58,7 +58,7 @@ class Wrapper(RunsBelow):
 
 
 def passed(verb: Callable[..., Awaitable[Any]]) -> Any:
-    """The verb of the backend below, passed on to it."""
+    """Return a method that passes this verb on to the backend below."""
     name = verb.__name__
 
     @wraps(verb, updated=())
@@ -69,7 +69,7 @@ def passed(verb: Callable[..., Awaitable[Any]]) -> Any:
 
 
 class PassThrough(Wrapper):
-    """A backend around another one that passes everything on to it, in a way of its own."""
+    """A backend around another one that passes every call on to it, in a way of its own."""
 
     def __init__(self, below: Backend) -> None:
         super().__init__(below)
@@ -78,7 +78,7 @@ class PassThrough(Wrapper):
 
     @abstractmethod
     async def pass_on(self, start: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
-        """Do something below; `writes` says that it may change what is kept there."""
+        """Do something below; `writes` says that it may change what is stored there."""
 
     look = passed(Backend.look)
     write = passed(Backend.write)
@@ -91,7 +91,7 @@ class PassThrough(Wrapper):
 
 
 class PassThroughTables:
-    """Tables beside those of the store below, whose work is passed on in the same way."""
+    """The tables beside those of the store below; work on them is passed on in the same way."""
 
     def __init__(self, below: Tables, passing: PassThrough) -> None:
         self.schema, self._below, self._passing = below.schema, below, passing
