@@ -187,7 +187,7 @@ def test_nothing_of_a_deleted_tree_is_left() -> None:
 
     asyncio.run(work())
 
-    assert backend.below._there == {}
+    assert backend.below._places == {}
 
 
 def test_what_lies_before_all_that_is_read_goes() -> None:

@@ -247,7 +247,7 @@ class _Copying:
                 await self._put(steps_of(stored, dict.fromkeys(stored), {}, drop, {}), home)
                 stored, whole, drop = dict.fromkeys(stored), {}, {}
                 for place in rows:
-                    await self._rows(place)
+                    await self._put_rows(place)
             if not await self._is_as(wanted, where):
                 continue  # another writer has changed the source meanwhile
             ends = {**listed, **dict.fromkeys(laid, now_us() + PATIENCE)}
@@ -257,7 +257,7 @@ class _Copying:
             if not same and await self._is_as(wanted, where, laid=True):
                 raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
             for pieces in whole.values():
-                self._count([row for _, piece in pieces for row in piece])
+                self._count_put([row for _, piece in pieces for row in piece])
             return
         raise _busy(where)
 
@@ -300,19 +300,19 @@ class _Copying:
         problem = "is in the target already, with other content; to put the source's in its place, say `replace`"
         raise Conflict(f"{name} of tenant {owner_of((other.tenant, other.home))!r}", problem)
 
-    async def _rows(self, place: Place) -> None:
+    async def _put_rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):
             await self._put([Step(place, rows_only=True, put=[(table, piece)])], place.home)
-            self._count(piece)
+            self._count_put(piece)
 
-    def _count(self, rows: Sequence[Cells]) -> None:
-        """Count rows that were put."""
+    def _count_put(self, rows: Sequence[Cells]) -> None:
         number, size = self._rows_put
         self._rows_put = number + len(rows), size + sum(len(row[1]) for row in rows)
 
     async def _pieces(
         self, backend: Backend, place: Place, *, beside: bool = True
     ) -> AsyncIterator[tuple[str, list[Cells]]]:
+        """Yield the rows of a place by table, in pieces; with `beside` also counts and figures of its entries."""
         tables = TABLES[place.space]
         for table in (*tables, *(self._beside if beside and place.space == "log" else ())):
             low = 0

@@ -102,6 +102,7 @@ def _take(lock: LockType, patience: float) -> bool:
 
 
 def _before() -> None:
+    """Run before a fork: make all stores let go, and wait for imports. A repeated run (see `HOOKS`) finds that done."""
     if _ready and (get_ident(), _fork_lock) in _held:
         return
     _take(_fork_lock, -1)
@@ -123,12 +124,14 @@ def _others_import() -> bool:
 
 
 def _release() -> None:
+    """Run in the parent after a fork: release the locks that this thread took for it."""
     _ready.clear()
     while _held and _held[-1][0] == get_ident():
         unbroken(_held[-1][1].release, _held.pop)
 
 
 def _in_child() -> None:
+    """Run in the child after a fork: note the files that were not let go of, and drop the parent's state."""
     global _fork_lock  # noqa: PLW0603 (threads that waited for it do not exist in this process)
     _inherited.update((_identity(store.path), os.getppid()) for store in _stuck)
     _kept.extend(store.abandon() for one in _watched if (store := one()) is not None)

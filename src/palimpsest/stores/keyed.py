@@ -177,6 +177,7 @@ class KeyedBackend(BlockingBackend):
             return [tried(number, batch, do, again, look) for number, batch in enumerate(batches)]
 
     def _done(self, pairs: Pairs, batch: Batch) -> Refusal | None:
+        """Do a batch, unless its heads refuse it; return the refusal."""
         kept_before = [self._kept(pairs, step.place) for step in batch]
         refusal = refused(batch, [_head(kept_place) for kept_place in kept_before])
         if refusal is None:

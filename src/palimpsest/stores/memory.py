@@ -69,6 +69,7 @@ class _Table(NamedTuple):
         return in_spans(ask, lambda low, high: self.rows[slice(*self.among(low, high))])
 
     def named(self, ids: Iterable[str]) -> list[Row]:
+        """Return the rows that have one of these ids, by key."""
         keys = sorted({(key, id) for id in ids for key in self.ids.get(id, ())})
         rows = ((self.at(key), id) for key, id in keys)
         return [row for row, id in rows if row is not None and row.id == id]
@@ -78,10 +79,12 @@ class _Table(NamedTuple):
         return self.rows[i] if i < self.end and self.rows[i].key == key else None
 
     def without(self, low: int, high: int) -> _Table:
+        """Return the table without the rows of this span of keys."""
         begin, end = self.among(low, high)
         return self if begin == end else _made([*self.rows[:begin], *self.rows[end : self.end]])
 
     def having(self, given: Sequence[Cells]) -> _Table:
+        """Return the table with these rows in it, each replacing one with the same key."""
         new_rows = [Row(*row) for row in given]
         if self.end and any(row.key <= self.rows[self.end - 1].key for row in new_rows):
             by_key = {row.key: row for row in chain(self.rows[: self.end], new_rows)}

@@ -63,7 +63,7 @@ def open_store(
 
 
 def _breaking(given: GivenBreaker, clock: Callable[[], int]) -> Callable[[Backend], Backend] | None:
-    from palimpsest.stores.circuit_breaker import BreakingBackend, CircuitBreaker  # only for who has one
+    from palimpsest.stores.circuit_breaker import BreakingBackend, CircuitBreaker  # only if one was given
 
     chosen = CircuitBreaker.of(given)
     return None if chosen is None else lambda backend: BreakingBackend(backend, chosen, clock)

@@ -115,6 +115,7 @@ class OverBackend(RunsBelow, MemoryBackend):
     # --- reading
 
     async def look(self, asks: Sequence[Ask]) -> list[Seen]:
+        """Look here and below at once. Asks below again if a head seen there changes which rows are hidden."""
         shared = [ask for ask in asks if ask.place.space != LEASES]
         while True:
             asked = [self._asked(ask, asks) for ask in shared]

@@ -36,8 +36,10 @@ the result it would have.
 class Append(msgspec.Struct, eq=False):
     """One append that waits to be written, and what became of it.
 
-    `linked` are its entries as linked for the attempt under way, over the session `base`; `base` is None when no
-    attempt is. `sent` are earlier attempts that got no answer: each may have been written, or may still be.
+    `claimed` says that a writer has taken it, `withdrawn` that its caller has taken it back, `done` that it has a
+    `result` or an `error`. `linked` are its entries as linked for the attempt under way, over the session `base`;
+    `base` is None when no attempt is. `sent` are earlier attempts that got no answer: each may have been written, or
+    may still be.
     """
 
     key: SessionKey
@@ -107,8 +109,8 @@ class Appends:
     async def quickly(self, append: Append) -> None:
         """Write a single append to a remembered session without reading first: the common case.
 
-        Does nothing if the session is not remembered, or if the append needs more than linking. The caller then goes
-        the long way.
+        Leaves the append unsettled if the session is not remembered, if the append needs more than linking, or if the
+        batch is refused.
         """
         known = self._sessions.remembered(append.key)
         if known is None or append.base is not None or append.sent:
@@ -155,7 +157,7 @@ class Appends:
         """Prepare appends that need nothing from the store; None if any of them does."""
         head, log = known.head, known.log
         if known.stored is None and (known.pointer is not None or known.expired is not None):
-            return None
+            return None  # something must be barred or swept before the session can be created
         rows: list[Cells] = []
         for append in appends:
             if append.check_ids or append.sent:
@@ -178,12 +180,16 @@ class Appends:
         after, step = known.append_step(head)
         steps = step, Step(known.logs, rows_only=True, put=(("entry", rows),))
         if known.stored is None or head.about is not known.head.about or head.expires != known.head.expires:
+            # A session is only created if no pointer says that it is in another home.
             creation = () if known.stored is not None else (Step(pointer_place(known.key)),)
             return known, after, (*steps, *creation, *note_steps(known, after))
         return known, after, steps
 
     async def _batch(self, key: SessionKey, appends: list[Append], known: Known | None, at: int) -> Prepared | None:
-        """Prepare the appends to one session, looking it up if it is not known; None if nothing is left to write."""
+        """Prepare the appends to one session; None if nothing is left to write.
+
+        The session is looked up if it is not known, or if ids must be checked.
+        """
         if known is None or any([append.check_ids for append in appends]):  # noqa: C419
             known = await self._sessions.find(key)
         return await self._batch_over(appends, known, at, self._backend.look)
@@ -206,14 +212,15 @@ class Appends:
                 continue
             try:
                 user_head = with_about(key, head, append.about)
-                found: dict[str, Entry] = {}
+                by_id: dict[str, Entry] = {}
                 fresh = append.entries
                 if append.check_ids:
                     stored = await self._reading.within(look).by_ids(known, [entry.id for entry in append.entries])
-                    found = {entry.id: entry for entry in (*stored, *entered)}
-                    fresh = _unknown_only(append.entries, found)
+                    by_id = {entry.id: entry for entry in (*stored, *entered)}
+                    fresh = _unknown_only(append.entries, by_id)
                 if not fresh:
-                    append.result = Appended(head, tuple(found[entry.id] for entry in append.entries), 0)
+                    append.result = Appended(head, tuple(by_id[entry.id] for entry in append.entries), 0)
+                    # Repeats entries that this batch enters itself: settled with it.
                     append.linked = [entry for entry in append.result.entries if entry in entered]
                     append.base = known if append.linked else None
                     append.done = append.base is None
@@ -228,8 +235,8 @@ class Appends:
             entered += linked
             results = linked
             if len(linked) != len(append.entries):
-                found |= {entry.id: entry for entry in linked}
-                results = [found[entry.id] for entry in append.entries]
+                by_id |= {entry.id: entry for entry in linked}
+                results = [by_id[entry.id] for entry in append.entries]
             append.result = Appended(head, tuple(results), len(linked))
         if not entered:
             return None
@@ -237,7 +244,7 @@ class Appends:
         rows = [entry_row(log, entry) for entry in entered]
         after_all, step = known.append_step(head.renewed(at))
         puts, large_steps = await self._large.within(look).split(known, rows)
-        steps = [step, Step(known.logs, None, None, None, None, True, (), puts), *large_steps]
+        steps = [step, Step(known.logs, rows_only=True, put=puts), *large_steps]
         return (
             known,
             after_all,

@@ -110,10 +110,13 @@ class Changing:
         return after, _delayed(change, steps)
 
     async def _clear(self, key: SessionKey, change: Change, expect: Expect) -> Head:
+        """Remove the entries before `head.first_seq` from this session; those that no branch reads are dropped."""
+
         async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
             expect(known.head)
             tree = Tree(self._sessions.url, known, seen[0] if seen else None)
             head, record, _ = committed(known.head, change, at)
+            # The session stops reading what is before `first_seq`; of that, drop what no branch reads.
             unread = [(known.log, 0, head.first_seq - 1)]
             if tree.hot is not None:
                 tree.leave(known)
@@ -136,6 +139,8 @@ class Changing:
         return after[0].head
 
     async def _erase(self, key: SessionKey, change: Change, expect: Expect) -> Head:
+        """Erase entries in every session that has them."""
+
         async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
             expect(known.head)
             erasure = Erasure(self._sessions, self._reading.within(look), known, change)

@@ -63,7 +63,7 @@ class Erasure:
         self._sessions, self._reading, self._known, self._change = sessions, reading, known, change
         self._tree, self._parts = Tree(sessions.url, known, None), list[_Part]()
         self._living: list[Entry] = []
-        self._graves: dict[SessionKey, set[int]] = {}
+        self._tombstones: dict[SessionKey, set[int]] = {}
         self._unsummarised: list[tuple[int, Entry]] = []
 
     @property
@@ -103,7 +103,7 @@ class Erasure:
         if any(entry.damaged for entry in self._living):
             # The head's counts cannot be adjusted for an unreadable entry: they are made anew from the whole log.
             for part in self._parts:
-                self._graves[part.known.key] = await self._reading.tombstones(part.known)
+                self._tombstones[part.known.key] = await self._reading.tombstones(part.known)
 
     def _check_unshared(self) -> None:
         """Raise Conflict if a flush would destroy entries that another session still needs."""
@@ -120,14 +120,14 @@ class Erasure:
         known, summarised = self._known, self._still_summarised()
         parts = [self._change_of(part, at) for part in self._parts]
         remnants = [flushed(one) if ranges.within(summarised, one.seq) else tombstone(one) for one in self._living]
-        graves = [entry_row(known.log_of(grave.seq), grave) for grave in remnants]
-        graves += [entry_row(log, tombstone(entry)) for log, entry in self._unsummarised]
-        points = _spans(row[0] for row in graves)
+        grave_rows = [entry_row(known.log_of(grave.seq), grave) for grave in remnants]
+        grave_rows += [entry_row(log, tombstone(entry)) for log, entry in self._unsummarised]
+        points = _spans(row[0] for row in grave_rows)
         log_step = Step(
             known.logs,
             rows_only=True,
             drop=drops_beside(points),
-            put=[("entry", graves), ("record", [row for _, _, rows in parts for row in rows])],
+            put=[("entry", grave_rows), ("record", [row for _, _, rows in parts for row in rows])],
             destroys=True,
         )
         batch = [*(step for _, step, _ in parts), self._tree.step(), log_step, *more]
@@ -164,8 +164,8 @@ class Erasure:
         if part.state is not None:
             change = msgspec.structs.replace(change, compaction=part.state)
         after, record, _ = committed(known.head, change, at)
-        if known.key in self._graves:
-            after = recounted(after, self._graves[known.key] | set(change.seqs))
+        if known.key in self._tombstones:
+            after = recounted(after, self._tombstones[known.key] | set(change.seqs))
         if record is not None:
             records.append(record)
         known_after, step = known.step(after)

@@ -225,8 +225,7 @@ class Items:
         about = self._about(place, head)
         if about.expires is None or about.expires > now:
             return 0
-        refusal = await self._crowds.write([Step(place, head.hot)], self._clock())
-        return int(refusal is None)
+        return int(await self._crowds.write([Step(place, head.hot)], self._clock()) is None)
 
 
 def place_of(tenant: str, namespace: str, key: str) -> Place:
@@ -271,6 +270,7 @@ class Leases:
         self._fence = 0
 
     async def lease(self, tenant: str, name: str, holder: str, seconds: float, fence: int | None) -> int | None:
+        """Take, renew or give back a lease, as `Opened.lease` says."""
         place = Place(tenant, name, LEASES, name)
         head, fresh = self._leases.get(place), False
         while True:

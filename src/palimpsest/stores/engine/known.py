@@ -75,7 +75,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def standing(self) -> Standing:
-        """The session's head, with a mark that stays the same as long as only appends come."""
+        """The session's head, with a mark that stays the same as long as only appends change the session."""
         mark = self.place, self.log, self.shares, self.cold_version, self.era
         return Standing(self.head, None if self.stored is None else mark)
 

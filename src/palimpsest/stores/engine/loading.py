@@ -41,14 +41,14 @@ class Loading:
         known = await self._sessions.find(key)
         _imported_head(known, dump, replace)
         new = msgspec.structs.replace(known, log=new_log(), head=Head())
-        laid, rest = 0, list[Cells]()
+        laid, pending = 0, list[Cells]()
         try:
             for piece in in_pieces(entry_row(new.log, buried(one)) for one in dump.entries):
-                if rest:
+                if pending:
                     laid += 1  # before it is laid: if that is interrupted, nobody knows whether it was
-                    await self._lay(new, laid - 1, rest)
-                rest = piece
-            await self._make(new, dump, replace, rest, laid)
+                    await self._lay(new, laid - 1, pending)
+                pending = piece
+            await self._make(new, dump, replace, pending, laid)
         except BaseException:
             if laid:
                 await self._backend.surely(lambda: self.taken_away(_laid_at(new)))
@@ -65,7 +65,7 @@ class Loading:
                 return
             _check_still_laid(new.key, refusal[0], number)
 
-    async def _make(self, new: Known, dump: Dump, replace: bool, last: Sequence[Cells], laid: int) -> None:
+    async def _make(self, new: Known, dump: Dump, replace: bool, last_piece: Sequence[Cells], laid: int) -> None:
         """Make the session in one step, from the pieces that were laid and from the last one."""
 
         async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
@@ -83,7 +83,7 @@ class Loading:
                 steps.append(tree.step())
                 drop, unread_spans = session_drops([known.log], unread), spans_of(unread)
                 drop += figure_drops(known.key.session, logs_read_by(known))
-            puts, large_steps = await self._large.within(look).split(known, last, unread_spans)
+            puts, large_steps = await self._large.within(look).split(known, last_piece, unread_spans)
             if dump.records:
                 puts.append(("record", [record_row(new.log, record) for record in dump.records]))
             steps += [Step(known.logs, rows_only=True, drop=drop, put=puts, destroys=bool(drop)), *large_steps]
@@ -132,7 +132,7 @@ def _pieces_laid(pieces: int) -> bytes | None:
 def _check_still_laid(key: SessionKey, stored: PlaceHead | None, laid: int) -> None:
     """Raise Conflict unless exactly this many pieces are laid."""
     if expect_of(stored) != _pieces_laid(laid):
-        problem = "took so long to come that what was there of it was taken away: load it again"
+        problem = "took so long to load that the part already loaded was removed: load it again"
         raise Conflict(f"session {key.session!r}", problem)
 
 

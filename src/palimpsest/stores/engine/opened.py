@@ -74,18 +74,18 @@ class Opened:
         return await self._look(lambda: self.backend.unread(tenant))
 
     async def durability(self) -> str:
-        """Say, for people, what is lost with the machine, or with the server, of what was acknowledged."""
+        """Say, for people, which acknowledged writes are lost with the machine, or with the server."""
         return await self._look(self.backend.durability)
 
     async def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+        """Release everything. Closing twice is fine."""
         if not self._closed:
             self._closed = True
             if os.getpid() == self._pid:
                 self.backend.give_up()
                 try:
                     await self.backend.together(self.backend.close)
-                except BaseException:  # as on another event loop, or cancelled: who comes back closes it
+                except BaseException:  # on another event loop, or cancelled: `close` may be called again
                     self._closed = False
                     raise
 

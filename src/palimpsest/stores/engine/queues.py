@@ -39,7 +39,11 @@ QUEUES = 4096
 
 
 class Queue:
-    """Appends that wait. `turn` is the lock of the caller that writes: a lock of threads or, over a driver, `tasks`."""
+    """Appends that wait for their turn to be written.
+
+    The caller that writes holds `turn`, a lock of threads; over a driver it holds `tasks`, a lock of tasks, instead.
+    `lock` guards `waiting` and who has claimed what. `users` are the tasks that use the queue.
+    """
 
     def __init__(self) -> None:
         self.turn, self.lock = allocate_lock(), allocate_lock()
@@ -73,7 +77,7 @@ class Queues:
                     await self._appends.quickly(append)
             except StoreUnavailable as fault:
                 if fault.written is not None:
-                    raise
+                    raise  # else nobody knows whether it was written: whoever writes the queue finds out
             if append.done:
                 return _outcome(append)
         try:

@@ -72,9 +72,9 @@ class Sessions:
     def remembered(self, key: SessionKey) -> Known | None:
         """Return the session as it was last seen; None if it was not, or has expired."""
         known = self._known.get(key)
-        return known if known is None or known.head.expires is None or not self._is_over(known) else None
+        return known if known is None or known.head.expires is None or not self._has_expired(known) else None
 
-    def _is_over(self, known: Known) -> bool:
+    def _has_expired(self, known: Known) -> bool:
         return known.head.is_over(self.clock())
 
     def remember(self, known: Known) -> None:
@@ -104,7 +104,7 @@ class Sessions:
             return None
         current = self.current(known, stored)
         if (current.log, current.era) != (known.log, known.era) or (
-            current.head.expires is not None and self._is_over(current)
+            current.head.expires is not None and self._has_expired(current)
         ):
             return None
         self.remember(current)
@@ -124,7 +124,7 @@ class Sessions:
         known = remembered or await self._locate(key)
         while known.stored is not None:
             asked = asks(known) if asks is not None else ()
-            newest = [] if remembered is not None else [_newest(known)]
+            newest = [] if remembered is not None else [_ask_newest(known)]
             seen = await self.backend.look([Ask(known.place), *asked, *newest])
             current = self.current(known, seen[0].head)
             if current.era != known.era:
@@ -135,7 +135,7 @@ class Sessions:
             self.remember(current)
             if current.log != known.log:
                 known = await self._locate(key)  # it may have been made anew, in another home
-            elif current.head.expires is not None and not even_expired and self._is_over(current):
+            elif current.head.expires is not None and not even_expired and self._has_expired(current):
                 return Known(key, own_place(key), new_log(), pointer=current.pointer, expired=current), []
             elif current.reads_as(known):
                 return current, seen[1:]
@@ -222,7 +222,7 @@ class Sessions:
             stored is None
             or current.log != known.log
             or current.era != known.era
-            or (current.head.expires is not None and self._is_over(current))
+            or (current.head.expires is not None and self._has_expired(current))
         ):
             self.forget(known.key)
             return None
@@ -257,22 +257,22 @@ class Sessions:
         return (await self.write_over((batch, after), at, lambda _, __: None))[0]
 
     async def write_over(
-        self, made: Prepared, at: int, anew: Callable[[Refusal, Look], Prepared | None]
+        self, prepared: Prepared, at: int, prepare_anew: Callable[[Refusal, Look], Prepared | None]
     ) -> tuple[Refusal | None, Sequence[Known]]:
         """Write a batch; return what refused it (None: nothing), and the sessions after it.
 
-        If it would be refused, `anew` may prepare another batch from the heads that are stored and a way to look at
-        more, while nobody else can write. So a writer that never pauses cannot keep this one out for ever.
+        If it would be refused, `prepare_anew` may prepare another batch from the heads that are stored and a way to
+        look at more, while nobody else can write. So a writer that never pauses cannot keep this one out for ever.
         """
-        batch, after = made
+        batch, after = prepared
         instead: Batch | None = None
 
         def again(_: int, __: Batch, heads: Refusal, look: Look) -> Batch | None:
             nonlocal after, instead
-            prepared = anew(heads, look)
-            if prepared is None:
+            other = prepare_anew(heads, look)
+            if other is None:
                 return None
-            instead, after = prepared
+            instead, after = other
             return instead
 
         refusal = await self.crowds.write(batch, at, again=again)
@@ -306,8 +306,7 @@ class Sessions:
     async def attempt(
         self, known: Known, seen: list[Seen], asks: Asks | None, prepare: Prepare, *, even_expired: bool = False
     ) -> tuple[Refusal | None, Sequence[Known] | None]:
-        """Write what `prepare` makes of a session once; return what refused it (None: nothing), and the sessions after
-        it.
+        """Write what `prepare` makes of a session, once; return the refusal (None: none), and the sessions after it.
 
         If another writer was first, the change is prepared anew from what is stored by then. Where the store allows it
         that happens while nobody else can write, so the change ends beside writers that are quicker and never pause.
@@ -332,11 +331,11 @@ class Sessions:
             return None
         try:
             return drive(prepare(current, look(asks(current)) if asks is not None else [], at, awaited(look)))
-        except Conflict:  # raised again, to the caller, when he has looked up the session
+        except Conflict:  # raised again once the caller has looked up the session
             return None
 
 
-def _newest(known: Known) -> Ask:
+def _ask_newest(known: Known) -> Ask:
     """Ask for the newest entry and the newest record of a session's own log."""
     whole = [(key_of(known.log, 0), key_of(known.log, LAST))]
     return known.ask(*(Range(table, whole, 1, newest_first=True) for table in ("entry", "record")))

@@ -147,7 +147,7 @@ class Tree:
         return unread
 
     def step(self, *, last: bool = False) -> Step:
-        """Return the step that stores the changes, or without any checks that nobody else has changed the tree.
+        """Return the step that stores the changes. Without changes it checks that the tree is as it was read.
 
         With `last`, the session that leaves is the only one in the home, and the whole place is dropped.
         """

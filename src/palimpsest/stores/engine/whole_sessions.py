@@ -221,7 +221,7 @@ def _inherited(log: int, row: Cells) -> Row:
     """
     key, value, id, _ = row
     if RELEASED in value:
-        with suppress(*DAMAGED):  # whoever reads it is told
+        with suppress(*DAMAGED):  # reported when the record is read
             record = record_of(row)
             if record.compaction is not None:
                 kept = msgspec.structs.replace(record.compaction, released=())
