@@ -154,7 +154,7 @@ class _Copying:
     ) -> None:
         self._source, self._target, self._names = source, target, names
         self._replace, self._counts, self._beside, self._sealed = replace, counts, counts, False
-        self._theirs: dict[Home, list[Place]] = {}
+        self._target_homes: dict[Home, list[Place]] = {}
         self._copied: dict[Home, tuple[Heads, bool]] = {}
         self._rows_put, self.at, self.damaged = (0, 0), now_us(), list[StoreCorrupt]()
 
@@ -163,7 +163,7 @@ class _Copying:
         mark_heads = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
         ours, theirs = (heads[_mark()] for heads in mark_heads)
         self._sealed = ours is not None
-        self._theirs = await homes_of(self._target, self._names)
+        self._target_homes = await homes_of(self._target, self._names)
         if ours == theirs:
             return
         if theirs is not None or await tenants_of(self._target):
@@ -226,7 +226,7 @@ class _Copying:
         """
         tenant, home = where
         put_before, again = self._copied.get(where, ({}, False))[0], where in self._copied
-        places = list(dict.fromkeys([*listed, *self._theirs.get(where, ()), *put_before]))
+        places = list(dict.fromkeys([*listed, *self._target_homes.get(where, ()), *put_before]))
         rows = [Place(tenant, home, space, "") for space in TABLES]
         sessions = [place.name for place in places if place.space == "session"]
         self._beside = [*self._counts, *(table for session in sessions for table in figure_tables(session))]
@@ -241,7 +241,7 @@ class _Copying:
                 return
             self._refuse(wanted, stored, put_before)
             whole, drop = await self._whole(rows) if any(wanted.values()) else {}, dict.fromkeys(rows, ALL)
-            if whole is None:
+            if whole is None:  # too large for one step
                 for place in rows if any(stored.values()) else ():  # raises before anything is dropped, if unreadable
                     await self._digest(self._source, place, beside=True)
                 await self._put(steps_of(stored, dict.fromkeys(stored), {}, drop, {}), home)

@@ -82,12 +82,14 @@ class Destroying:
         being_laid = {int(one.place.name) async for one in self._in_home(known, LAID)}
         tree = await self._tree(known)
         if present is None or tree is None:
+            # Nobody can tell which logs are the session's: everything in the home goes, if it is alone there.
             await self._check_alone(known)
             whole = [("*", 0, LAST_KEY)]
             beside = (known.logs, known.tree, known.large)
             return [*steps, *(Step(one, rows_only=True, drop=whole, destroys=True) for one in beside)], ()
         own_logs, logs_read = tree.left_by(name)
         if place.home == name:
+            # A session that never had a branch is not in the tree: its log is one that no session reads.
             own_logs |= present - tree.logs - logs_read - being_laid
         pieces = tree.unread(sorted(own_logs | logs_read))
         drop = [*session_drops(sorted(own_logs), pieces), *figure_drops(name, sorted(own_logs | logs_read))]

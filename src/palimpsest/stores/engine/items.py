@@ -108,6 +108,7 @@ class Items:
         return steps, items
 
     def _number(self, counter: Place, head: PlaceHead | None) -> int:
+        """Return the last number that was given to an item of the namespace; the time, if none was."""
         if head is None:
             return self._clock()
         what = f"the number of the last item that came to the namespace {counter.home}"
@@ -135,6 +136,7 @@ class Items:
                 yield live
 
     async def listed(self, tenant: str, namespace: str, prefix: str) -> list[Item]:
+        """Return the items whose keys begin with `prefix`, in the order in which their keys were first put."""
         matching = [live async for live in self._all(tenant, namespace) if live[1].key.startswith(prefix)]
         return [item for _, item in sorted(matching, key=lambda live: live[0].order)]
 
@@ -175,9 +177,7 @@ class Items:
     # --- taking away
 
     async def clear(self, tenant: str, namespace: str | None, dry_run: bool) -> dict[str, int]:
-        """Remove a namespace's items, or all; return how many by namespace. StoreCorrupt for what remains is raised
-        last.
-        """
+        """Remove a namespace's items, or all; return how many by namespace. StoreCorrupt for damage comes last."""
         counts: dict[str, int] = {}
         listed_by_name: dict[str, list[Listed]] = {}
         counters = [] if dry_run else await self._counters(tenant, namespace)
@@ -275,26 +275,26 @@ class Leases:
         head, fresh = self._leases.get(place), False
         while True:
             now = self._clock()
-            before = self._held(place, head)
+            stored = self._held(place, head)
             # A lease that ended by itself can still be renewed until somebody takes it; one that was given back cannot.
-            mine = before is not None and before.until and (before.holder, before.fence) == (holder, fence)
-            held = before if before is not None and (before.until > now or mine) else None
-            if held is not None:
-                theirs = held.holder != holder
+            renewable = stored is not None and stored.until and (stored.holder, stored.fence) == (holder, fence)
+            current = stored if stored is not None and (stored.until > now or renewable) else None
+            if current is not None:
+                of_another = current.holder != holder
             else:  # nobody holds it: it cannot be renewed, and only its last holder may give it back
-                was_mine = before is not None and before.until and before.holder == holder
-                theirs = fence is not None or (seconds <= 0 and not was_mine)
-            if theirs or (held is not None and fence not in (None, held.fence)):
+                was_holder = stored is not None and stored.until and stored.holder == holder
+                of_another = fence is not None or (seconds <= 0 and not was_holder)
+            if of_another or (current is not None and fence not in (None, current.fence)):
                 if not fresh:
                     (head,), fresh = await heads_at(self._backend, [place]), True  # the cached one may be outdated
                     continue
-                if held is None or fence is not None or seconds <= 0 or not self._was_abandoned(place, held):
+                if current is None or fence is not None or seconds <= 0 or not self._was_abandoned(place, current):
                     return None
-                held = None
-            if held is not None:
-                new_fence = held.fence
+                current = None
+            if current is not None:
+                new_fence = current.fence
             else:
-                self._fence = new_fence = max(before.fence + 1 if before is not None else 0, self._fence + 1, now)
+                self._fence = new_fence = max(stored.fence + 1 if stored is not None else 0, self._fence + 1, now)
             length = int(seconds * 1_000_000)
             until = now + length if seconds > 0 else 0  # 0: given back, even if the clock goes back
             lease = Held(holder, new_fence, until, length)

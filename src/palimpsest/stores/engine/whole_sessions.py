@@ -97,19 +97,20 @@ class WholeSessions:
                 continue
             creation_steps = await self._sessions.creation_steps(branch, self._clock())
             branching = Branching(self._url, branch, head, creation_steps, seen[2].head if seen else None, expect)
-            if (await self._sessions.attempt(known, seen, asks, branching.made))[0] is None:
+            if (await self._sessions.attempt(known, seen, asks, branching.prepare))[0] is None:
                 return
 
     async def _prepare_branch(self, known: Known, target: Known) -> Known | None:
         """Return the branch to be made, with the pointer to its home written; None if another writer was first."""
         key, pointer = target.key, target.pointer
         home = known.place.home if known.stored is not None else key.session
-        if home != key.session:
+        if home != key.session:  # then a pointer in the home of its name has to say where the branch is
             at = self._clock()
             elsewhere = pointer is not None and self._sessions.home_of(key, pointer) != home
             if pointer is not None and elsewhere and not await self._sessions.bar_branch(key, pointer, at):
                 return None
             pointer = new_pointer(home)
+            # Refused if a session of this name has been made in its own home meanwhile.
             steps = [Step(pointer_place(key), target.pointer, pointer), Step(own_place(key))]
             if await self._sessions.write(steps, at):
                 return None
@@ -173,7 +174,7 @@ class Branching(NamedTuple):
     bar: PlaceHead | None
     expect: Callable[[Head], None]
 
-    async def made(self, known: Known, seen: list[Seen], at: int, _: Looks) -> Prepared:
+    async def prepare(self, known: Known, seen: list[Seen], at: int, _: Looks) -> Prepared:
         """Prepare the batch that makes the branch of the session as it is now."""
         url, branch, head, bar = self.url, self.branch, self.head, self.bar
         self.expect(known.head)
@@ -190,10 +191,12 @@ class Branching(NamedTuple):
             tree.join(branch, shares, head.first_seq)
             assert known.stored is not None, "what was looked at is there"
             rows = [_inherited(branch.log, row) for row in seen[1].rows[0]]
+            # The head and the tree have to be as they were seen, and so has the bar.
             steps = [Step(known.place, known.stored.hot, known.stored.hot), tree.step()]
             steps.append(Step(bar_place(branch.place)) if bar is None else bar_step(branch.place, bar, at))
-            figures = figure_drops(branch.key.session, (log for _, log in shares))
-            steps.append(Step(branch.logs, rows_only=True, drop=figures, put=[("record", rows)] if rows else []))
+            # Figures that an earlier session of the branch's name noted of these entries are not the branch's.
+            old_figures = figure_drops(branch.key.session, (log for _, log in shares))
+            steps.append(Step(branch.logs, rows_only=True, drop=old_figures, put=[("record", rows)] if rows else []))
         after, step = branch.step(msgspec.structs.replace(head, expires=None).renewed(at), shares)
         return [*steps, step, *note_steps(branch, after), *self.before], [after]
 
