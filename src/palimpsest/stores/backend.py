@@ -347,4 +347,4 @@ def newest_of(listed: Iterable[Listed], until: int | None, after: Place | None, 
     """Return the page that `Backend.newest` gives, from places listed in any order, each once."""
     ordered = sorted(((-one.mark, one.place.name, one.place.home), one) for one in listed)
     begin = None if until is None else (-until,) if after is None else (-until, after.name, after.home)
-    return [one for where, one in ordered if begin is None or where > begin][:limit]
+    return [one for rank, one in ordered if begin is None or rank > begin][:limit]

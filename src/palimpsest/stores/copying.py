@@ -134,10 +134,10 @@ async def _copied(
         return copying.done()
 
 
-def _opened(closing: AsyncExitStack, where: str | Path, **options: Any) -> Backend:
+def _opened(closing: AsyncExitStack, address: str | Path, **options: Any) -> Backend:
     runner = Inline()
     closing.push_async_callback(runner.close)
-    store = open_store(where, runner, **options)
+    store = open_store(address, runner, **options)
     closing.push_async_callback(store.close)
     return store.backend
 
@@ -161,16 +161,15 @@ class _Copying:
     async def begin(self) -> None:
         """See that both stores are encrypted alike (an empty target becomes so), and list the target's homes."""
         mark_heads = [await heads_of(backend, [_mark()]) for backend in (self._source, self._target)]
-        ours, theirs = (heads[_mark()] for heads in mark_heads)
-        self._sealed = ours is not None
+        source_mark, target_mark = (heads[_mark()] for heads in mark_heads)
+        self._sealed = source_mark is not None
         self._target_homes = await homes_of(self._target, self._names)
-        if ours == theirs:
+        if source_mark == target_mark:
             return
-        if theirs is not None or await tenants_of(self._target):
-            allowed = "a store that is encrypted as the source is, or an empty one"
-            raise ConfigError("target", self._target.url, allowed)
-        assert ours is not None, "one of the two has a mark"
-        await self._put([Step(_mark(), None, ours.hot, ours.cold)], MARK[0])
+        if target_mark is not None or await tenants_of(self._target):
+            raise ConfigError("target", self._target.url, "a store that is encrypted as the source is, or an empty one")
+        assert source_mark is not None, "one of the two has a mark"
+        await self._put([Step(_mark(), None, source_mark.hot, source_mark.cold)], MARK[0])
 
     async def all(self, progress: Progress | None) -> None:
         """Copy every home; then copy again those in which a place came, went or changed its expiry meanwhile.
@@ -212,22 +211,22 @@ class _Copying:
 
     async def _joined(self, home: Home, places: Listing) -> None:
         """Add to a list of the target what the source lists, too. What the target lists itself stays."""
-        ours, theirs = await heads_of(self._source, [*places]), await heads_of(self._target, [*places])
-        missing = [(place, head) for place, head in ours.items() if head is not None and theirs[place] is None]
+        wanted, stored = await heads_of(self._source, [*places]), await heads_of(self._target, [*places])
+        missing = [(place, head) for place, head in wanted.items() if head is not None and stored[place] is None]
         if missing:
             await self._put([Step(place, None, head.hot, head.cold) for place, head in missing], home[1])
         self._copied[home] = {}, False
 
-    async def _home(self, where: Home, listed: Listing) -> None:
+    async def _home(self, home: Home, listed: Listing) -> None:
         """Copy a home, unless the target has the same.
 
         What it replaces is dropped in the step that puts the home. A home too large for one step has what it replaces
         dropped before: so the target never has a head with the rows of another.
         """
-        tenant, home = where
-        put_before, again = self._copied.get(where, ({}, False))[0], where in self._copied
-        places = list(dict.fromkeys([*listed, *self._target_homes.get(where, ()), *put_before]))
-        rows = [Place(tenant, home, space, "") for space in TABLES]
+        tenant, name = home
+        put_before, again = self._copied.get(home, ({}, False))[0], home in self._copied
+        places = list(dict.fromkeys([*listed, *self._target_homes.get(home, ()), *put_before]))
+        rows = [Place(tenant, name, space, "") for space in TABLES]
         sessions = [place.name for place in places if place.space == "session"]
         self._beside = [*self._counts, *(table for session in sessions for table in figure_tables(session))]
         for _ in range(TRIES):
@@ -237,40 +236,37 @@ class _Copying:
                 check_heads(self._source.url, wanted)
             stored = await heads_of(self._target, [*wanted])
             if not again and wanted == stored and await self._same(rows):
-                self._copied[where] = wanted, True
+                self._copied[home] = wanted, True
                 return
             self._refuse(wanted, stored, put_before)
             whole, drop = await self._whole(rows) if any(wanted.values()) else {}, dict.fromkeys(rows, ALL)
             if whole is None:  # too large for one step
                 for place in rows if any(stored.values()) else ():  # raises before anything is dropped, if unreadable
                     await self._digest(self._source, place, beside=True)
-                await self._put(steps_of(stored, dict.fromkeys(stored), {}, drop, {}), home)
+                await self._put(steps_of(stored, dict.fromkeys(stored), {}, drop, {}), name)
                 stored, whole, drop = dict.fromkeys(stored), {}, {}
                 for place in rows:
                     await self._put_rows(place)
-            if not await self._is_as(wanted, where):
+            if not await self._is_as(wanted, home):
                 continue  # another writer has changed the source meanwhile
             ends = {**listed, **dict.fromkeys(laid, now_us() + PATIENCE)}
-            await self._put(steps_of(stored, wanted, ends, drop, whole), home)
-            self._copied[where] = wanted, False
+            await self._put(steps_of(stored, wanted, ends, drop, whole), name)
+            self._copied[home] = wanted, False
             same = await self._same(rows, beside=False)  # counts and figures may change without a change of heads
-            if not same and await self._is_as(wanted, where, laid=True):
-                raise StoreCorrupt(self._target.url, f"what was copied of {home!r} is not what was read")
+            if not same and await self._is_as(wanted, home, laid=True):
+                raise StoreCorrupt(self._target.url, f"what was copied of {name!r} is not what was read")
             for pieces in whole.values():
                 self._count_put([row for _, piece in pieces for row in piece])
             return
-        raise _busy(where)
+        raise _busy(home)
 
-    async def _laid(self, where: Home) -> list[Place]:
+    async def _laid(self, home: Home) -> list[Place]:
         """Return the places of the home's logs that are being laid. Their rows are copied, and stay nobody's."""
-        return [one.place async for one in all_places(self._source, where[0], LAID) if one.place.home == where[1]]
+        return [one.place async for one in all_places(self._source, home[0], LAID) if one.place.home == home[1]]
 
-    async def _is_as(self, before: Heads, where: Home, *, laid: bool = False) -> bool:
-        """Return whether the source's heads are still these, but for logs that are being laid.
-
-        With `laid` these must be unchanged, too, and no others may have come.
-        """
-        places = [*before, *(await self._laid(where) if laid else ())]
+    async def _is_as(self, before: Heads, home: Home, *, laid: bool = False) -> bool:
+        """Return whether the source's heads are still these; without `laid` those of logs being laid may have moved."""
+        places = [*before, *(await self._laid(home) if laid else ())]  # logs that began to be laid since, too
         current = await heads_of(self._source, [*dict.fromkeys(places)])
         changed = [place for place, head in current.items() if head != before.get(place)]
         return all(place.space == LAID and not laid and current[place] and before.get(place) for place in changed)
@@ -286,19 +282,21 @@ class _Copying:
                     return None
         return puts
 
-    def _refuse(self, ours: Heads, theirs: Heads, mine: Heads) -> None:
+    def _refuse(self, wanted: Heads, stored: Heads, put_before: Heads) -> None:
         """Raise Conflict for content of the target that is not from the source, unless it is to be replaced."""
-        others = (place for place, head in theirs.items() if head not in (None, ours[place], mine.get(place)))
-        other = next((place for place in others if place.space != LAID), None)
-        if other is None or self._replace:
+        foreign = (place for place, head in stored.items() if head not in (None, wanted[place], put_before.get(place)))
+        place = next((place for place in foreign if place.space != LAID), None)
+        if place is None or self._replace:
             return
-        name = f"the item {other.name!r} of {other.home!r}" if other.space.startswith(ITEMS) else f"{other.home!r}"
-        if not is_users(other.tenant):
+        name = repr(place.home)
+        if not is_users(place.tenant):
             name = "a knowledge base"
-        elif other.space == "session":
-            name = f"the session {other.name!r}"
+        elif place.space == "session":
+            name = f"the session {place.name!r}"
+        elif place.space.startswith(ITEMS):
+            name = f"the item {place.name!r} of {place.home!r}"
         problem = "is in the target already, with other content; to put the source's in its place, say `replace`"
-        raise Conflict(f"{name} of tenant {owner_of((other.tenant, other.home))!r}", problem)
+        raise Conflict(f"{name} of tenant {owner_of((place.tenant, place.home))!r}", problem)
 
     async def _put_rows(self, place: Place) -> None:
         async for table, piece in self._pieces(self._source, place):
@@ -342,8 +340,8 @@ class _Copying:
 
 
 def _busy(home: Home) -> Conflict:
-    told = f"was written to {TRIES} times while it was copied: copy when there is less to do"
-    return Conflict(f"{home[1]!r} of tenant {owner_of(home)!r}", told)
+    problem = f"was written to {TRIES} times while it was copied: copy when there is less to do"
+    return Conflict(f"{home[1]!r} of tenant {owner_of(home)!r}", problem)
 
 
 def _mark() -> Place:

@@ -220,9 +220,9 @@ class MemoryBackend(BlockingBackend):
         """Return whether this place need not be stored."""
         return place.head is None and not place.tables
 
-    def after_step(self, step: Step, was: Stored, mark: int) -> Stored:
+    def after_step(self, step: Step, before: Stored, mark: int) -> Stored:
         """Return a place as it is after a step. The head was compared already."""
-        tables = was.tables
+        tables = before.tables
         if step.drop or step.put:
             tables = dict(tables)
             for name, low, high in step.drop:
@@ -232,9 +232,9 @@ class MemoryBackend(BlockingBackend):
                 tables[name] = tables.get(name, _made([])).having(rows) if rows else tables.get(name, _made([]))
             tables = {name: table for name, table in tables.items() if table.end}
         if not step.moves:
-            return was._replace(tables=tables)
-        head = step.after(was.head)
-        return Stored(head, step.expires if head is not None else None, mark, tables, was.hidden)
+            return before._replace(tables=tables)
+        head = step.after(before.head)
+        return Stored(head, step.expires if head is not None else None, mark, tables, before.hidden)
 
     async def durability(self) -> str:
         return "everything in it ends with this process"

@@ -93,11 +93,11 @@ class OverBackend(RunsBelow, MemoryBackend):
     def all(self) -> list[tuple[Place, Stored]]:
         return [(place, self.at(place)) for place in {**self._taken, **self._places}]
 
-    def after_step(self, step: Step, was: Stored, mark: int) -> Stored:
-        new, hidden = super().after_step(step, was, mark), dict(was.hidden)
+    def after_step(self, step: Step, before: Stored, mark: int) -> Stored:
+        after, hidden = super().after_step(step, before, mark), dict(before.hidden)
         for name, low, high in step.drop:
             hidden[name] = union(hidden.get(name, ()), [(low, high)])
-        return new._replace(hidden=hidden)
+        return after._replace(hidden=hidden)
 
     def is_none(self, place: Stored) -> bool:
         return False  # even an empty place is kept, as it hides the one below

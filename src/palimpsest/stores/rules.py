@@ -137,22 +137,22 @@ def behind(begin: str) -> str:
     return begin[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)
 
 
-def by_name(found: Iterable[Listed], after: Place | None, limit: int) -> list[Listed]:
+def by_name(listed: Iterable[Listed], after: Place | None, limit: int) -> list[Listed]:
     """Return the page that `Backend.places` gives, from places listed in any order."""
-    later = [one for one in found if after is None or in_order(one.place) > in_order(after)]
+    later = [one for one in listed if after is None or in_order(one.place) > in_order(after)]
     return sorted(later, key=lambda one: in_order(one.place))[:limit]
 
 
-def by_mark(found: Iterable[Listed], since: int, after: Place | None, limit: int) -> list[Listed]:
+def by_mark(listed: Iterable[Listed], since: int, after: Place | None, limit: int) -> list[Listed]:
     """Return the page that `Backend.recent` gives, from places listed in any order, with their marks."""
     begin = since, in_order(after) if after is not None else ()
-    later = [one for one in found if (one.mark, in_order(one.place)) > begin]
+    later = [one for one in listed if (one.mark, in_order(one.place)) > begin]
     return sorted(later, key=lambda one: (one.mark, in_order(one.place)))[:limit]
 
 
-def page_of(found: Iterable[S], after: S | None, limit: int) -> list[S]:
+def page_of(values: Iterable[S], after: S | None, limit: int) -> list[S]:
     """Return the page that `Backend.tenants` and `Backend.expired` give, from values in any order."""
-    return sorted(one for one in found if after is None or one > after)[:limit]
+    return sorted(one for one in values if after is None or one > after)[:limit]
 
 
 async def all_tenants(backend: Backend) -> AsyncIterator[str]:

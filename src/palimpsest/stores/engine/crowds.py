@@ -38,23 +38,23 @@ class Crowds:
         self._backend, self._chance = backend, chance
         self.refused: dict[Hashable, int] = {}
 
-    def note(self, what: Hashable, refused: bool) -> None:
+    def note(self, key: Hashable, refused: bool) -> None:
         """Count a refusal of a write over these heads, or reset the count after a success."""
         if not refused:
-            self.refused.pop(what, None)
+            self.refused.pop(key, None)
         elif self._backend.remote:
             if len(self.refused) >= KEPT:
                 self.refused.clear()
-            self.refused[what] = self.refused.get(what, 0) + 1
+            self.refused[key] = self.refused.get(key, 0) + 1
 
-    def is_at(self, what: Hashable) -> bool:
+    def is_at(self, key: Hashable) -> bool:
         """Return whether a writer refused here must `wait` and look at the heads again before it tries again."""
-        return self.refused.get(what, 0) > 1
+        return self.refused.get(key, 0) > 1
 
-    async def wait(self, what: Hashable) -> None:
+    async def wait(self, key: Hashable) -> None:
         """Wait for a random time, longer the more often writes were refused here; not at all without a crowd."""
-        if self.is_at(what):
-            longest = min(FIRST * 2 ** min(self.refused[what] - 2, 30), LONGEST)
+        if self.is_at(key):
+            longest = min(FIRST * 2 ** min(self.refused[key] - 2, 30), LONGEST)
             await self._backend.pause(longest * self._chance())
 
     async def write(self, batch: Batch, at: int, *, lasting: bool = True, again: Again | None = None) -> Refusal | None:
@@ -71,11 +71,11 @@ class Crowds:
             return instead
 
         (refusal,) = await self._backend.write([batch], at, lasting=lasting, again=again and remember_tried)
-        what = batch[0].place
-        self.note(what, refusal is not None)
-        if refusal is None or not self.is_at(what):
+        key = batch[0].place
+        self.note(key, refusal is not None)
+        if refusal is None or not self.is_at(key):
             return refusal
-        await self.wait(what)
+        await self.wait(key)
         meant = [step.place for step in tried if not step.rows_only]
         head_by_place = dict(zip(meant, await heads_at(self._backend, meant), strict=True))
         return tuple(head_by_place.get(step.place) for step in tried)

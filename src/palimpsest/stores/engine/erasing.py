@@ -115,8 +115,8 @@ class Erasure:
             if not head.is_over(now) and needed(part.before, head, part.change.seqs):
                 raise Conflict(f"session {part.known.key.session!r}", "has what a flush would destroy: look again")
 
-    def batch(self, more: Sequence[Step], at: int) -> Prepared:
-        """Return the steps of the erasure, with `more`, and the sessions after them."""
+    def batch(self, other_steps: Sequence[Step], at: int) -> Prepared:
+        """Return the steps of the erasure, with `other_steps`, and the sessions after them."""
         known, summarised = self._known, self._still_summarised()
         parts = [self._change_of(part, at) for part in self._parts]
         remnants = [flushed(one) if ranges.within(summarised, one.seq) else tombstone(one) for one in self._living]
@@ -130,7 +130,7 @@ class Erasure:
             put=[("entry", grave_rows), ("record", [row for _, _, rows in parts for row in rows])],
             destroys=True,
         )
-        batch = [*(step for _, step, _ in parts), self._tree.step(), log_step, *more]
+        batch = [*(step for _, step, _ in parts), self._tree.step(), log_step, *other_steps]
         return batch, [after for after, _, _ in parts]
 
     def _still_summarised(self) -> tuple[ranges.Span, ...]:

@@ -142,9 +142,9 @@ def ask_contents(known: Known, digests: Iterable[str]) -> Ask:
 
 def sound_contents(seen: Seen, digests: Iterable[str]) -> dict[str, bytes]:
     """Return the contents that were found and match their digest, by digest."""
-    there = {key: value for key, value, *_ in seen.rows[0]}
+    values = {key: value for key, value, *_ in seen.rows[0]}
     keys = {digest: _key(digest) for digest in digests}
-    found = ((digest, there[key]) for digest, key in keys.items() if key in there)
+    found = ((digest, values[key]) for digest, key in keys.items() if key in values)
     return {digest: content for digest, content in found if sha256(content).hex() == digest}
 
 

@@ -40,42 +40,44 @@ class Loading:
         """Write a whole session, as `Store.load` says."""
         known = await self._sessions.find(key)
         _imported_head(known, dump, replace)
-        new = msgspec.structs.replace(known, log=new_log(), head=Head())
+        incoming = msgspec.structs.replace(known, log=new_log(), head=Head())
         laid, pending = 0, list[Cells]()
         try:
-            for piece in in_pieces(entry_row(new.log, buried(one)) for one in dump.entries):
+            for piece in in_pieces(entry_row(incoming.log, buried(one)) for one in dump.entries):
                 if pending:
                     laid += 1  # before it is laid: if that is interrupted, nobody knows whether it was
-                    await self._lay(new, laid - 1, pending)
+                    await self._lay(incoming, laid - 1, pending)
                 pending = piece
-            await self._make(new, dump, replace, pending, laid)
+            await self._make(incoming, dump, replace, pending, laid)
         except BaseException:
             if laid:
-                await self._backend.surely(lambda: self.taken_away(_laid_at(new)))
+                await self._backend.surely(lambda: self.taken_away(_laid_at(incoming)))
             raise
 
-    async def _lay(self, new: Known, number: int, piece: Sequence[Cells]) -> None:
+    async def _lay(self, incoming: Known, number: int, piece: Sequence[Cells]) -> None:
         """Put the next piece of a log that nobody reads yet."""
         while True:
-            puts, large_steps = await self._large.split(new, piece)
+            puts, large_steps = await self._large.split(incoming, piece)
             at = self._clock()
-            record = Step(_laid_at(new), _pieces_laid(number), _pieces_laid(number + 1), expires=at + PATIENCE)
-            refusal = await self._sessions.write([record, Step(new.logs, rows_only=True, put=puts), *large_steps], at)
+            record = Step(_laid_at(incoming), _pieces_laid(number), _pieces_laid(number + 1), expires=at + PATIENCE)
+            refusal = await self._sessions.write(
+                [record, Step(incoming.logs, rows_only=True, put=puts), *large_steps], at
+            )
             if refusal is None:
                 return
-            _check_still_laid(new.key, refusal[0], number)
+            _check_still_laid(incoming.key, refusal[0], number)
 
-    async def _make(self, new: Known, dump: Dump, replace: bool, last_piece: Sequence[Cells], laid: int) -> None:
+    async def _make(self, incoming: Known, dump: Dump, replace: bool, last_piece: Sequence[Cells], laid: int) -> None:
         """Make the session in one step, from the pieces that were laid and from the last one."""
 
         async def prepare(known: Known, seen: list[Seen], at: int, look: Looks) -> Prepared:
-            if known.place != new.place and laid:
-                raise Conflict(f"session {new.key.session!r}", "was made anew elsewhere meanwhile: load it again")
+            if known.place != incoming.place and laid:
+                raise Conflict(f"session {incoming.key.session!r}", "was made anew elsewhere meanwhile: load it again")
             head = msgspec.structs.replace(_imported_head(known, dump, replace), expires=None).renewed(at)
-            after, step = msgspec.structs.replace(known, log=new.log, head=Head()).step(head, ())
+            after, step = msgspec.structs.replace(known, log=incoming.log, head=Head()).step(head, ())
             steps, drop, unread_spans = [step], list[tuple[str, int, int]](), list[tuple[int, int]]()
             if laid:
-                steps.append(Step(_laid_at(new), _pieces_laid(laid)))
+                steps.append(Step(_laid_at(incoming), _pieces_laid(laid)))
             if seen:
                 tree, unread, _ = without_session(self._url, known, seen)
                 if tree.hot is not None:
@@ -85,30 +87,30 @@ class Loading:
                 drop += figure_drops(known.key.session, logs_read_by(known))
             puts, large_steps = await self._large.within(look).split(known, last_piece, unread_spans)
             if dump.records:
-                puts.append(("record", [record_row(new.log, record) for record in dump.records]))
+                puts.append(("record", [record_row(incoming.log, record) for record in dump.records]))
             steps += [Step(known.logs, rows_only=True, drop=drop, put=puts, destroys=bool(drop)), *large_steps]
             steps += note_steps(known, after)
             return [*steps, *await self._sessions.creation_steps(known, at)], [after]
 
         def refused(heads: Refusal) -> None:
             if laid:
-                _check_still_laid(new.key, heads[1], laid)
+                _check_still_laid(incoming.key, heads[1], laid)
 
-        await self._sessions.change(new.key, ask_removal, prepare, refused)
+        await self._sessions.change(incoming.key, ask_removal, prepare, refused)
 
     # --- what nobody has finished
 
     async def taken_away(self, place: Place) -> None:
         """Remove a log that was being laid, unless a session has been made of it."""
         owner = Place(place.tenant, place.home, "session", place.home)
-        new = Known(SessionKey(place.tenant, place.home), owner, int(place.name))
-        unread = [(new.log, 0, LAST)]
+        incoming = Known(SessionKey(place.tenant, place.home), owner, int(place.name))
+        unread = [(incoming.log, 0, LAST)]
         while True:
             (head,) = await heads_at(self._backend, [place])
             if head is None:
                 return
-            large_steps = await self._large.let_go(new, spans_of(unread))
-            drop = Step(new.logs, rows_only=True, drop=log_drops(unread), destroys=True)
+            large_steps = await self._large.let_go(incoming, spans_of(unread))
+            drop = Step(incoming.logs, rows_only=True, drop=log_drops(unread), destroys=True)
             if await self._sessions.write([Step(place, head.hot), drop, *large_steps], self._clock()) is None:
                 return
 
@@ -119,9 +121,9 @@ class Loading:
                 await self.taken_away(one.place)
 
 
-def _laid_at(new: Known) -> Place:
+def _laid_at(incoming: Known) -> Place:
     """Return the place that records that a log is being laid."""
-    return new.place._replace(space=LAID, name=str(new.log))
+    return incoming.place._replace(space=LAID, name=str(incoming.log))
 
 
 def _pieces_laid(pieces: int) -> bytes | None:

@@ -272,8 +272,14 @@ def belongs_to(known: Known, key: int) -> bool:
 
 def _in_place(rows: Sequence[Cells], i: int) -> bool:
     """Return whether row `i` lies between its neighbours, as far as those are rows of the same log."""
-    near = [row[0] for row in (*rows[max(i - 1, 0) : i], *rows[i + 1 : i + 2]) if row[0] >> 32 == rows[i][0] >> 32]
-    return len(near) < 2 or near[0] < rows[i][0] < near[1] or near[1] < rows[i][0] < near[0]
+    neighbour_keys = [
+        row[0] for row in (*rows[max(i - 1, 0) : i], *rows[i + 1 : i + 2]) if row[0] >> 32 == rows[i][0] >> 32
+    ]
+    return (
+        len(neighbour_keys) < 2
+        or neighbour_keys[0] < rows[i][0] < neighbour_keys[1]
+        or neighbour_keys[1] < rows[i][0] < neighbour_keys[0]
+    )
 
 
 def readable(row: Cells) -> Entry | None:

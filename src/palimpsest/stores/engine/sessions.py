@@ -159,8 +159,8 @@ class Sessions:
             return self.read(key, place, own_head)
         elsewhere = place._replace(home=self.home_of(key, pointer.hot))
         (stored,) = await heads_at(self.backend, [elsewhere])
-        found = self.read(key, place if stored is None else elsewhere, stored)
-        return _replace(found, pointer=pointer.hot)
+        known = self.read(key, place if stored is None else elsewhere, stored)
+        return _replace(known, pointer=pointer.hot)
 
     def home_of(self, key: SessionKey, pointer: bytes) -> str:
         """Return the home that a pointer names. Raises StoreCorrupt if the pointer cannot be read."""
