@@ -1,4 +1,4 @@
-"""The seam to what is made from entries, such as a search index: it is told before they go."""
+"""The seam to everything that is derived from entries, such as a search index: it is told before entries go."""
 
 from __future__ import annotations
 
@@ -19,69 +19,68 @@ T = TypeVar("T")
 
 
 class Derived(Protocol):
-    """Something that is made from entries, such as a search index: it is told, before they go, what to remove.
+    """Something derived from entries, such as a search index. Before entries go, it is told what to remove.
 
-    Its name says which it is, in all processes: whoever joins under a name reaches all that was made under it. What is
-    removed here and stays after all, because the erasure then failed, another writer was first, or a session began anew
-    before a note of its end was worked off, can be made again from its entries. Whatever this raises stops the erasure:
-    nothing is erased, and repeating it goes on. An entry that has expired before it is added may be swept without a
-    word.
+    Its `name` identifies it in all processes: an object that joins under a name has to reach everything that was
+    derived under that name. It may be told to remove entries that stay after all, because the erasure then failed,
+    another writer was first, or a session began anew before a note of its end was worked off. What was removed then
+    can be derived again from the entries. Any exception raised here stops the erasure: nothing is erased, and the
+    erasure may be repeated. An entry that expires before it is added may be swept without this being told.
     """
 
     name: str
 
     async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-        """Remove what was made from these `entries` of a `session` of `tenant`, ids by `seq`; return how much that was.
+        """Remove what was derived from these `entries` (ids by `seq`) of a session. Return how much was removed.
 
-        Of entries that branches share, each branch is told of. Nothing may be there any more.
+        Entries that branches share are told once for each branch. Possibly nothing derived from them exists.
         """
         ...
 
     async def gone(self, tenant: str, session: str) -> int:
-        """Remove what was made from anything of a `session` of `tenant`; return how much that was."""
+        """Remove what was derived from anything of a session. Return how much was removed."""
         ...
 
 
 @runtime_checkable
 class Settling(Protocol):
-    """What something that is made from entries may have beside: then it is told afterwards, too.
+    """Optional verbs of a `Derived` that reads logs by itself: it is told when an erasure is over, too.
 
-    Who reads entries while others erase may have read them before they went, and make something of them after they were
-    removed here. So one that reads by itself takes nothing back from `erased` and `gone` on, until this says how things
-    stand. Whoever is killed in between never says it: after a while, take them for settled.
+    A reader may have read entries before they went, and would derive something from them after it was told to remove
+    that. So after `erased` or `gone` it must not take these entries in again until `settled` is called. An eraser that
+    is killed in between never calls it: after a while, treat the entries as settled.
     """
 
     async def settled(self, tenant: str, session: str, entries: Mapping[int, str] | None) -> None:
-        """Know that what was to be done to these entries (None: to the session) was done, or failed.
+        """Learn that the erasure of these entries (None: of the whole session) has been done, or has failed.
 
-        What of them is still in the log is there to stay, with the text that it has now: one that was redacted has
-        another.
+        Those that are still in the log stay there, with the text that they have now: a redaction may have changed it.
         """
         ...
 
     async def scrub(self, *, whole: bool) -> Sequence[str]:
-        """See that no byte is left of what was removed; without `whole` leave what would take long for another time.
+        """Overwrite every byte of what was removed. Without `whole`, postpone what would take long.
 
-        Return in plain sentences what remains.
+        Return plain sentences about what remains.
         """
         ...
 
 
 @runtime_checkable
 class Summarised(Protocol):
-    """What something that is made from summaries may have beside."""
+    """Optional verb of a `Derived` that derives something from summaries."""
 
     async def summarised(self, session: str) -> None:
-        """Know that summaries of this session were made anew of what an erasure has left."""
+        """Learn that summaries of this session were made anew from what an erasure has left."""
         ...
 
 
 class Derivations:
-    """What is made from the entries of one tenant. Every path that destroys entries comes by here first.
+    """Everything derived from the entries of one tenant. Every path that destroys entries calls this first.
 
-    What has joined here is told; for what has joined elsewhere, as the store knows, a note is left there. What is the
-    store's `own`, such as its index, is at hand everywhere, by name. What this memory remembers of entries is forgotten
-    by `remember_nothing`.
+    Objects that joined here are told directly. For those that joined in other processes, as the store knows, a note is
+    left in the store. Those that belong to the store itself, such as its index, are in `own` by kind and can be made
+    in every process. `remember_nothing` drops what this memory has cached of entries.
     """
 
     def __init__(
@@ -99,67 +98,72 @@ class Derivations:
         self._unscrubbed = False
 
     async def join(self, derived: Derived) -> None:
-        """Have this told from now on, when it has removed what went while it was away.
+        """Tell this object of erasures from now on, after it has removed what went while it was away.
 
-        Raises ConfigError for what is not as `Derived` says, ErasureFailed where it does not remove that.
+        Raises ConfigError for an object that is no `Derived`, ErasureFailed if it fails to remove what went.
         """
         verbs = [callable(getattr(derived, verb, None)) for verb in ("erased", "gone")]
         name = getattr(derived, "name", None)
         if not all(verbs) or not isinstance(name, str) or not 0 < len(name) <= 256 or not name.isprintable():
             rule = "an object with a name of 1 to 256 characters and the coroutine functions erased and gone"
             raise ConfigError("derived", derived, rule)
-        if any(one.name == name for one in self._all):
+        if any(other.name == name for other in self._all):
             raise ConfigError("derived", name, "a name that nothing else has that joined")
         await self._derivers.mark(name)
         await self._catch_up(derived)
         self._all.append(derived)
 
     async def add(self, derived: Derived, *, lasting: bool) -> None:
-        """Have this told from now on, which knows by itself what went while it was away. The store learns its name if
-        what it made is `lasting`."""
+        """Tell this object of erasures from now on, unless one of its name has joined.
+
+        With `lasting`, what it derives outlives this process, so its name is noted in the store.
+        """
         if lasting:
             await self._derivers.mark(derived.name)
-        if all(one.name != derived.name for one in self._all):
+        if all(other.name != derived.name for other in self._all):
             await self._catch_up(derived)
             self._all.append(derived)
 
     async def catch_up(self) -> None:
-        """Have removed what others have left notes of."""
+        """Have every object here remove what other processes left notes about."""
         for derived in self._all:
             await self._catch_up(derived)
 
     async def _catch_up(self, derived: Derived) -> None:
-        done = False
+        has_removed = False
         async for id, note in self._derivers.notes(derived.name):
             key = SessionKey(self._tenant, note.session)
             await self._tell(derived, key, note.entries, "the note of it stays")
             await self._settle(derived, [(key, note.entries)])
             await self._derivers.done(derived.name, id)
-            done = True
-        if done:
+            has_removed = True
+        if has_removed:
             await self._scrub(derived, whole=False)
 
     def leave(self, derived: Derived) -> None:
-        """Have this told no longer. The store knows of it still."""
-        self._all = [one for one in self._all if one is not derived]
+        """Tell this object no longer. Its name stays in the store, so notes are left for it."""
+        self._all = [other for other in self._all if other is not derived]
 
     async def names(self) -> tuple[str, ...]:
-        """The names under which something has joined, here or elsewhere."""
+        """Return the names under which something has joined, here or in another process."""
         return tuple(await self._derivers.names())
 
     async def end(self, name: str) -> bool:
-        """Have this told no longer, and the store know of it no more; return whether it did."""
-        self._all = [one for one in self._all if one.name != name]
+        """Tell the object of this name no longer and remove the name from the store. Return whether it was there."""
+        self._all = [derived for derived in self._all if derived.name != name]
         return await self._derivers.unmark(name)
 
     def unmaking(
         self, store: Store, key: SessionKey, seqs: Collection[int] | None, *, branches: bool = True
     ) -> Unmaking:
-        """What goes before these entries of a session do (None: all of it), or nothing, where there are none."""
+        """Return an `Unmaking` for these entries of a session (None: all of it). For no entries it does nothing."""
         return Unmaking(self, store, key, seqs, branches=branches)
 
-    async def tell(self, what: Unmaking) -> tuple[set[str], Erased]:
-        """Have this removed; return who was told, at once or by a note, how much that was, and what remains."""
+    async def tell(self, unmaking: Unmaking) -> tuple[set[str], Erased]:
+        """Have what was derived from these entries removed.
+
+        Returns the names that were told, directly or by a note, and a report of what was removed and what remains.
+        """
         names, done = await self._derivers.names(), Erased()
         await self._fetch_own(names)
         here = {derived.name: derived for derived in self._all}
@@ -167,32 +171,32 @@ class Derivations:
         if not (absent or here):
             return set(), done
         self._unscrubbed = True
-        async for key, entries in what.entries():
-            what.told.append((key, entries))
-            told = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
-            await self._leave(absent, key, entries)
-            done += Erased(derived={name: number for name, number in told.items() if number})
+        async for key, entries in unmaking.entries():
+            unmaking.told.append((key, entries))
+            removed = {name: await self._tell(derived, key, entries) for name, derived in here.items()}
+            await self._leave_notes(absent, key, entries)
+            done += Erased(derived={name: number for name, number in removed.items() if number})
         return {*here, *absent}, done + _away(absent)
 
-    async def tell_late(self, what: Unmaking, told: Collection[str]) -> Erased:
-        """The same for whoever has joined since those were told, when the entries are gone: nobody knew of it before.
+    async def tell_late(self, unmaking: Unmaking, told: Collection[str]) -> Erased:
+        """Tell what joined after the names in `told`, now that the entries are gone.
 
-        Who is at hand has a note, too: so what it fails to remove is not forgotten.
+        Objects here get a note as well, so that what they fail to remove now is tried again.
         """
         names = await self._derivers.names()
         late = sorted({*names, *(derived.name for derived in self._all)}.difference(told))
         if not late:
             return Erased()
         await self._fetch_own(late)
-        async for key, entries in what.entries():
-            await self._leave(late, key, entries)
+        async for key, entries in unmaking.entries():
+            await self._leave_notes(late, key, entries)
         here = [derived for derived in self._all if derived.name in late]
         for derived in here:
             await self._catch_up(derived)
         return _away([name for name in late if all(derived.name != name for derived in here)])
 
     async def settle(self, told: Sequence[tuple[SessionKey, dict[int, str] | None]]) -> None:
-        """Tell whoever wants to know that what was to be done to these entries of sessions is over."""
+        """Tell every `Settling` object that the erasure of these entries is over."""
         for derived in self._all:
             await self._settle(derived, told)
 
@@ -202,24 +206,27 @@ class Derivations:
         try:
             for key, entries in told:
                 await self._waited(derived, derived.settled(*key, entries))
-        except Exception as fault:  # noqa: BLE001 (what was done is done; who is never told takes it for settled)
+        except Exception as fault:  # noqa: BLE001 (the erasure is done; one that is not told treats it as settled later)
             warn("%r could not be told how an erasure ended (%s)", derived.name, type(fault).__name__)
 
     async def scrub(self, *, whole: bool) -> tuple[str, ...]:
-        """See that no byte is left of what was removed from what has joined; return what remains."""
+        """Overwrite what was removed from derived data; return sentences about what remains.
+
+        Without `whole` this does nothing if nothing was removed since the last time.
+        """
         if whole:
             await self._fetch_own(await self._derivers.names())
         if not (whole or self._unscrubbed):
             return ()
         self._unscrubbed = False
-        return tuple([told for derived in self._all for told in await self._scrub(derived, whole=whole)])
+        return tuple([sentence for derived in self._all for sentence in await self._scrub(derived, whole=whole)])
 
     async def _scrub(self, derived: Derived, *, whole: bool) -> Sequence[str]:
         if not isinstance(derived, Settling):
             return ()
         try:
             return await self._waited(derived, derived.scrub(whole=whole))
-        except Exception as fault:  # noqa: BLE001 (what was erased is erased; that bytes of it remain is told)
+        except Exception as fault:  # noqa: BLE001 (the erasure is done; that bytes of it remain is reported)
             self._unscrubbed = True
             return (UNSCRUBBED.format(derived.name, type(fault).__name__),)
 
@@ -232,19 +239,19 @@ class Derivations:
                 await self._waited(derived, derived.summarised(session))
 
     async def _waited(self, derived: Derived, doing: Awaitable[T]) -> T:
-        """What something of ours does is a step of the erasure, what somebody else's does may wait for anything."""
+        """Await a call of a derived object. A user's one goes through the runner: it may wait for anything."""
         return await doing if _kind(derived.name) in self._own else await self._runner.wait(doing)
 
     async def _fetch_own(self, names: Sequence[str]) -> None:
-        """Have at hand what is the store's own, where there is any: it belongs to the store, not to who made it."""
-        known = {one.name for one in self._all}
-        for own, fetch in self._own.items():
-            if any(_kind(name) == own and name not in known for name in names):
+        """Add those of these names that belong to the store itself: they can be made in every process."""
+        known = {derived.name for derived in self._all}
+        for kind, fetch in self._own.items():
+            if any(_kind(name) == kind and name not in known for name in names):
                 derived = await fetch()
                 if derived.name in names:
                     await self.add(derived, lasting=False)
 
-    async def _leave(self, names: Sequence[str], key: SessionKey, entries: Mapping[int, str] | None) -> None:
+    async def _leave_notes(self, names: Sequence[str], key: SessionKey, entries: Mapping[int, str] | None) -> None:
         for name in names:
             await self._derivers.leave(name, key.session, entries)
 
@@ -258,12 +265,12 @@ class Derivations:
         try:
             doing: Any = derived.gone(*key) if entries is None else derived.erased(*key, dict(entries))
             return int(await self._waited(derived, doing))
-        except Exception as fault:  # whatever it is: what was made from entries must not outlive them
+        except Exception as fault:  # any exception stops the erasure: what is derived must not outlive its entries
             raise ErasureFailed(derived.name, type(fault).__name__, then) from fault
 
 
 INDEX, KNOWLEDGE = derivers.INDEX, derivers.KNOWLEDGE
-"""What is a store's own: it is at hand wherever the store is."""
+"""Kinds of derived data that belong to the store itself, so that every process can reach them."""
 
 UNSCRUBBED = "{!r} could not see that no byte is left of it ({}). The next erasure, or `memory.vacuum`, tries again"
 AWAY = (
@@ -276,16 +283,17 @@ def _kind(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _away(names: Sequence[str]) -> Erased:
-    return Erased(remains=tuple(AWAY.format(name) for name in names))
+def _away(absent: Sequence[str]) -> Erased:
+    """Report that what these names derived is removed only when they join again."""
+    return Erased(remains=tuple(AWAY.format(name) for name in absent))
 
 
 class Unmaking:
-    """What was made from these entries of a session (None: from anything of it) goes before they do.
+    """Has what was derived from entries of a session (`seqs` None: from anything of it) removed before they go.
 
-    `async with` stands around the step that destroys them. Before it, whoever has joined is told, or a note is left for
-    it; behind it, so is who has joined meanwhile, and may have made something of them. `done` is what went, and what
-    remains, and is whole when all that has ended. What the step raises is left to whoever repeats it.
+    Use it with `async with` around the step that destroys the entries. On entering, everything that has joined is told,
+    or a note is left for it. On leaving, so is what has joined meanwhile, which may have read the entries. `done` is
+    the report; it is complete after the block. If the step raises, nothing is told late: repeating the step tells all.
     """
 
     def __init__(
@@ -299,9 +307,9 @@ class Unmaking:
     ) -> None:
         self._derivations = derivations if seqs is None or seqs else None
         self._store, self._key, self._seqs, self._branches = store, key, seqs, branches
-        self._told = set[str]()
+        self._told_names = set[str]()
         self.told: list[tuple[SessionKey, dict[int, str] | None]] = []
-        """What was told of, so that it can be told how that ended."""
+        """The entries that were told about, for telling afterwards that their erasure is over."""
         self.done = Erased()
 
     async def __aenter__(self) -> Self:
@@ -318,20 +326,20 @@ class Unmaking:
             self._derivations.remember_nothing()
         try:
             if self._derivations is not None and kind is None:
-                self.done += await self._derivations.tell_late(self, self._told)
+                self.done += await self._derivations.tell_late(self, self._told_names)
         finally:
             if self._derivations is not None:
                 await self._derivations.settle(self.told)
 
     async def again(self) -> None:
-        """Have it removed once more: the step took what others have added meanwhile, too."""
+        """Tell again, for entries that were added meanwhile and that the step destroyed, too."""
         if self._derivations is not None:
             names, done = await self._derivations.tell(self)
-            self._told |= names
+            self._told_names |= names
             self.done += done
 
     async def entries(self) -> AsyncIterator[tuple[SessionKey, dict[int, str] | None]]:
-        """Yield which entries of which sessions these are, ids by `seq`, as tombstones tell it, too."""
+        """Yield each session concerned with its entries, ids by `seq` (None: all). Works for tombstones, too."""
         if self._seqs is None:
             yield self._key, None
             return

@@ -1,4 +1,4 @@
-"""What an erasure has destroyed, and what it has made anew."""
+"""`Erased` and `Vacuumed`: the reports of erasures and of writing a store anew."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from palimpsest.log.entry import Audio, Entry, File, Image
 class Erased(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What an erasure has destroyed, and what it has made anew.
 
-    `entries` is how many entries lost their content, each counted once however many sessions share it; `branches` are
-    other sessions that shared some, `sessions` those that were deleted whole. `withdrawn` counts the summaries that
-    contexts showed and that lost their words, `rebuilt` those of them that were made anew from what is left. `derived`
-    counts, by name, what was removed of what is made from entries, `items` by namespace the items that went, `media`
-    the images, sounds and documents among what was erased. `remains` says in plain sentences what could not be done at
-    once, and how it comes about, and which damaged entries and sessions a query could not look into. `unknown` says
-    that nothing here names the user who was to be forgotten, where that is so. With `dry_run` it is what would go, and
-    nothing was changed.
+    `entries` is how many entries lost their content, each counted once however many sessions share it. `branches` are
+    other sessions that shared some of them, `sessions` those that were deleted whole. `withdrawn` counts the summaries
+    that contexts showed and that lost their words, `rebuilt` those of them that were made anew from the remaining
+    entries. `derived` counts, by name, what was removed from data derived from entries (such as indexes), `items` the
+    deleted items by namespace, `media` the erased images, sounds and documents. `remains` says in plain sentences what
+    could not be done at once and how to get it done, and which damaged entries and sessions a query could not search.
+    `unknown` is set if nothing here names the user or session that was to be forgotten. With `dry_run` the report
+    says what would go, and nothing was changed.
     """
 
     entries: int = 0
@@ -35,7 +35,7 @@ class Erased(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
     dry_run: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything went."""
+        """Whether anything was destroyed."""
         return bool(self.entries or self.sessions or self.withdrawn or self.items)
 
     def __add__(self, other: Erased) -> Erased:
@@ -55,7 +55,7 @@ class Erased(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
 
 
 class Vacuumed(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What came of writing a store anew: bytes that were `freed`, and in plain sentences what `remains`, and why."""
+    """The result of writing a store anew: how many bytes were `freed`, and sentences on what `remains`, and why."""
 
     freed: int = 0
     remains: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def media_in(entry: Entry) -> int:
-    """How many images, sounds and documents an entry holds."""
+    """Return how many images, sounds and documents an entry holds."""
     return (
         0 if isinstance(entry.content, str) else sum(isinstance(part, Audio | File | Image) for part in entry.content)
     )

@@ -1,4 +1,4 @@
-"""The facts of a scope in their store: read as what they are, and written where nobody was first."""
+"""The facts of one scope as items of a store: reading them, and writing them with compare-and-set."""
 
 from __future__ import annotations
 
@@ -14,74 +14,74 @@ from palimpsest.stores import Item, Put, Store
 
 
 class Home(Protocol):
-    """What the facts of a scope are kept by: a memory, or a session."""
+    """What owns the facts of a scope: the scope of a memory or of a session."""
 
     @property
     def tenant(self) -> str:
-        """Whose facts they are."""
+        """The tenant that owns the facts."""
         ...
 
     @property
     def store(self) -> Store:
-        """Where they are kept."""
+        """The store that keeps the facts."""
         ...
 
     @property
     def gate(self) -> Gate:
-        """What may be kept."""
+        """The gate that redacts what is stored."""
         ...
 
     @property
     def clock(self) -> Callable[[], int]:
-        """Microseconds since 1970."""
+        """Returns microseconds since 1970."""
         ...
 
 
 class KeptFacts:
-    """The facts of one scope: items of a namespace, each of which has a fact with its history.
+    """The facts of one scope: items of one namespace, each of which holds a fact with its history.
 
-    `look` raises where they may not be seen, or changed: it is called before they are (None: they always may).
+    `check_access` is called before facts are read or changed, and raises if that is not allowed (None: always allowed).
     """
 
-    def __init__(self, home: Home, scope: str, look: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._home, self._scope, self._namespace, self._look = home, scope, WORKING + scope, look
+    def __init__(self, home: Home, scope: str, check_access: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._home, self._scope, self._namespace, self._check_access = home, scope, WORKING + scope, check_access
 
     # --- reading
 
     async def item(self, key: str) -> Item | None:
-        """The item under a key; None where there is none."""
+        """Return the item under a key, or None if there is none."""
         if await self._is_over():
             return None
         return await self._home.store.get_item(self._home.tenant, self._namespace, key)
 
     async def items(self, prefix: str) -> list[Item]:
-        """All items whose keys begin so, in the order in which they came first."""
+        """Return all items whose keys begin with `prefix`, in the order in which the keys were first written."""
         if await self._is_over():
             return []
         return await self._home.store.list_items(self._home.tenant, self._namespace, prefix=prefix)
 
     async def page(self, prefix: str, after: str, limit: int) -> tuple[list[Item], str | None]:
-        """Some of them, in an order of the store's own, and where the next page begins (None: there is none)."""
+        """Return up to `limit` of them in the store's own order, and the `after` of the next page (None: no more)."""
         store, tenant = self._home.store, self._home.tenant
         if await self._is_over():
             return [], None
         return await store.page_items(tenant, self._namespace, prefix=prefix, after=after, limit=limit)
 
     async def _is_over(self) -> bool:
-        """Look, and return whether the scope is of a session whose time is over. Each verb begins so."""
-        if self._look is not None:
-            await self._look()
+        """Check access, and return whether the scope is of a session whose time is over. Each verb calls this first."""
+        if self._check_access is not None:
+            await self._check_access()
         return await is_over(self._home.store, self._home.tenant, self._scope)
 
     def value(self, item: Item) -> Any:
-        """The value of an item's fact. Raises StoreCorrupt."""
+        """Return the value of an item's fact. Raises StoreCorrupt if it cannot be read."""
         try:
             return from_json(self._stored(item).value)
         except ValueError as cause:
             raise _corrupt(self._home.store, self._scope, item, cause) from cause
 
     def fact(self, item: Item) -> Fact:
-        """The fact of an item. Raises StoreCorrupt."""
+        """Return the fact of an item. Raises StoreCorrupt if it cannot be read."""
         return read_fact(self._home.store, self._scope, item)
 
     def _stored(self, item: Item) -> Stored:
@@ -90,7 +90,7 @@ class KeptFacts:
         except ValueError as cause:
             raise _corrupt(self._home.store, self._scope, item, cause) from cause
 
-    # --- changing: made anew where somebody was first
+    # --- changing: tried again from the new state if another writer was first
 
     async def put(
         self,
@@ -99,9 +99,11 @@ class KeptFacts:
         length: int | None,
         version: int | None,
     ) -> list[Fact]:
-        """Keep values, as JSON by key, in one step: `new` makes what is stored of what was there, the value and the
-        time, and for `length` microseconds it is seen (None: for ever). Raises Conflict where the first one has another
-        `version` (None: any)."""
+        """Store values, given as JSON by key, in one step, and return the new facts.
+
+        `new` makes the fact to store from the old one (None: there was none), the value and the time. Facts expire
+        after `length` microseconds (None: never). Raises Conflict if a fact has another `version` (None: any).
+        """
         store, tenant = self._home.store, self._home.tenant
         await self._is_over()
         while True:
@@ -117,11 +119,11 @@ class KeptFacts:
             try:
                 items = await store.put_items(tenant, self._namespace, puts)
             except Conflict:
-                continue  # somebody was first
+                continue  # another writer was first
             return [self.fact(item) for item in items]
 
     async def delete(self, key: str, version: int | None) -> bool:
-        """Take a fact away; whether there was one. Raises Conflict where it has another `version` (None: any)."""
+        """Delete a fact, and return whether there was one. Raises Conflict if it has another `version` (None: any)."""
         while (item := await self.item(key)) is not None:
             if version is not None:
                 self._check_version(key, item, version)
@@ -130,25 +132,25 @@ class KeptFacts:
                     self._home.tenant, self._namespace, key, expect=item.version, destroys=True
                 )
             except Conflict:
-                continue  # somebody was first
+                continue  # another writer was first
         if version:
             self._check_version(key, None, version)
         return False
 
     async def clear(self) -> int:
-        """Take all facts away, and return how many there were."""
+        """Delete all facts, and return how many there were."""
         await self._is_over()
         gone = await self._home.store.clear_items(self._home.tenant, self._namespace)
         return sum(gone.values())
 
     def _check_version(self, key: str, item: Item | None, version: int) -> None:
-        there = 0 if item is None else self._stored(item).version
-        if there != version:
-            raise Conflict(f"fact {key!r} of {self._scope!r}", f"has version {there}, not {version}: read it again")
+        current = 0 if item is None else self._stored(item).version
+        if current != version:
+            raise Conflict(f"fact {key!r} of {self._scope!r}", f"has version {current}, not {version}: read it again")
 
 
 def read_fact(store: Store, scope: str, item: Item) -> Fact:
-    """The fact of an item of a scope. Raises StoreCorrupt, naming it, where it cannot be read."""
+    """Return the fact of an item of a scope. Raises StoreCorrupt, which names the fact, if it cannot be read."""
     try:
         return fact_of(item.key, Stored.of(item.value), item.expires)
     except ValueError as cause:
@@ -156,5 +158,5 @@ def read_fact(store: Store, scope: str, item: Item) -> Fact:
 
 
 def _corrupt(store: Store, scope: str, item: Item, cause: Exception) -> StoreCorrupt:
-    told = f"the fact {item.key!r} of the working memory {scope!r} cannot be read ({type(cause).__name__})"
-    return StoreCorrupt(store.url, told)
+    reason = f"the fact {item.key!r} of the working memory {scope!r} cannot be read ({type(cause).__name__})"
+    return StoreCorrupt(store.url, reason)

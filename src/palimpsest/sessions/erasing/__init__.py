@@ -1,4 +1,4 @@
-"""What makes texts go: erasing entries, forgetting what belongs to somebody, redacting what is stored."""
+"""Destroying stored texts: erasing entries, forgetting a user or session, and redacting what is already stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def everywhere() -> type[Everywhere]:
-    """Return the verbs of a memory that go through all its sessions."""
-    from palimpsest.sessions.erasing.everywhere import Everywhere  # forty milliseconds
+    """Return the class with the memory verbs that go through all sessions."""
+    from palimpsest.sessions.erasing.everywhere import Everywhere  # the import takes forty milliseconds
 
     return Everywhere

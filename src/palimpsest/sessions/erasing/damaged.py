@@ -1,6 +1,7 @@
-"""What forgetting does about sessions whose heads cannot be read: those that are meant go, others are told of.
+"""How forgetting treats sessions whose heads cannot be read: destroy those that are meant, report the others.
 
-Nobody can look into one any more. Whose it is a note beside it says; what of it branches read, they keep.
+The content of such a session cannot be searched any more. Its user is still known, from a note kept beside the head.
+Branches keep the entries that they share with it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ADVICE = "restore a backup, or destroy it with delete_session"
 
 
 async def is_damaged(store: Store, key: SessionKey) -> bool:
-    """Whether the session is there, and its head cannot be read."""
+    """Return whether the session exists and its head cannot be read."""
     try:
         await store.head(key)
     except StoreCorrupt:
@@ -29,18 +30,21 @@ async def is_damaged(store: Store, key: SessionKey) -> bool:
 
 
 async def destroyed(scope: MemoryScope, store: Store, name: str, leaving: Leaving, *, dry_run: bool) -> Erased:
-    """Destroy such a session, and what is made of it. Where it cannot be told from its branches, it remains."""
+    """Destroy a damaged session and what was derived from it.
+
+    If the store cannot tell its entries from those of its branches, the session stays and the report says so.
+    """
     if dry_run:
         return Erased(sessions=(name,), items=await leaving.drop(name, store, dry_run=True))
     key = scope.key(name)
     try:
-        async with scope.drop_derived(key) as unmade:
-            others = await store.destroy(key)
+        async with scope.drop_derived(key) as unmaking:
+            sharing_sessions = await store.destroy(key)
     except StoreCorrupt as fault:
         return Erased(remains=(fault.reason,))
-    done = Erased(sessions=(name,), items=await leaving.drop(name, store)) + unmade.done
-    if others:
-        shared = ", ".join(map(repr, others))
+    done = Erased(sessions=(name,), items=await leaving.drop(name, store)) + unmaking.done
+    if sharing_sessions:
+        shared = ", ".join(map(repr, sharing_sessions))
         done += Erased(remains=(f"the head of session {name!r} was damaged: what it shared with {shared} stays there",))
     return done
 
@@ -54,11 +58,11 @@ async def destroyed_of(scope: MemoryScope, store: Store, user: str, leaving: Lea
 
 
 def unread(names: Iterable[str]) -> Erased:
-    """What remains of sessions that nobody could look into."""
-    told = "session {!r} is damaged, so nobody looked into it: " + ADVICE
-    return Erased(remains=tuple(map(told.format, sorted(names))))
+    """Report these damaged sessions as remaining, since their content could not be searched."""
+    message = "session {!r} is damaged, so nobody looked into it: " + ADVICE
+    return Erased(remains=tuple(map(message.format, sorted(names))))
 
 
 async def out_of_reach(scope: MemoryScope, session: str | None) -> Erased:
-    """What remains of the tenant's, or of a session's alone, because no listing tells of it."""
+    """Report what no listing shows because it cannot be read, of the whole tenant or of one session."""
     return Erased(remains=tuple(map(UNREAD.format, await scope.out_of_reach(session))))

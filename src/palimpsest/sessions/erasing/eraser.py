@@ -1,12 +1,16 @@
-"""The eraser of one session: entries go, here and in every branch, with whatever is made from them.
+"""The eraser of one session: destroys entries in it and in every branch, with everything derived from them.
 
-look       what is meant, in the log as it is now, and which records tell of it
-unmake     what is made from these entries goes first: a kill in between leaves nothing behind that nobody knows of
-commit     tombstones, records and summaries without words, in one step, of what is still there: nobody is in its way
-unmake on  whoever has joined meanwhile, and may have made something of them, is told, too
-look on    from where the last look ended, until one finds nothing new
-hush       records of branches that tell of the text, each branch a step of its own
-rebuild    summaries that were shown are made anew from what is left of what they covered
+An erasure takes these steps:
+
+look         find the entries that are meant, in the log as it is now, and the records whose words mention the text
+unmake       have indexes and the like remove what they derived from these entries, before the entries go: if the
+             process is killed in between, no derived copy is left that nothing knows of
+commit       write tombstones and strip records and summaries of their words, in one step. The change names what it is
+             about and applies to what still exists, so concurrent writers do not conflict with it
+unmake late  do the same for deriving parts that joined meanwhile and may have read these entries
+look again   continue where the last look ended, until a look finds nothing new
+silence      strip records of branches that mention the text, each branch in a step of its own
+rebuild      make summaries that contexts showed anew, from what remains of the entries that they covered
 """
 
 from __future__ import annotations
@@ -36,14 +40,17 @@ from palimpsest.sessions.history import since
 from palimpsest.sessions.scope import SessionScope
 
 Lost = dict[str, list[Summary]]
-"""The summaries that an erasure took along, by session."""
+"""Summaries that contexts showed and that lost their words by an erasure, by session."""
 
 LOOKS = 8
-"""How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
+"""How often a session is looked at while others write to it. Looks after the first read only what is new."""
 
 
 def checked_reason(gate: Gate, reason: object, mentions: Mentions | None) -> str:
-    """Return the reason as it is kept. Raises ConfigError where it is no text, or says what is to be erased."""
+    """Return the reason as it is stored, redacted by the gate.
+
+    Raises ConfigError if it is no valid text, or contains the text that is to be erased.
+    """
     if not isinstance(reason, str) or unfit(reason) is not None:
         raise ConfigError("reason", reason, "text without lone surrogates")
     if mentions is not None and mentions(reason):
@@ -54,7 +61,7 @@ def checked_reason(gate: Gate, reason: object, mentions: Mentions | None) -> str
 
 
 class Eraser:
-    """Erases in one session, as its options say, and in the branches that share what is erased."""
+    """Erases in one session and in the branches that share what is erased."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope, self._options, self._store = scope, scope.options, scope.store
@@ -62,48 +69,54 @@ class Eraser:
     async def erase(
         self, selection: Selection, reason: str, *, detail: Mapping[str, Any] | None = None, seen: Head | None = None
     ) -> tuple[Erased, Lost]:
-        """Erase what is chosen and return what that took; summaries are lost by it, and not made anew yet.
+        """Erase what `selection` finds. Return the report and the lost summaries, which are not made anew yet.
 
-        What was there when it was called is gone, and so is all that was meant when it last looked, however many write
-        meanwhile. Nothing is erased in a session that is deleted meanwhile. With `seen` what the choice found up to
-        that head was erased before.
+        Everything meant that existed when this was called is gone afterwards, and so is everything meant that the last
+        look found, however many others write meanwhile. If the session is deleted meanwhile, nothing more is erased.
+
+        Args:
+            selection: finds the entries.
+            reason: kept in the records, as `checked_reason` returns it.
+            detail: kept in the records.
+            seen: a head up to which everything meant has been erased before, so that looking begins behind it.
         """
         done, lost = Erased(), Lost()
         again = selection.sees_all or selection.mentions is not None
         async for look in self._looks(self._scope.key, again=again, seen=seen):
             find = partial(selection.find, self._store, self._options, look.head, look.seen)
             found = await self._store.together(find, reads=True)
-            silence = await self._telling(look, selection.mentions)
-            said = self._said(look, selection.mentions)
-            if found or silence or said:
-                more, gone = await self._committed(look, found, silence, said, reason, detail)
-                done, lost = done + more, _merged(lost, gone)
-        return _with(done, _merged(lost, await self._hush_branches(selection.mentions, reason)))
+            silenced = await self._mentioning_records(look, selection.mentions)
+            silenced_about = _mentioning_about(look, selection.mentions)
+            if found or silenced or silenced_about:
+                report, newly_lost = await self._committed(look, found, silenced, silenced_about, reason, detail)
+                done, lost = done + report, _merged(lost, newly_lost)
+        lost = _merged(lost, await self._silence_branches(selection.mentions, reason))
+        return done + Erased(withdrawn=sum(map(len, lost.values()))), lost
 
     async def _looks(self, key: SessionKey, *, again: bool, seen: Head | None = None) -> AsyncIterator[_Look]:
-        """Yield the session as it is; then, `again`, what is new, as long as the last look has found something."""
+        """Yield a look at the session as it is now; then, with `again`, at what is new while looks find something.
+
+        The caller sets `found` and `after` of each look before the next one is made.
+        """
         for number in range(LOOKS):
             head = await self._store.head(key)
             if head is None or (seen is not None and head.revision == seen.revision):
                 return
             if seen is not None and await since(self._store, key, seen, head) is None:
-                seen = None  # another log is in its place, or its texts are others
+                seen = None  # another session took its place, or its texts were redacted: look at all of it
             look = _Look(key, head, seen)
             yield look
             if not again or (number and not look.found):
                 return
             seen = look.after
 
-    async def _telling(self, look: _Look, mentions: Mentions | None) -> tuple[int, ...]:
+    async def _mentioning_records(self, look: _Look, mentions: Mentions | None) -> tuple[int, ...]:
+        """Return the revisions of the records whose words mention the text."""
         options = self._options.of(look.key.session)
         if mentions is None:
             return ()
-        tell = partial(records_mentioning, self._store, options, look.head, mentions, look.seen)
-        return await self._store.together(tell, reads=True)
-
-    def _said(self, look: _Look, mentions: Mentions | None) -> tuple[str, ...]:
-        """What of that which is said of the session tells of it."""
-        return about_mentions(look.head.about, mentions) if mentions is not None else ()
+        find = partial(records_mentioning, self._store, options, look.head, mentions, look.seen)
+        return await self._store.together(find, reads=True)
 
     async def _committed(
         self,
@@ -114,7 +127,7 @@ class Eraser:
         reason: str,
         detail: Mapping[str, Any] | None = None,
     ) -> tuple[Erased, Lost]:
-        """Erase what a look has found, in one step, and return what that took."""
+        """Erase what a look has found, in one step. Return the report and the summaries lost by it."""
         key, seqs = look.key, tuple(entry.seq for entry in found)
         branches = list(await self._store.sharing(key, seqs))
         change = Change(
@@ -127,29 +140,29 @@ class Eraser:
             said=said,
             detail=dict(detail or {}),
         )
-        async with self._scope.drop_derived(seqs) as unmade:
+        async with self._scope.drop_derived(seqs) as unmaking:
             before = await self.standing([key.session, *branches])
             look.found = True
             try:
                 after = await self._store.commit(key, change)
-            except Conflict:  # it was deleted, with all that was found; another may be in its place
-                return unmade.done, Lost()
-        if after.revision == look.head.revision + 1:  # nobody was in between
+            except Conflict:  # the session was deleted, with all that was found; a new one may be in its place
+                return unmaking.done, Lost()
+        if after.revision == look.head.revision + 1:  # nobody else has written since the look
             look.after = after
-        told = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
-        gone = set(told[0].seqs) if told else set()  # else it was cleared since
+        records = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
+        gone = set(records[0].seqs) if records else set()  # the session was cleared since if there is no record
         if gone:
             facts = {"seqs": tuple(sorted(gone)), "reason": reason, "branches": tuple(branches)}
             await self._scope.memory.tell("erased", key.session, **facts)
         media = sum(media_in(entry) for entry in found if entry.seq in gone)
         done = Erased(entries=len(gone), branches=tuple(branches), media=media)
-        return done + unmade.done, await self.lost(before)
+        return done + unmaking.done, await self.lost(before)
 
-    async def _hush_branches(self, mentions: Mentions | None, reason: str) -> Lost:
-        """Take the words of whatever tells of a text in the branches, and return which summaries that were.
+    async def _silence_branches(self, mentions: Mentions | None, reason: str) -> Lost:
+        """Strip records of branches that mention the text of their words. Return the summaries lost by it.
 
-        A branch that others make meanwhile has what the one had that it comes from: so, when all are done, those are
-        looked at that have come.
+        A branch that is forked meanwhile copies the records of its parent, perhaps before they were stripped. So the
+        branches are listed again, until all of them are done.
         """
         lost, done = Lost(), set[str]()
         for _ in range(LOOKS if mentions is not None else 0):
@@ -157,49 +170,51 @@ class Eraser:
             if not new:
                 break
             for branch in sorted(new):
-                lost = _merged(lost, await self._hushed(branch, mentions, reason))
+                lost = _merged(lost, await self._silence_branch(branch, mentions, reason))
             done |= new
         return lost
 
-    async def _hushed(self, branch: str, mentions: Mentions | None, reason: str) -> Lost:
+    async def _silence_branch(self, branch: str, mentions: Mentions | None, reason: str) -> Lost:
         lost = Lost()
         async for look in self._looks(self._scope.key._replace(session=branch), again=True):
-            silence, said = await self._telling(look, mentions), self._said(look, mentions)
-            if silence or said:
-                lost = _merged(lost, (await self._committed(look, (), silence, said, reason))[1])
+            silenced = await self._mentioning_records(look, mentions)
+            silenced_about = _mentioning_about(look, mentions)
+            if silenced or silenced_about:
+                _, newly_lost = await self._committed(look, (), silenced, silenced_about, reason)
+                lost = _merged(lost, newly_lost)
         return lost
 
     # --- summaries
 
     async def summaries(self, session: str) -> list[Summary]:
-        """Return the summaries that contexts of this session, or a branch, show."""
+        """Return the summaries that contexts of `session` (this session or one of its branches) show."""
         scope = self._scope.of(session)
         snapshots = SnapshotReader.of(scope)
-        seen = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # who erases has just looked
+        seen = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # this session was just read
         return await snapshots.summaries(await snapshots.state(seen.head if seen else await scope.head()))
 
     async def standing(self, sessions: Iterable[str]) -> Lost:
-        """Return the summaries that contexts of these sessions show."""
+        """Return the summaries that contexts of these sessions show, by session."""
         return {name: await self.summaries(name) for name in sessions}
 
     async def lost(self, before: Lost) -> Lost:
-        """Return those among the summaries of before that are shown no longer."""
+        """Return those of the summaries in `before` that contexts do not show any more."""
         lost: Lost = {}
         for name, summaries in before.items():
-            there = {made.id for made in await self.summaries(name)} if summaries else set()
-            if gone := [made for made in summaries if made.id not in there]:
-                lost[name] = gone
+            shown_ids = {summary.id for summary in await self.summaries(name)} if summaries else set()
+            if missing := [summary for summary in summaries if summary.id not in shown_ids]:
+                lost[name] = missing
         return lost
 
     async def finished(self, done: Erased, lost: Lost, mentions: Mentions | None) -> Erased:
-        """Make anew what was lost, and see what remains; return the whole report."""
+        """Rebuild the lost summaries and scrub the store. Return the report completed by both."""
         done += Erased(rebuilt=await self.rebuild(lost, mentions))
         return done + Erased(remains=await self._scope.memory.scrub(self._store))
 
     async def rebuild(self, lost: Lost, mentions: Mentions | None) -> int:
-        """Make lost summaries anew from what is left of what they covered; return how many came of it.
+        """Make lost summaries anew from what remains of the entries that they covered. Return how many were made.
 
-        None of them holds what `mentions` looks for, whatever a summarizer answers.
+        No new summary holds a text that `mentions` matches, whatever a summarizer answers.
         """
         if not lost:
             return 0
@@ -207,9 +222,9 @@ class Eraser:
         fields = {**msgspec.structs.asdict(style), "on_failure": "heuristic"}
         for name, summaries in lost.items():
             scope = self._scope.of(name)
-            for made in summaries:
+            for summary in summaries:
                 compactor = Compactor.of(scope, without=mentions)
-                strategy = Rebuild(where=made.covers, summary_tokens=made.tokens, **fields)
+                strategy = Rebuild(where=summary.covers, summary_tokens=summary.tokens, **fields)
                 result = await compactor.released(_run(scope, compactor, strategy))
                 rebuilt += result.done
             await self._scope.memory.derivations.summarised(name)
@@ -223,19 +238,19 @@ async def _run(scope: SessionScope, compactor: Compactor, strategy: Rebuild) -> 
 
 
 class _Look:
-    """A session as it is looked at: its head now, and up to which head it was looked at before (None: it was not)."""
+    """One look at a session: its head now, and the head up to which it was looked at before (None: never)."""
 
     def __init__(self, key: SessionKey, head: Head, seen: Head | None) -> None:
         self.key, self.head, self.seen = key, head, seen
         self.found = False
-        """Whether something was found, and so there may be more."""
+        """Whether this look found something to erase, so that another look is needed."""
         self.after = head
-        """The head up to which nothing is left to be looked at."""
+        """The head up to which everything has been looked at once this look is committed."""
 
 
-def _with(done: Erased, lost: Lost) -> tuple[Erased, Lost]:
-    """The report with the summaries that were lost."""
-    return done + Erased(withdrawn=sum(map(len, lost.values()))), lost
+def _mentioning_about(look: _Look, mentions: Mentions | None) -> tuple[str, ...]:
+    """Return which of the session's own attributes ("title", "metadata") mention the text."""
+    return about_mentions(look.head.about, mentions) if mentions is not None else ()
 
 
 def _merged(one: Lost, other: Lost) -> Lost:

@@ -1,4 +1,4 @@
-"""What is erased, or looked at, in all sessions of a memory."""
+"""The memory verbs that erase or scan across all sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from palimpsest.sessions.erasing.sweep import sweep, vacuum
 
 
 class Everywhere:
-    """The verbs of a memory that go through its sessions, loaded together."""
+    """The verbs of a memory that go through all its sessions, gathered so that one lazy import loads them."""
 
     forget, scan = staticmethod(forget), staticmethod(scan)
     sweep, vacuum = staticmethod(sweep), staticmethod(vacuum)

@@ -1,5 +1,4 @@
-"""Facts of working memories, and items of programs, that an erasure or a scan means: what a text stands in, or a policy
-would not keep."""
+"""Forgetting and scanning facts of working memories, and items that programs have put into the store themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ UNREADABLE = "it cannot be read: it is damaged"
 
 
 def stored_of(namespace: str, item: Item) -> Stored | None:
-    """What an item holds of a fact; None where it is none."""
+    """Return the stored fact of an item, or None if the item holds no readable fact."""
     if not namespace.startswith(WORKING):
         return None
     try:
@@ -39,10 +38,11 @@ def stored_of(namespace: str, item: Item) -> Stored | None:
 
 
 async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> Erased:
-    """Destroy the facts and items that a query with a text means.
+    """Destroy the facts and items that contain the text of a query.
 
-    One with a condition means entries alone. A time is that of a fact's last change; a user's facts are those of his
-    scopes. A namespace that cannot be read keeps nobody from the others, and remains.
+    A query without a text, or with a condition, is about entries alone: nothing is destroyed. `before` and `after` are
+    compared with a fact's last change. With `user` only facts in the user's scopes are looked at. A namespace that
+    cannot be read does not stop the others; it is reported in `remains`.
     """
     done = Erased()
     if query.text is None or query.where is not None:
@@ -67,7 +67,10 @@ async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> Er
 async def _forgotten(
     scope: MemoryScope, namespace: str, item: Item | None, query: Query, mentions: Mentions, *, dry_run: bool
 ) -> bool:
-    """Destroy an item if the query means it, whatever it holds by then; whether it did."""
+    """Destroy an item if it meets the query, and return whether it was destroyed.
+
+    If somebody changes it meanwhile, its new value is checked again.
+    """
     while item is not None and _is_meant(namespace, item, query, mentions):
         if dry_run:
             return True
@@ -82,21 +85,23 @@ def _is_meant(namespace: str, item: Item, query: Query, mentions: Mentions) -> b
     stored = stored_of(namespace, item)
     if stored is None:
         return mentions(item.key) or mentions(item.value.decode(errors="replace"))
-    at = moment(stored.updated)
-    in_time = (query.after is None or at >= query.after) and (query.before is None or at < query.before)
+    updated_at = moment(stored.updated)
+    in_time = (query.after is None or updated_at >= query.after) and (query.before is None or updated_at < query.before)
     return in_time and fact_mentions(item.key, stored, mentions)
 
 
 class FactScan:
-    """Looks at facts and items for what a policy would have redacted, and with `apply` redacts it there."""
+    """Scans facts and items for what a policy would have redacted. With `apply` it redacts them in the store."""
 
     def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool) -> None:
         self._scope, self._redactor, self._applies = scope, redactor, apply
         self.facts = self.redacted = 0
 
     async def all(self, owner: Owner | None, id: str) -> AsyncIterator[Findings]:
-        """Look at all facts and items of the tenant, or the facts of one owner. A namespace that cannot be read keeps
-        nobody from the others."""
+        """Yield the findings of each fact and item of the tenant, or of one owner's facts.
+
+        A namespace that cannot be read does not stop the others; it is reported as refused.
+        """
         store, tenant = self._scope.store, self._scope.tenant
         own = await scopes_of(store, tenant, owner, id) if owner is not None else None
         for namespace in await store.namespaces(tenant) if own is None else [WORKING + name for name in own]:
@@ -109,16 +114,16 @@ class FactScan:
                 yield found
 
     async def look(self, namespace: str, item: Item | None) -> Findings:
-        """Look at one item, whatever it holds by then; return what was found."""
+        """Scan one item and return what was found. If somebody changes it meanwhile, its new value is scanned again."""
         while item is not None:
             found = Findings(namespace.removeprefix(WORKING), self._redactor, {})
-            now = self._checked(namespace, item, found)
-            if now is None:
+            cleaned = self._checked(namespace, item, found)
+            if cleaned is None:
                 return found
             self.facts += 1
             if not self._applies:
                 return found
-            put = Put(item.key, now.to_bytes(), item.expires, item.version, destroys=True)
+            put = Put(item.key, cleaned.to_bytes(), item.expires, item.version, destroys=True)
             try:
                 await self._scope.store.put_items(self._scope.tenant, namespace, [put])
             except Conflict:
@@ -130,7 +135,7 @@ class FactScan:
         return Findings(namespace, self._redactor, {})
 
     def _checked(self, namespace: str, item: Item, found: Findings) -> Stored | None:
-        """The fact as it may be kept; None where it is that already, or cannot be."""
+        """Return the redacted fact, or None if nothing in it has to change or it cannot be redacted (see `refused`)."""
         clean = partial(found.clean, item.key)
         stored = stored_of(namespace, item)
         where = f"fact {item.key}" if stored is not None else f"item {namespace}/{item.key}"
@@ -143,15 +148,16 @@ class FactScan:
                 found.samples.clear()
                 return None
             value = partial(found.value, item.key, place="fact", numbered=False)
-            now = cleaned_fact(item.key, stored, value)
+            cleaned = cleaned_fact(item.key, stored, value)
         except PrivacyRefused as fault:
             found.refuse(where, fault)
             return None
-        if now == stored:
+        if cleaned == stored:
             return None
-        return msgspec.structs.replace(now, since=self._scope.clock())  # so that contexts know it for another
+        return msgspec.structs.replace(cleaned, since=self._scope.clock())  # so that contexts see a changed fact
 
     def _foreign(self, namespace: str, item: Item, found: Findings) -> None:
+        """Refuse an item that is no fact if it holds something private: its format is unknown, so it stays as it is."""
         for text in (item.key, item.value.decode(errors="replace")):
             if found.clean(namespace, text, "item") != text:
                 found.refused.append(Unchecked(namespace, "an item", FOREIGN))

@@ -1,4 +1,4 @@
-"""Erasing in sessions that share entries: what one has alone goes first, then what they share, then what is empty."""
+"""Erasing in sessions that share entries: first entries of one session alone, then shared ones, then empty sessions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from palimpsest.sessions.scope import MemoryScope, SessionScope
 from palimpsest.sessions.scopes import Leaving
 
 PASSES = 10
-"""How often what others write meanwhile is gone through: all but the first time that is little."""
+"""How often to go through what others write meanwhile. Passes after the first have little to do."""
 
 MARK = "forgotten"
-"""Stands in the details of what forgetting has erased: whether a session in which nothing is left is to go."""
+"""Key in the details of the records of a forgetting. Its value says whether an emptied session is to be deleted."""
 
 
 class FamilyEraser:
-    """Erases in sessions that share entries. In a dry run nobody is told, and no summary is made anew.
+    """Erases in sessions that share entries.
 
-    `leaving` destroys the facts of those that go.
+    `leaving` destroys the facts of sessions that are deleted. In a dry run observers hear nothing and no summary is
+    made anew.
     """
 
     def __init__(self, scope: MemoryScope, reason: str, leaving: Leaving, *, dry_run: bool) -> None:
@@ -44,68 +45,70 @@ class FamilyEraser:
         return Eraser(self._session(name))
 
     async def removed(self, name: str, *, everywhere: bool) -> Erased:
-        """Delete a session, with what others add meanwhile; before that, `everywhere`, erase what branches share of it.
+        """Delete a session, including what others add to it meanwhile.
 
-        Also what a branch shares that somebody makes meanwhile: so all is erased before anything is deleted.
+        With `everywhere` its entries are erased before, so that they go from branches, too. That reaches branches that
+        are forked meanwhile, since all is erased before anything is deleted.
         """
         if await is_damaged(self._store, self._scope.key(name)):
             return await destroyed(self._scope, self._store, name, self._leaving, dry_run=self._dry_run)
         done, lost = Erased(), Lost()
         if everywhere:
             done, lost = await self._eraser(name).erase(SelectedAll(), self._reason)
-        done += await self._without_facts(name)
-        for last in range(PASSES):
+        done += await self._facts_dropped(name)
+        for number in range(PASSES):
             head = await self._store.head(self._scope.key(name))
             if head is None:
                 break
-            more = await self._deleted(name, head, certainly=last == PASSES - 1)
-            if more is not None:
-                done += more
+            deleted = await self._deleted(name, head, certainly=number == PASSES - 1)
+            if deleted is not None:
+                done += deleted
                 break
         lost.pop(name, None)
         return done + await self._rebuilt(name, lost, None)
 
     async def _emptied(self, name: str) -> Erased:
-        """Delete a session if nothing is left of it, by what forgetting a user has erased."""
+        """Delete a session if forgetting a user has emptied it, as the mark in one of its records says."""
         for _ in range(PASSES):
             head = await self._store.head(self._scope.key(name))
             if head is None or head.entries + head.hidden:
                 break
             if not any(record.detail.get(MARK) is True for record in await self._store.records(self._scope.key(name))):
                 break
-            facts = await self._without_facts(name)
-            done = await self._deleted(name, head)
-            if done is not None:
-                return done + facts
+            facts = await self._facts_dropped(name)
+            deleted = await self._deleted(name, head)
+            if deleted is not None:
+                return deleted + facts
         return Erased()
 
-    async def _without_facts(self, name: str) -> Erased:
-        """Destroy the facts of a session, before it goes: after a kill nobody would know whose they were."""
+    async def _facts_dropped(self, name: str) -> Erased:
+        """Destroy the facts of a session. Called before the session goes: if the process were killed after that,
+        nothing would tell whose the facts were."""
         return Erased(items=await self._leaving.drop(name, self._store))
 
     async def _deleted(self, name: str, head: Head, *, certainly: bool = False) -> Erased | None:
-        """Delete a session and return what that took; None where somebody has written to it since this head.
+        """Delete a session and return the report; None if somebody has written to it since `head`.
 
-        With `certainly` that goes, too.
+        With `certainly` it is deleted all the same, with what was written since.
         """
         session = self._session(name)
         found = await SelectedAll().find(self._store, session.options, head)
         own = await self._alone(name, found)
-        async with session.drop_derived(None) as unmade:
+        async with session.drop_derived(None) as unmaking:
             try:
                 await self._store.delete(session.key, expect=head.revision)
             except Conflict:
                 if not certainly:
                     return None
                 await self._store.delete(session.key)
-                await unmade.again()
+                await unmaking.again()
         if found:
             facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
             await session.tell("erased", **facts)
-        return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmade.done
+        return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmaking.done
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
-        """Those of these entries that no other session shares."""
+        """Return those of these entries that no other session shares."""
         sharing = await self._store.sharing(self._scope.key(name), [entry.seq for entry in found])
         shared = {seq for seqs in sharing.values() for seq in seqs}
         return [entry for entry in found if entry.seq not in shared]
@@ -119,9 +122,10 @@ class FamilyEraser:
         *,
         whole: bool,
     ) -> Erased:
-        """Forget what meets a query in these sessions; with `whole` those in which nothing else is left are deleted.
+        """Forget what meets a query in these sessions, which share entries.
 
-        `seen` are the heads up to which they were looked at before, each with its choice, and become those of now.
+        With `whole` sessions in which nothing else is left are deleted. `choices` keeps the selection of each session
+        from pass to pass, and `seen` the head up to which it has looked; both are updated.
         """
         found: dict[str, list[Entry]] = {}
         for name in family:
@@ -141,30 +145,32 @@ class FamilyEraser:
         steps += [(name, Picked([entry.id for entry in each], mentions)) for name, each in found.items()]
         done, lost = await self._erased(steps, whole=whole)
         for name in family if whole else ():
-            if more := await self._emptied(name):
-                done += more
+            if emptied := await self._emptied(name):
+                done += emptied
                 lost.pop(name, None)
         done += await self._rebuilt(family[0], lost, mentions)
-        if any(found.values()):  # to let go of thousands of entries takes milliseconds
-            await self._store.apart(_let_go, found, own, lost)
+        if any(found.values()):  # freeing thousands of entries takes milliseconds: not on the event loop
+            await self._store.apart(_clear, found, own, lost)
         return done
 
     async def _erased(self, steps: list[tuple[str, Picked]], *, whole: bool) -> tuple[Erased, Lost]:
-        """Erase what was picked of each of these sessions, one after the other."""
+        """Erase what was picked in each of these sessions, one after the other."""
         done, lost = Erased(), Lost()
         for name, picked in steps:
-            more, gone = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
-            done += more + Erased(branches=(name,) if more.branches else ())
-            lost = {each: [*lost.get(each, ()), *gone.get(each, ())] for each in {**lost, **gone}}
+            report, newly_lost = await self._eraser(name).erase(picked, self._reason, detail={MARK: whole})
+            done += report + Erased(branches=(name,) if report.branches else ())
+            lost = {
+                session: [*lost.get(session, ()), *newly_lost.get(session, ())] for session in {**lost, **newly_lost}
+            }
         return done, lost
 
     async def _rebuilt(self, name: str, lost: Lost, mentions: Mentions | None) -> Erased:
-        """Make anew what was lost; in a dry run only what would go is told."""
+        """Make lost summaries anew; in a dry run make none."""
         if self._dry_run or not lost:
             return Erased()
         return Erased(rebuilt=await self._eraser(name).rebuild(lost, mentions))
 
 
-def _let_go(*held: dict[str, list[Any]]) -> None:
+def _clear(*held: dict[str, list[Any]]) -> None:
     for each in held:
         each.clear()

@@ -1,9 +1,11 @@
-"""Forgetting over sessions: all that belongs to a user, a session or the tenant, or that meets a query.
+"""Forgetting across sessions: everything of a user, a session or the tenant, or everything that meets a query.
 
-All sessions are gone through, then those that are new, and what is new in the others, until nothing more is found: so
-what was there when it began is gone, and nobody who goes on writing is in its way. Of branches the entries
-that one alone has go first, then those that they share: an interaction is told by its first message, so that is there
-until all branches are done with what came of it. So, after a kill, the same again goes on with what is left.
+A first pass goes through all sessions. Further passes go through new sessions and what is new in the others, until a
+pass finds nothing. So everything that existed at the beginning is gone, and others may keep writing meanwhile.
+
+Of sessions that share entries, those that one session has alone are erased first, then the shared ones. The reason: a
+user's interaction is recognised by its first message, so that must exist until all branches have erased what followed
+it. After a kill, the same call continues with what is left.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from palimpsest.stores.overlay import Overlay
 BUSY = "others kept adding while it was looked for: do the same again when they have ended"
 
 Progress = Callable[[int, int], object]
-"""Called with the number of sessions that are done, and of all."""
+"""Called with the number of sessions done, and the number of all."""
 
 
 async def forget(
@@ -51,7 +53,7 @@ async def forget(
     *,
     dry_run: bool,
 ) -> Erased:
-    """As `AsyncMemory.forget` says."""
+    """Implement `AsyncMemory.forget`."""
     subjects = {"user": user, "session": session, "tenant": tenant, "matches": matches}
     given = [name for name, value in subjects.items() if value is not None]
     if len(given) != 1:
@@ -72,8 +74,10 @@ async def forget(
     elif user is not None or matches is not None:
         query = Query(user=user, text=matches)
     text = query.text if query is not None else None
-    mentions = await loaded(scope.runner, partial(_sought, text)) if text is not None else None
-    forgetting = Forgetting(scope, checked_reason(scope.gate, reason, mentions), progress or _nobody, dry_run=dry_run)
+    mentions = await loaded(scope.runner, partial(_finder, text)) if text is not None else None
+    forgetting = Forgetting(
+        scope, checked_reason(scope.gate, reason, mentions), progress or _no_progress, dry_run=dry_run
+    )
     if session is not None:
         done = await forgetting.session(session)
     elif query is not None:
@@ -89,34 +93,34 @@ async def forget(
         done += Erased(unknown=f"there is no session {session!r}")
     if dry_run:
         return done + Erased(dry_run=True)
-    await end_those_over(scope)  # in which nobody finds anything
+    await end_those_over(scope)  # expired sessions: no search reaches their entries
     return done + Erased(remains=await scope.scrub(scope.store))
 
 
-def _sought(text: str) -> Mentions:
-    """What finds a text. The words that formats are made of, which it looks past, are loaded with it."""
+def _finder(text: str) -> Mentions:
+    """Return the finder of a text. Loads the words of the formats, too, which it does not count as mentions."""
     words_of(None)
     return finder(text)
 
 
 async def _facts(scope: MemoryScope, user: str | None, query: Query | None, *, dry_run: bool) -> Erased:
-    """Destroy the facts of a user, or those that a query means."""
+    """Destroy the facts of a user, or those that meet a query."""
     if user is not None:
         return Erased(items=await drop_scopes(scope.store, scope.tenant, "user", user, dry_run=dry_run))
     return await forget_facts(scope, query, dry_run=dry_run) if query is not None else Erased()
 
 
 def _is_new(info: SessionInfo, seen: Head | None) -> bool:
-    """Whether something was written to a session since it was looked at."""
+    """Return whether something was written to a session since it was looked at, or it was never looked at."""
     return seen is None or (info.revision, info.created) != (seen.revision, seen.created)
 
 
-def _nobody(_: int, __: int) -> None:
+def _no_progress(_: int, __: int) -> None:
     pass
 
 
 class Forgetting:
-    """One run over sessions of a memory."""
+    """One run of forgetting over the sessions of a memory."""
 
     def __init__(self, scope: MemoryScope, reason: str, progress: Progress, *, dry_run: bool) -> None:
         self._scope, self._store = scope, scope.store
@@ -124,27 +128,27 @@ class Forgetting:
         self._leaving = Leaving(scope.store, scope.tenant)
 
     async def _listed(self) -> list[SessionInfo]:
-        """The tenant's sessions, for another pass."""
+        """List the tenant's sessions for a new pass."""
         self._leaving.begin()
         return [info async for info in sessions_of(self._store, self._scope.tenant)]
 
     async def _families(
-        self, there: Collection[SessionInfo], damaged: Collection[str]
+        self, infos: Collection[SessionInfo], damaged: Collection[str]
     ) -> AsyncIterator[tuple[list[str], int]]:
-        """Yield sessions, each with those that share entries with it, and how many of them are behind us by then.
+        """Yield each session with those that share entries with it, and how many of `infos` have been passed by then.
 
-        One that is damaged comes alone, if it comes.
+        A damaged session is never part of another one's family; if it is among `infos` it comes alone.
         """
-        behind, names = set[str](), [info.session for info in there]
+        passed, names = set[str](), [info.session for info in infos]
         for name in names:
-            if name not in behind:
+            if name not in passed:
                 branches = [] if name in damaged else await self._store.branches(self._scope.key(name))
-                family = [name, *(one for one in branches if one not in damaged)]
-                behind.update(family)
-                yield family, len(behind.intersection(names))
+                family = [name, *(branch for branch in branches if branch not in damaged)]
+                passed.update(family)
+                yield family, len(passed.intersection(names))
 
     def _family_eraser(self) -> FamilyEraser:
-        """What erases in sessions that share entries: in a dry run in an overlay, so that nothing stays."""
+        """Return an eraser for sessions that share entries. In a dry run it writes to an overlay of the store only."""
         scope = self._scope
         if self._dry_run:
             scope = scope.over(Overlay(self._store, scope.clock))
@@ -157,66 +161,73 @@ class Forgetting:
         return done
 
     async def everything(self) -> Erased:
-        """Forget the tenant: all sessions, then all items."""
-        done, gone, tried = Erased(), 0, set[str]()
+        """Forget the tenant: all its sessions, then all its items."""
+        done, gone, attempted = Erased(), 0, set[str]()
         for _ in range(1 if self._dry_run else PASSES):
-            there = [info for info in await self._listed() if info.session not in tried]
-            if not there:
+            infos = [info for info in await self._listed() if info.session not in attempted]
+            if not infos:
                 break
-            tried |= (damaged := {info.session for info in there if info.damaged})
-            async for family, _ in self._families(there, damaged):
+            attempted |= (damaged := {info.session for info in infos if info.damaged})
+            async for family, _ in self._families(infos, damaged):
                 eraser = self._family_eraser()
                 for name in family:
                     done += await eraser.removed(name, everywhere=False)
                     gone += 1
-                    self._progress(gone, max(gone, len(there)))
+                    self._progress(gone, max(gone, len(infos)))
         else:
             done += self._busy()
         try:
             return done + Erased(items=await self._store.clear_items(self._scope.tenant, dry_run=self._dry_run))
-        except StoreCorrupt as fault:  # all the rest is gone
+        except StoreCorrupt as fault:  # the rest is gone: report what could not be read
             return done + Erased(remains=(UNREAD.format(fault.reason),))
 
     async def matching(self, query: Query, user: str | None) -> Erased:
-        """Forget what meets a query; of a `user`'s, their sessions, too, and those in which nothing else is left."""
+        """Forget what meets a query. With a `user` also delete the user's sessions, and sessions emptied by this."""
         done, choices, seen, damaged = Erased(), dict[str, SelectedByQuery](), dict[str, Head](), set[str]()
         if user is not None:
             done += await destroyed_of(self._scope, self._store, user, self._leaving, dry_run=self._dry_run)
         for number in range(1 if self._dry_run else PASSES):
-            there = await self._listed()
-            damaged = {info.session for info in there if info.damaged}.difference(done.sessions)
-            todo = [info for info in there if not info.damaged and _is_new(info, seen.get(info.session))]
-            owned = {info.session for info in there if info.user is not None and info.user == user}
-            more = Erased()
+            infos = await self._listed()
+            damaged = {info.session for info in infos if info.damaged}.difference(done.sessions)
+            todo = [info for info in infos if not info.damaged and _is_new(info, seen.get(info.session))]
+            owned = {info.session for info in infos if info.user is not None and info.user == user}
+            pass_report = Erased()
             async for family, passed in self._families(todo, damaged):
-                eraser, rest = self._family_eraser(), [name for name in family if name not in owned]
+                eraser, others = self._family_eraser(), [name for name in family if name not in owned]
                 for name in owned.intersection(family):
-                    more += await eraser.removed(name, everywhere=True)
+                    pass_report += await eraser.removed(name, everywhere=True)
                 try:
-                    more += (
-                        await eraser.forgotten(rest, query, choices, seen, whole=user is not None) if rest else Erased()
+                    pass_report += (
+                        await eraser.forgotten(others, query, choices, seen, whole=user is not None)
+                        if others
+                        else Erased()
                     )
                 except StoreCorrupt as fault:
                     if not damaged:
                         raise
-                    more += Erased(remains=(fault.reason,))
+                    pass_report += Erased(remains=(fault.reason,))
                 self._progress(passed, len(todo))
-            done += more
-            if number and not more:
+            done += pass_report
+            if number and not pass_report:
                 break
         else:
             done += self._busy()
         for items in [] if self._dry_run else await self._leaving.late():
             done += Erased(items=items)
-        left = (selection.remains(name) for name, selection in choices.items() if name not in done.sessions)
-        return done + unread(damaged) + Erased(remains=tuple(told for each in left for told in each))
+        unread_entries = [
+            sentence
+            for name, selection in choices.items()
+            if name not in done.sessions
+            for sentence in selection.remains(name)
+        ]
+        return done + unread(damaged) + Erased(remains=tuple(unread_entries))
 
     async def elsewhere(self, tenant: str, query: Query) -> Erased:
-        """Forget what meets a query in what is kept under another tenant's name."""
+        """Forget what meets a query under another tenant's name, as knowledge bases have it."""
         scope = self._scope.sharing(tenant)
-        within = Forgetting(scope, self._reason, _nobody, dry_run=self._dry_run)
-        return await within.matching(query, None) + await out_of_reach(scope, None)
+        forgetting = Forgetting(scope, self._reason, _no_progress, dry_run=self._dry_run)
+        return await forgetting.matching(query, None) + await out_of_reach(scope, None)
 
     def _busy(self) -> Erased:
-        """What remains after so many passes; a dry run is one."""
+        """Report that new entries kept coming until the last pass; nothing in a dry run, which makes one pass only."""
         return Erased(remains=() if self._dry_run else (BUSY,))

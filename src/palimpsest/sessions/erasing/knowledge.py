@@ -1,6 +1,6 @@
-"""What forgetting takes out of knowledge bases: whose documents they are, or what a query means.
+"""Forgetting in knowledge bases: those of a user or the tenant, or the documents that meet a query.
 
-What is made of summaries goes with these, whichever way they go: here it is looked for once more by its words.
+Documents made from summaries are removed together with these anyway. Here they are searched for the text once more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from palimpsest.sessions.shelves.records import Record, tenant_of
 from palimpsest.sessions.shelves.shelf import Shelf, shelves
 
 Elsewhere = Callable[[str, Query], Awaitable[Erased]]
-"""Forgets what meets a query in what is kept under this name of a tenant."""
+"""Forgets what meets a query in the sessions under a tenant's name, in which a shelf keeps its documents."""
 
 
 async def forget_knowledge(
     scope: MemoryScope, user: str | None, query: Query | None, elsewhere: Elsewhere, *, dry_run: bool
 ) -> Erased:
-    """Forget in knowledge bases what is a user's; without one, what meets a query; without that, all."""
+    """Forget a user's knowledge bases; without a user, what meets the query in all; with neither, all of the tenant."""
     if user is not None or query is None:
         return await _forget_shelves(scope, user, dry_run=dry_run)
     done = Erased()
@@ -36,34 +36,34 @@ async def forget_knowledge(
 
 
 async def _forget_shelves(scope: MemoryScope, user: str | None, *, dry_run: bool) -> Erased:
-    """Destroy the knowledge bases of a user; without one, all of the tenant."""
-    gone, remains = dict[str, int](), tuple[str, ...]()
+    """Destroy the knowledge bases of a user, or without a user those of the whole tenant."""
+    counts, remains = dict[str, int](), tuple[str, ...]()
     for shelf in await shelves(scope):
         if user is None or shelf.place.user == user:
             name = f"knowledge/{shelf.place.collection}"
-            gone[name] = gone.get(name, 0) + len(await shelf.records())
+            counts[name] = counts.get(name, 0) + len(await shelf.records())
             if not dry_run:
                 await shelf.empty()
                 remains += await shelf.scope.scrub(scope.store)
             remains += (await out_of_reach(scope.sharing(shelf.tenant), None)).remains
     if user is None and not dry_run:
         await scope.store.clear_items(tenant_of(scope.tenant))
-    return Erased(items={name: many for name, many in gone.items() if many}, remains=remains)
+    return Erased(items={name: number for name, number in counts.items() if number}, remains=remains)
 
 
 async def _forget_documents(shelf: Shelf, query: Query, *, dry_run: bool) -> Erased:
-    """Destroy the documents of which what is said beside their text holds that of a query."""
+    """Destroy the documents whose id, title or metadata contain the text of a query that consists of a text alone."""
     if query.text is None or query.given != ("text",):
         return Erased()
     mentions, gone = finder(query.text), 0
     for record in await shelf.records():
-        if mentions(_said(record)):
+        if mentions(_description(record)):
             gone += 1
             if not dry_run:
                 await shelf.remove(record.kind, record.id)
     return Erased(items={f"knowledge/{shelf.place.collection}": gone} if gone else {})
 
 
-def _said(record: Record) -> str:
-    """What is said of a document beside its text."""
+def _description(record: Record) -> str:
+    """Return the id, title and metadata of a document as one text."""
     return "\n".join([record.id, record.title or "", msgspec.json.encode(record.metadata).decode()])

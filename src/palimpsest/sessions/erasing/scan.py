@@ -1,15 +1,15 @@
-"""Scanning what is stored for what a policy would have redacted, and redacting it there.
+"""Scanning stored sessions and facts for what a policy would have redacted, and redacting it in the store.
 
-A session is looked at from its first entry to its last, whatever became of them, with its records and its head. What
-changes is computed beside the store and put in place in one step, which begins a new epoch:
+A session is scanned from its first entry to its last, in whatever state they are, with its records and its head. The
+redacted rows are computed outside of the store and written in one step, which begins a new epoch:
 
-    look      a portion of entries and records, until so many of them change or there are no more
-    note      a record of the kind "redact" with figures, and new pseudonyms: nothing says anything else yet
-    rewrite   head, records and entries together, in every branch that shares them; what others have changed meanwhile
-              is left as it is, and looked at again
-    on        to what comes next, until a look finds nothing new; then what is withheld is erased
+    look      scan entries and records until a portion of them has to change, or to the end of the log
+    note      commit a record of the kind "redact" with figures and new pseudonyms, before any text changes
+    rewrite   replace head, records and entries together, in every branch that shares them. Rows that others have
+              changed meanwhile are left as they are and scanned again
+    repeat    with the next portion, until a look finds nothing new; then erase entries that the policy withholds
 
-After a kill the same again goes on with what is left: what is redacted already is found to be clean.
+After a kill the same call continues with what is left: what is already redacted scans as clean.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
     from palimpsest.privacy.redaction import Redactor
 
 BATCH = 256
-"""Entries that are read at once, or more: up to where a message of a provider ends."""
+"""How many entries to read at once. More are read where a provider's message would be split otherwise."""
 
 PORTION = 4096
-"""Entries and records that are rewritten in one step, about: they are in memory together."""
+"""About how many entries and records are rewritten in one step. All of them are in memory together."""
 
 SMALLEST = 16
-"""What a portion shrinks to while others give out pseudonyms faster than it is looked at."""
+"""The portion that is shrunk to while others give out pseudonyms faster than a portion is scanned."""
 
 LOOKS = 8
-"""How often a session is looked at that others write to meanwhile: all but the first time only at what is new."""
+"""How often a session is looked at while others write to it. Looks after the first read only what is new."""
 
 PASSES = 10
-"""How often sessions are looked for that others make meanwhile."""
+"""How often to list the sessions again for those that others make meanwhile."""
 
 BUSY = "others kept making sessions while it was looked at them: scan again when they have ended"
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Called with the number of sessions that are done, and of all."""
+"""Called with the number of sessions done, and the number of all."""
 
 
 async def scan(
@@ -74,7 +74,7 @@ async def scan(
     sample: int,
     progress: Progress | None,
 ) -> Scanned:
-    """Scan a memory; see `AsyncMemory.scan`."""
+    """Implement `AsyncMemory.scan`."""
     redactor = scope.gate.redactor if privacy is None else gate_of(privacy).redactor
     if redactor is None:
         raise ConfigError("privacy", None, "a policy to scan with, since the memory was opened without one")
@@ -91,11 +91,11 @@ async def scan(
     done: set[str] = set()
     busy: tuple[str, ...] = ()
     for _ in range(PASSES):
-        left = [session] if session is not None and not done else await _left(scope, session, done, apply)
-        if not left:
+        remaining = [session] if session is not None and not done else await _sessions_left(scope, session, done, apply)
+        if not remaining:
             break
-        total = len(done) + len(left)  # those that come into being meanwhile are found when these are done
-        for name in left:
+        total = len(done) + len(remaining)  # sessions that are made meanwhile are found by the next pass
+        for name in remaining:
             await scanner.session(name)
             if apply:
                 scope.views.clear()
@@ -103,27 +103,27 @@ async def scan(
             if progress is not None:
                 progress(len(done), total)
     else:
-        busy = (BUSY,) if await _left(scope, session, done, apply) else ()
+        busy = (BUSY,) if await _sessions_left(scope, session, done, apply) else ()
     if session is None:
         await scanner.items()
     else:
         await scanner.items("session", session)
     if apply:
-        await end_those_over(scope)  # in which nobody finds anything
+        await end_those_over(scope)  # expired sessions, which the scan does not reach
     unread = tuple(map(UNREAD.format, await scope.out_of_reach(session)))
     return scanner.result(len(done), busy + unread + (await scope.scrub(scope.store) if apply else ()))
 
 
-async def _left(scope: MemoryScope, only: str | None, done: set[str], apply: bool) -> list[str]:
-    """The sessions that are still to be looked at: all, or the branches of one, which have copies of what it has."""
+async def _sessions_left(scope: MemoryScope, only: str | None, done: set[str], apply: bool) -> list[str]:
+    """Return the sessions still to be scanned: all, or the branches of `only`, which copy its head and records."""
     if only is not None:
         branches = await scope.store.branches(scope.key(only)) if apply else []
         return [name for name in branches if name not in done]
-    return [one.session async for one in sessions_of(scope.store, scope.tenant) if one.session not in done]
+    return [info.session async for info in sessions_of(scope.store, scope.tenant) if info.session not in done]
 
 
 class _Seen(NamedTuple):
-    """How far a session was looked at: as of which head, up to which entry and record; whether that was all of it."""
+    """How far a session was scanned: as of which head, up to which `seq` and revision, and whether that is all."""
 
     head: Head
     entries: int
@@ -132,7 +132,7 @@ class _Seen(NamedTuple):
 
 
 class _Scanner:
-    """Scans sessions and sums up what is found."""
+    """Scans sessions one by one and sums up the findings."""
 
     def __init__(self, scope: MemoryScope, redactor: Redactor, *, apply: bool, sample: int) -> None:
         self._scope, self._store, self._redactor = scope, scope.store, redactor
@@ -145,7 +145,7 @@ class _Scanner:
         self._gone: dict[str, frozenset[str]] = {}
 
     def result(self, sessions: int, remains: tuple[str, ...]) -> Scanned:
-        """What there is to report."""
+        """Return the report."""
         return Scanned(
             sessions=sessions,
             entries=self._entries,
@@ -167,21 +167,21 @@ class _Scanner:
         self._facts, self._redacted = facts.facts, self._redacted + facts.redacted
 
     async def session(self, name: str) -> None:
-        """Scan a session until nothing has been added to it while it was looked at."""
+        """Scan a session until nothing new was added while it was scanned. One that cannot be read is refused."""
         try:
             await self._scan(self._scope.key(name))
         except StoreCorrupt:
             self._refused[name, ""] = Unchecked(name, "session", UNREADABLE)
 
     async def _scan(self, key: SessionKey) -> None:
-        """Look at all of it, then at what is new, as long as a look finds something, and there is something new."""
+        """Scan all of a session, then what is new in it while looks find something. Without `apply` scan it once."""
         seen, withheld, looks, finds = None, set[str](), 0, True
         while (head := await self._store.head(key)) is not None:
             if seen is None or await since(self._store, key, seen.head, head, redacted=True) is None:
                 seen, withheld = _Seen(head, head.first_seq - 1), set()
                 removed = Removed(self._gone, has_summaries=head.compaction > 0)
-            rests = head.revision == seen.head.revision or looks >= LOOKS or (looks > 1 and not finds)
-            if seen.whole and (rests or not self._applies):
+            settled = head.revision == seen.head.revision or looks >= LOOKS or (looks > 1 and not finds)
+            if seen.whole and (settled or not self._applies):
                 if not (withheld and self._applies):
                     break
                 await self._erase(key, withheld)
@@ -191,13 +191,13 @@ class _Scanner:
             if self._applies and found.changes:
                 if not await self._put(key, head, found):
                     self._portion = max(self._portion // 4, SMALLEST)
-                    continue  # somebody was first: look again, at less
+                    continue  # others gave out pseudonyms first: look again, at a smaller portion
                 self._portion = PORTION
             seen = further
             withheld.update(found.withheld)
             looks, finds = looks + seen.whole, bool(found.changes or found.withheld)
             self._sum(found)
-            await self._scope.runner.read(found.entries.clear)  # a thread lets go of megabytes
+            await self._scope.runner.read(found.entries.clear)  # megabytes are freed in a thread, not on the loop
         if seen is not None:
             await self._scope.runner.read(removed.clear)
         self._withheld += 0 if self._applies else len(withheld)
@@ -205,9 +205,12 @@ class _Scanner:
     # --- looking
 
     async def _looked(self, key: SessionKey, head: Head, seen: _Seen, removed: Removed) -> tuple[Findings, _Seen]:
-        """Look at what comes next: a portion of the entries, or the rest of them with records and head."""
-        others = await self._numbers_of_branches(key)
-        found = Findings(key.session, self._redactor, head.pseudonyms, others, removed)
+        """Scan entries until a portion of them has to change, or all that remain, with records and head.
+
+        Returns the findings, and how far the session is scanned now.
+        """
+        branch_pseudonyms = await self._numbers_of_branches(key)
+        found = Findings(key.session, self._redactor, head.pseudonyms, branch_pseudonyms, removed)
         run = self._scope.runner.run
         after = max(seen.entries, head.first_seq - 1)
         while after + 1 < head.next_seq:
@@ -215,29 +218,29 @@ class _Scanner:
             after = await self._store.together(look_at, reads=True)
             if found.changes >= self._portion:
                 return found, seen._replace(head=head, entries=after, whole=False)
-        since = seen.records
-        while since < head.revision:
-            upto = min(since + PORTION, head.revision)
-            for record in await self._records(key, since, upto, found):
+        record_after = seen.records
+        while record_after < head.revision:
+            record_upto = min(record_after + PORTION, head.revision)
+            for record in await self._records(key, record_after, record_upto, found):
                 await run(found.look_at_record, record)
-            since = upto
+            record_after = record_upto
         await run(found.look_at_head, head)
         return found, _Seen(head, after, head.revision, whole=True)
 
     async def _numbers_of_branches(self, key: SessionKey) -> list[dict[str, int]]:
-        """The pseudonyms that branches which may share entries have given out."""
+        """Return the pseudonyms that each branch has given out, since branches may share entries."""
         branches = await self._store.branches(key) if self._redactor.numbers else ()
         heads = [await self._store.head(key._replace(session=branch)) for branch in branches]
         return [head.pseudonyms for head in heads if head is not None]
 
     async def _look_at(self, key: SessionKey, after: int, before: int, found: Findings) -> int:
-        """Look at the next entries, and return the last place of them. They end where they are read, not on a loop."""
+        """Scan the next batch of entries and return its last `seq`. It is freed in the thread that read it."""
         batch, last = await self._batch(key, after, before, found)
         await self._scope.runner.run(found.look_at_entries, batch)
         return last
 
     async def _batch(self, key: SessionKey, after: int, before: int, found: Findings) -> tuple[list[Entry], int]:
-        """Return the next entries, which end where a message of a provider ends, and the last place of them."""
+        """Return the next entries, up to the end of a provider's message, and the last `seq` of their range."""
         limit = BATCH
         while True:
             try:
@@ -254,18 +257,18 @@ class _Scanner:
             limit *= 2
 
     async def _singly(self, key: SessionKey, seqs: range, found: Findings) -> tuple[list[Entry], int]:
-        """Return those of these entries that can be read."""
+        """Read these entries one by one. Return the readable ones and the last `seq`; refuse the others."""
         entries: list[Entry] = []
         for seq in seqs:
             try:
-                there = await self._store.fetch(key, [seq])
-                damaged = any(entry.damaged for entry in there)
+                fetched = await self._store.fetch(key, [seq])
+                damaged = any(entry.damaged for entry in fetched)
             except StoreCorrupt:
-                there, damaged = [], True
+                fetched, damaged = [], True
             if damaged:
                 found.refused.append(Unchecked(key.session, f"entry {seq}", UNREADABLE))
             else:
-                entries += there
+                entries += fetched
         return entries, seqs[-1]
 
     async def _records(self, key: SessionKey, after: int, upto: int, found: Findings) -> Sequence[Record]:
@@ -278,35 +281,35 @@ class _Scanner:
     # --- doing
 
     async def _put(self, key: SessionKey, head: Head, found: Findings) -> bool:
-        """Put what was found in place, where it is as it was; what came since `head` is looked at next.
+        """Write the redacted rows over those that have not changed since `head`. What came since is scanned next.
 
-        Returns whether that could be done: not where another session is in its place, or others gave out pseudonyms.
+        Returns False if that is not possible: another session took its place, or others gave out pseudonyms.
         """
         figures = {"entries": len(found.entries), "summaries": found.summaries, "found": found.findings.total()}
         async with Unmaking(self._scope.derivations, self._store, key, sorted(found.entries)):
             done = await self._noted(key, head, found, figures) and await self._rewritten(key, head, found)
         if done:
-            if found.summaries:  # of which no entry need have changed
+            if found.summaries:  # a summary's text may change without any entry that it covers
                 await self._scope.derivations.summarised(key.session)
             await self._scope.tell("redacted", key.session, **figures)
         return done
 
     async def _rewritten(self, key: SessionKey, head: Head, found: Findings) -> bool:
-        """Rewrite what was found; return whether the session that was looked at is still there."""
-        tried = -1
-        while (now := await self._same(key, head)) is not None and now.epoch != tried:
-            tried = now.epoch
+        """Rewrite what was found. Return False if the session that was scanned is gone or the store refuses."""
+        tried_epoch = -1
+        while (current := await self._same(key, head)) is not None and current.epoch != tried_epoch:
+            tried_epoch = current.epoch
             try:
-                await self._store.rewrite(key, Redaction(key, now.epoch, found), seqs=found.entries.keys())
-            except Conflict:  # somebody has begun an epoch, and what was found is still there; or a branch objects
+                await self._store.rewrite(key, Redaction(key, current.epoch, found), seqs=found.entries.keys())
+            except Conflict:  # a new epoch began: try again in it. In the same epoch a branch objects: give up
                 continue
             return True
         return False
 
     async def _noted(self, key: SessionKey, head: Head, found: Findings, figures: dict[str, int]) -> bool:
-        """Keep a record of what comes next, and its pseudonyms; return whether nobody has given out any since."""
+        """Commit the record of the rewrite, with its pseudonyms. Return False if others have given out some since."""
         numbers = found.numbers if self._redactor.numbers else {}
-        reason = Gate(self._redactor.afresh()).redact(REASON)  # which the policy may redact, too
+        reason = Gate(self._redactor.afresh()).redact(REASON)  # the policy may redact even the reason
         change = Change(kind="redact", reason=reason, created=head.created, pseudonyms=numbers, detail=figures)
         while (now := await self._same(key, head)) is not None and not (numbers and now.pseudonyms != head.pseudonyms):
             try:
@@ -317,17 +320,17 @@ class _Scanner:
         return False
 
     async def _same(self, key: SessionKey, looked: Head) -> Head | None:
-        """The head of the session as it is now; None where that is not the session that was looked at."""
-        now = await self._store.head(key)
-        if now is None or await since(self._store, key, looked, now, redacted=True) is None:
+        """Return the session's head as it is now, or None if another session has taken the place of the scanned one."""
+        current = await self._store.head(key)
+        if current is None or await since(self._store, key, looked, current, redacted=True) is None:
             return None
-        return now
+        return current
 
     async def _erase(self, key: SessionKey, ids: set[str]) -> None:
-        """Erase what is withheld, in every branch, with what summaries tell of it."""
+        """Erase the entries that the policy withholds, in every branch, with what summaries say of them."""
         try:
             await Erasing(SessionScope(self._scope, Options(key))).erase(sorted(ids), "withheld")
-        except EntryNotFound:  # the session was cleared meanwhile, or another is in its place
+        except EntryNotFound:  # the session was cleared meanwhile, or another took its place
             return
         self._withheld += len(ids)
         self._redacted += len(ids)
@@ -338,7 +341,7 @@ class _Scanner:
         self._summaries += found.summaries
         self._redacted += len(found.entries) + len(found.records) if self._applies else 0
         self._findings.update(found.findings)
-        self._refused |= {(one.session, one.place): one for one in found.refused}
+        self._refused |= {(unchecked.session, unchecked.place): unchecked for unchecked in found.refused}
         for name, samples in found.samples.items():
             kept = self._samples.setdefault(name, [])
             kept += samples[: self._most - len(kept)]

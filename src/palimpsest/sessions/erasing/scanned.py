@@ -1,4 +1,4 @@
-"""What a scan has found, and done."""
+"""`Scanned`: the report of a scan."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from palimpsest.privacy.retroactive import Sample, Unchecked
 class Scanned(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """What a scan has found, and done.
 
-    `sessions` is how many were looked at, `entries`, `summaries` and `facts` (of working memories) in how many
-    something was found. `findings` counts that by kind ("email", "redact_patterns[0]") and place ("content", "summary",
-    "fact"), the most frequent first. `samples` show some of it as it would be, never as it is. `withheld` is how many
-    entries are of types that the policy withholds. `redacted` is how many entries, records and facts were rewritten or
-    erased: 0 unless that was asked for. `refused` is what could not be checked; it is as it was. `remains` says in
-    plain sentences where the store may still hold copies of what was redacted, and how they go.
+    `sessions` is the number of sessions scanned. `entries`, `summaries` and `facts` (of working memories) are the
+    numbers of those in which something was found. `findings` counts what was found by kind ("email",
+    "redact_patterns[0]") and place ("content", "summary", "fact"), the most frequent first. `samples` show some texts
+    as they are after redaction, never as they are stored. `withheld` is the number of entries of types that the policy
+    withholds. `redacted` is the number of entries, records and facts that were rewritten or erased: 0 without `apply`.
+    `refused` lists what could not be checked and was left unchanged. `remains` says in plain sentences where the store
+    may still hold copies of what was redacted, and how to remove them.
     """
 
     sessions: int = 0
@@ -33,6 +34,6 @@ class Scanned(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
 
 
 def chosen(samples: dict[tuple[str, str], list[Sample]], number: int) -> tuple[Sample, ...]:
-    """So many samples: one of each kind and place first."""
+    """Return up to `number` samples. One of each kind and place comes first."""
     mixed = (sample for row in zip_longest(*samples.values()) for sample in row if sample is not None)
     return tuple(islice(mixed, number))

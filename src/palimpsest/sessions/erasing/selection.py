@@ -1,4 +1,4 @@
-"""Which entries of a session a query means, and which of its records tell of a text. Reads only."""
+"""Selections: which entries of a session are to be erased, and which of its records mention a text. Reads only."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from palimpsest.stores import Store
 
 
 class Selection(Protocol):
-    """Finds the entries of one session that are to be erased, as often as it is asked.
+    """Finds the entries of one session that are to be erased. It may be asked several times.
 
-    `mentions` is whether a text holds what may be said no more, `sees_all` that what is appended may belong to it, too.
+    `mentions` matches texts that records may not contain any more (None: there are none). `sees_all` says that
+    entries appended later may be meant, too, so that the log has to be looked at again.
     """
 
     mentions: Mentions | None
     sees_all: bool
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries by seq, of tombstones those that a flush has left.
+        """Return the entries that are meant, in order of `seq`. Of tombstones only those that a flush left count.
 
-        With `seen` those that came behind this head of the same log: up to there it was asked before.
+        `seen` is a head of the same log for which this was asked before: then only entries behind it are returned.
         """
         ...
 
 
 class SelectedIds:
-    """Entries by their ids or numbers. Raises EntryNotFound where there is no such entry."""
+    """Selects entries by id or `seq`. `find` raises EntryNotFound for one that does not exist."""
 
     mentions: Mentions | None = None
     sees_all = False
@@ -49,7 +50,7 @@ class SelectedIds:
         self._ids = ids if isinstance(ids, range) else list(ids)
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries by seq, of tombstones those that a flush has left."""
+        """Return the entries in order of `seq`, without tombstones other than those of a flush."""
         found: dict[int, Entry] = {}
         for id in self._ids:
             entry = await LogReader(store, options).named(id)
@@ -58,29 +59,29 @@ class SelectedIds:
 
 
 class SelectedDamaged:
-    """Every entry of a session that cannot be read."""
+    """Selects every entry of a session that cannot be read."""
 
     mentions: Mentions | None = None
     sees_all = True
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return what stands for them, by seq."""
+        """Return the stand-ins of the damaged entries, in order of `seq`."""
         return [entry async for entry in walk(store, options, head, seen) if entry.damaged]
 
 
 class SelectedAll:
-    """Every entry of a session."""
+    """Selects every entry of a session."""
 
     mentions: Mentions | None = None
     sees_all = True
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries by seq, of tombstones those that a flush has left."""
+        """Return all entries in order of `seq`, without tombstones other than those of a flush."""
         return [entry async for entry in walk(store, options, head, seen) if entry.damaged or entry.is_there]
 
 
 class SelectedByQuery:
-    """Entries of one session that meet a query."""
+    """Selects the entries of one session that meet a query."""
 
     sees_all = True
 
@@ -91,10 +92,10 @@ class SelectedByQuery:
         self.mentions = finder(query.text) if query.text is not None else None
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries by seq, of tombstones those that a flush has left.
+        """Return the entries that meet the query, in order of `seq`, without tombstones other than those of a flush.
 
-        A condition is asked of the whole log each time: what is new has changed the age, and the index, of the rest.
-        Raises ConfigError where the condition has no answer for an entry.
+        With a condition the whole log is read each time: new entries change the age and the index of older ones.
+        Raises ConfigError if the condition cannot be evaluated for an entry.
         """
         seqs = await self._by_condition(store, options, head) if self._query.where is not None else None
         if seqs is not None:
@@ -114,29 +115,29 @@ class SelectedByQuery:
         ]
 
     async def _walk(self, store: Store, options: Options, head: Head, seen: Head | None) -> AsyncIterator[Entry]:
-        """The same as `walk`; what is damaged is remembered."""
+        """Yield entries like `walk`, and remember the damaged ones for `remains`."""
         async for entry in walk(store, options, head, seen):
             if entry.damaged:
                 self._unread[entry.seq] = entry
             yield entry
 
     def remains(self, session: str) -> tuple[str, ...]:
-        """Say which entries of the session it could not look into, as far as it has found any, and what to do."""
+        """Return sentences that say which entries of the session could not be searched, and what to do about them."""
         if not self._unread:
             return ()
-        one = len(self._unread) == 1
-        them = "it" if one else "them"
-        told = [
+        is_single = len(self._unread) == 1
+        them = "it" if is_single else "them"
+        sentences = [
             f"{_named(self._unread)} of session {session!r} cannot be read, so nobody looked into {them}: restore a "
             f"backup, or take {them} out with `session.repair()`, on the command line `palimpsest repair`"
         ]
-        began = [seq for seq, entry in self._unread.items() if entry.turn == seq]
-        if self._user is not None and began:
-            told.append(
-                f"whoever said {_named(began)} of session {session!r}, what came of it is there: erase that by its "
+        openers = [seq for seq, entry in self._unread.items() if entry.turn == seq]
+        if self._user is not None and openers:
+            sentences.append(
+                f"whoever said {_named(openers)} of session {session!r}, what came of it is there: erase that by its "
                 "numbers, if it belongs to the user"
             )
-        return tuple(told)
+        return tuple(sentences)
 
     def _in_time(self, entry: Entry) -> bool:
         after, before = self._query.after, self._query.before
@@ -158,23 +159,23 @@ def _named(seqs: Collection[int]) -> str:
 
 
 def walk(store: Store, options: Options, head: Head, seen: Head | None = None) -> AsyncIterator[Entry]:
-    """Yield the log up to this head, what was rewound and tombstones included, with counts, some at a time.
+    """Yield the log up to this head with token counts, read in batches, including rewound entries and tombstones.
 
-    With `seen` what came behind that head.
+    With `seen` only what came behind that head.
     """
     first = max(head.first_seq, seen.next_seq if seen is not None else 1)
     return entries_of(store, options.key, [(first, head.next_seq - 1)], counter=options.counter.name)
 
 
 class _User:
-    """What a user said, and the interactions that began with that: to be asked of each entry, oldest first."""
+    """Recognises what a user said, and the interactions that began with that. Ask for each entry, oldest first."""
 
     def __init__(self, id: str) -> None:
         self._id = id
         self._begun: set[int] = set()
 
     def owns(self, entry: Entry) -> bool:
-        """Whether the entry is of the user."""
+        """Return whether the entry is the user's, or part of an interaction that the user began."""
         named = entry.role == "user" and entry.name == self._id
         said = named or str((entry.metadata or {}).get("user_id", "")) == self._id
         if said and entry.is_human:
@@ -183,7 +184,7 @@ class _User:
 
 
 class Picked:
-    """Entries that were found before, by their ids; those that are not there any more are left out."""
+    """Selects entries that were found before, by id. Those that do not exist any more are left out."""
 
     sees_all = False
 
@@ -191,13 +192,13 @@ class Picked:
         self._ids, self.mentions = ids, mentions
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
-        """Return the entries by seq, of tombstones those that a flush has left."""
+        """Return the entries in order of `seq`, without tombstones other than those of a flush."""
         found = await store.fetch(options.key, ids=self._ids) if self._ids else []
         return [entry for entry in found if entry.is_there]
 
 
 def _groups(entries: Sequence[Entry], meter: Meter) -> list[Group]:
-    """The entries by group, with what they cost shown whole."""
+    """Return the entries as groups, with their cost when shown whole."""
     groups = by_group(entries)
     for group in groups:
         fill(group, 0, {}, meter)
@@ -205,10 +206,10 @@ def _groups(entries: Sequence[Entry], meter: Meter) -> list[Group]:
 
 
 def holding(condition: Condition, parts: Sequence[Sequence[Group]], head: Head, meter: Meter, session: str) -> set[int]:
-    """Return the places of which the condition is true: of messages, or of the whole interactions that they are in.
+    """Return the `seq` of each entry that meets the condition itself, or whose whole interaction does.
 
-    It is asked as short-term strategies ask it, also of what is pinned. The last of the `parts` is what the log shows;
-    what rewinds have hidden counts as older than all of it, and has no index.
+    The condition gets the same values as in short-term strategies, and pinned entries are tested, too. The last of
+    `parts` is what the log shows. Entries hidden by rewinds count as older than all of it and have the index -1.
     """
     interactions = [(interaction, part is parts[-1]) for part in parts for interaction in by_interaction(part)]
     facts = {
@@ -238,7 +239,7 @@ def holding(condition: Condition, parts: Sequence[Sequence[Group]], head: Head, 
 
 
 def _holds(condition: Condition, values: dict[str, dict[str, object]], entry: Entry) -> bool:
-    """Whether it is true. Raises ConfigError, which quotes nothing, where it has no answer: nothing is guessed here."""
+    """Return whether the condition is true. Raises ConfigError, which quotes no text, if it cannot be evaluated."""
     kind = ""
     try:
         return condition.holds(values)
@@ -254,9 +255,9 @@ def _holds(condition: Condition, values: dict[str, dict[str, object]], entry: En
 async def records_mentioning(
     store: Store, options: Options, head: Head, mentions: Mentions, seen: Head | None = None
 ) -> tuple[int, ...]:
-    """Return the revisions of the session's records, and of its views' cuts, that hold a text.
+    """Return the revisions of the session's records, and of its views' cuts, that mention a text.
 
-    With `seen` of those that came after that head.
+    With `seen` only of those that came after that head.
     """
     after = seen.revision if seen is not None else 0
     records = await store.records(options.key, after=after, before=head.revision + 1)

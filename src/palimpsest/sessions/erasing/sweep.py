@@ -1,4 +1,4 @@
-"""Erasing what has expired, deleting sessions that nobody uses any more, and what a store has to do for good."""
+"""Sweeping (erasing what has expired, deleting sessions that are not used any more) and vacuuming a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palimpsest.stores import SessionInfo, Store
 from palimpsest.stores.derivers import INDEX, Derivers
 
 Progress = Callable[[int, int], object]
-"""Called with the number of sessions that are done, and of all."""
+"""Called with the number of sessions done, and the number of all."""
 
 
 async def sweep(
@@ -29,7 +29,7 @@ async def sweep(
     *,
     dry_run: bool,
 ) -> int:
-    """As `AsyncMemory.sweep` says."""
+    """Implement `AsyncMemory.sweep`."""
     check_progress(progress)
     values.switch("dry_run", dry_run)
     deleted = await untouched(scope, untouched_for, progress, dry_run=dry_run)
@@ -40,7 +40,7 @@ async def sweep(
 
 
 async def _expired(scope: MemoryScope) -> int:
-    """Erase what has expired; how much that was."""
+    """Erase what has expired, and return how many entries and sessions that were."""
     now = scope.clock()
     due = await scope.store.due(scope.tenant, now)
     await scope.derivations.catch_up()
@@ -51,7 +51,7 @@ async def _expired(scope: MemoryScope) -> int:
             await unmaking.enter_async_context(scope.drop_derived(key, seqs))
         for key, _ in due:
             eraser = Eraser(SessionScope(scope, Options(key)))
-            with suppress(StoreCorrupt):  # which the sweep itself tells
+            with suppress(StoreCorrupt):  # the sweep itself reports it
                 standing.append((eraser, await eraser.standing([key.session])))
         swept = await scope.store.sweep(scope.tenant, now)
     for eraser, before in standing:
@@ -61,7 +61,7 @@ async def _expired(scope: MemoryScope) -> int:
 
 
 async def end_those_over(scope: MemoryScope) -> int:
-    """Destroy the sessions whose time is over; how many there were."""
+    """Destroy the sessions whose time is over, and return how many there were."""
     return await _ended(scope, await scope.store.due(scope.tenant, scope.clock()))
 
 
@@ -77,61 +77,61 @@ async def _ended(scope: MemoryScope, due: Iterable[tuple[SessionKey, Sequence[in
 async def untouched(
     scope: MemoryScope, length: timedelta | float | str | None, progress: Progress | None, *, dry_run: bool
 ) -> int:
-    """Delete the sessions that nobody has written to for so long; how many those are."""
+    """Delete the sessions that were not written to for this length of time, and return how many those are."""
     if length is None:
         return 0
-    found = await _used_before(scope, scope.clock() - values.microseconds("untouched_for", length))
+    unused = await _used_before(scope, scope.clock() - values.microseconds("untouched_for", length))
     deleted, leaving = 0, Leaving(scope.store, scope.tenant)
-    for number, one in enumerate(found, 1):
-        deleted += dry_run or await _deleted(scope, one, leaving)
+    for number, info in enumerate(unused, 1):
+        deleted += dry_run or await _deleted(scope, info, leaving)
         if progress is not None:
-            progress(number, len(found))
+            progress(number, len(unused))
     await leaving.late()
     return deleted
 
 
-async def _deleted(scope: MemoryScope, one: SessionInfo, leaving: Leaving) -> bool:
-    """Delete a session that is as it was; whether it was."""
-    key, gone = scope.key(one.session), False
+async def _deleted(scope: MemoryScope, info: SessionInfo, leaving: Leaving) -> bool:
+    """Delete a session unless it was written to since it was listed. Return whether it was deleted."""
+    key, deleted = scope.key(info.session), False
     head = await scope.store.head(key)
-    if head is None or (head.revision, head.created) != (one.revision, one.created):
+    if head is None or (head.revision, head.created) != (info.revision, info.created):
         return False
     async with scope.drop_derived(key):
         with suppress(Conflict):  # somebody has written to it just now
-            gone = await scope.store.delete(key, expect=one.revision)
-            if gone:
+            deleted = await scope.store.delete(key, expect=info.revision)
+            if deleted:
                 await leaving.drop(key.session)
     scope.let_go(key)
-    return gone
+    return deleted
 
 
-async def _used_before(scope: MemoryScope, until: int) -> list[SessionInfo]:
-    """The sessions of the tenant that were written to last before a time, read by pages, those of longest ago first."""
+async def _used_before(scope: MemoryScope, limit: int) -> list[SessionInfo]:
+    """Return the tenant's sessions whose last write was before `limit` (microseconds), the oldest writes first."""
     found: dict[str, SessionInfo] = {}
     mark, after = 0, ""
     while page := await scope.store.used(scope.tenant, mark=mark, after=after):
-        found |= {one.session: one for _, one in page if one.updated < until and not one.damaged}
-        if all(one.updated >= until for _, one in page):  # all that come now are newer
+        found |= {info.session: info for _, info in page if info.updated < limit and not info.damaged}
+        if all(info.updated >= limit for _, info in page):  # all later pages are newer
             break
         mark, after = page[-1][0], page[-1][1].session
     return list(found.values())
 
 
 async def vacuum(scope: MemoryScope, progress: Callable[[int, int], object] | None) -> Vacuumed:
-    """As `AsyncMemory.vacuum` says."""
+    """Implement `AsyncMemory.vacuum`."""
     check_progress(progress)
     if not scope.store.writable:
         raise ConfigError("readonly", True, "False, for a memory whose store is written anew")
     done = await scope.store.scrub(progress=progress or (lambda _, __: None))
     remains = done.remains + await scope.derivations.scrub(whole=True)
-    other = await _searched(scope)
-    if other is not None:  # the index is of all tenants, and this one has nothing in it
-        remains += await scope.sharing(other).derivations.scrub(whole=True)
+    searched_tenant = await _searched(scope)
+    if searched_tenant is not None:  # all tenants share one index file, and this one has nothing in it
+        remains += await scope.sharing(searched_tenant).derivations.scrub(whole=True)
     return Vacuumed(freed=done.freed, remains=remains)
 
 
 async def _searched(scope: MemoryScope) -> str | None:
-    """Another tenant whose sessions were searched, where this one's never were."""
+    """Return another tenant whose sessions were searched, or None if this tenant's were, or no tenant's."""
     if await _is_searched(scope.store, scope.tenant):
         return None
     after: str | None = None

@@ -1,4 +1,4 @@
-"""What sweeps now and then beside everything else, while a memory is open."""
+"""The background sweeper of an open memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from palimpsest.runtime.threads import apart
 
 
 class Sweeper:
-    """Sweeps every so many `seconds`, as background work of the runner; never twice at once.
+    """Sweeps every `seconds`, as background work of the runner. Two sweeps never overlap.
 
-    A thread of its own waits. What a sweep raises is logged, and the next one comes all the same.
+    The waiting is done in a thread of its own. What a sweep raises is logged and does not prevent the next one.
     """
 
     def __init__(self, runner: Runner, seconds: float, sweep: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -23,7 +23,7 @@ class Sweeper:
         apart(self._wait, seconds, _poster(runner))
 
     def end(self) -> None:
-        """Begin no other sweep."""
+        """Begin no further sweep."""
         self._end.set()
 
     def _wait(self, seconds: float, post: Callable[[Callable[[], None]], object]) -> None:
@@ -42,14 +42,14 @@ class Sweeper:
     async def _once(self) -> None:
         try:
             await self._sweep()
-        except Closed:  # meanwhile
+        except Closed:  # the memory was closed meanwhile
             self.end()
         finally:
             self._sweeping = False
 
 
 def _poster(runner: Runner) -> Callable[[Callable[[], None]], object]:
-    """What has something begun where the runner's background work is begun: here, or on the caller's event loop."""
+    """Return a function that calls its argument where background work has to begin: at once, or on the event loop."""
     if not runner.suspends:
         return lambda begin: begin()
     import asyncio  # only under an event loop

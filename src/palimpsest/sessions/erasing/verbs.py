@@ -1,4 +1,4 @@
-"""Destroying what a session holds: what its verbs for that do."""
+"""The verbs of a session that destroy its content: erase, repair, clear."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Erasing:
-    """Erases entries, and clears the session."""
+    """Erases entries of one session, or clears it."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
@@ -40,7 +40,7 @@ class Erasing:
         return await eraser.finished(done, lost, selection.mentions)
 
     async def repair(self) -> Erased:
-        """Take out for good every entry that cannot be read."""
+        """Erase every entry that cannot be read."""
         self._scope.may_write()
         eraser = Eraser(self._scope)
         done, lost = await eraser.erase(SelectedDamaged(), "damaged")
@@ -48,7 +48,10 @@ class Erasing:
         return await eraser.finished(done, lost, None)
 
     async def clear(self, seen: Context | int | None) -> int:
-        """Destroy every entry of the session, as long as it is as it was seen."""
+        """Destroy every entry of the session and return how many there were.
+
+        Raises Conflict if `seen` is given and the session has changed since that revision.
+        """
         self._scope.may_write()
         revision = None if seen is None else revision_of(seen)
         self._scope.let_go()
@@ -60,17 +63,19 @@ class Erasing:
             return 0
         detail = {"entries": head.entries}
         change = Change(kind="clear", reason="cleared", created=head.created, detail=detail)
-        async with self._scope.drop_derived(None) as unmade:
+        async with self._scope.drop_derived(None) as unmaking:
             try:
                 after = await self._scope.store.commit(self._scope.key, change, expect_revision=revision)
             except Conflict:
                 if revision is not None:
                     raise
-                return 0  # it was deleted meanwhile
+                return 0  # the session was deleted meanwhile
             if after.revision != head.revision + 1:
-                await unmade.again()  # somebody added meanwhile: that went, too, and something was made of it
-        told = await self._scope.store.records(self._scope.key, after=after.revision - 1, before=after.revision + 1)
-        entries = int(told[0].detail["entries"]) if told else head.entries  # else it was cleared again
+                await unmaking.again()  # entries added meanwhile were destroyed, too: remove what was derived of them
+        records = await self._scope.store.records(self._scope.key, after=after.revision - 1, before=after.revision + 1)
+        entries = (
+            int(records[0].detail["entries"]) if records else head.entries
+        )  # no record: it was cleared again since
         self._scope.sent = None
         await self._scope.memory.scrub(self._scope.store)
         await self._scope.tell("session:cleared", entries=entries)
