@@ -18,7 +18,7 @@ import pytest
 
 from palimpsest import ConfigError, Conflict, ImportFailed, Memory, Session, Text
 from palimpsest.testing import FakeClock
-from palimpsest.transfer.writing import partial
+from palimpsest.transfer.writing import replacing_file
 from worlds import cut_session
 from writer import quarters, turn
 
@@ -309,7 +309,7 @@ def test_two_exports_to_one_file_do_not_write_into_one_another(memory: Memory, t
         memory.session(id).add_user_message("x" * 100_000)
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "s.json"
-    with partial(path) as half:
+    with replacing_file(path) as half:
         half.write(b'{"session_id": ')
         memory.session("b").export_to(path)
         assert json.loads(path.read_text())["session_id"] == "b"

@@ -1,10 +1,10 @@
-"""A session as a file, or as values, as it may leave this process."""
+"""Exporting a session as a file or as values, redacted as the policy demands."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial as bound
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,7 @@ from palimpsest.sessions.sound import SoundReader
 from palimpsest.stores import Dump
 from palimpsest.stores.overlay import Overlay
 from palimpsest.transfer.relinking import head_of
-from palimpsest.transfer.writing import exported, listed, partial, written
+from palimpsest.transfer.writing import exported, listed, replacing_file, written
 
 if TYPE_CHECKING:
     from typing import IO
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from palimpsest.transfer.writing import Sink
 
 SPOOLED = 1 << 20
-"""Bytes of an export that are held in memory; more of it waits in a file without a name."""
+"""Bytes of an export that are held in memory. What is larger goes to an unnamed temporary file first."""
 
 PIECE = 64 * 1024
-"""Bytes of an export that are written at once."""
+"""Bytes that are written to the destination at once."""
 
 
 TOGETHER = 64
-"""Entries that are looked at in one go for what is private in them."""
+"""Entries that are redacted in one step."""
 
 
 LeftOut = Callable[[str], object]
-"""What is told of each thing that cannot be read, in a sentence."""
+"""Called with a sentence for each thing that cannot be read."""
 
 
 class Exporting:
@@ -67,25 +67,25 @@ class Exporting:
         return LogReader(self._scope.store, self._scope.options)
 
     def _sound(self, left_out: LeftOut | None) -> SoundReader | None:
-        """What reads all that can be read; None: nothing may be left out."""
+        """Return a reader that skips what cannot be read, or None if nothing may be left out."""
         return SoundReader(self._scope.store, self._scope.key) if left_out is not None else None
 
     async def export(self, left_out: LeftOut | None = None) -> dict[str, Any]:
-        """The whole session as plain JSON values, or all that can be read of it."""
+        """Return the session as plain JSON values: all of it, or with `left_out` all that can be read of it."""
         sound = self._sound(left_out)
-        head, entries, records = await self._reader.settled(bound(self._all, sound))
+        head, entries, records = await self._reader.settled(partial(self._all, sound))
         shown, accesses = self._gate.head(head), await access_order(self._scope.store, self._scope.key)
         key, now, facts = self._scope.key, self._scope.clock(), await self._facts(sound)
-        made = await self._scope.store.apart(exported, key, shown, entries, records, now, accesses, facts)
+        values = await self._scope.store.apart(exported, key, shown, entries, records, now, accesses, facts)
         _tell(sound, left_out)
-        return made
+        return values
 
     async def _facts(self, sound: SoundReader | None) -> list[dict[str, Any]]:
         lost = sound.lost if sound is not None else None
         return await exported_facts(self._scope.store, *self._scope.key, self._gate, lost)
 
     async def _all(self, sound: SoundReader | None, head: Head) -> tuple[Head, list[Entry], list[Record]]:
-        """The session as it may leave this process: the head, all entries, all records."""
+        """Return the head, all entries and all records of the session. Entries and records are redacted."""
         head, entries, records = await self._read(sound, head)
         shown = [entry async for entry in self._shown(entries)]
         return head, shown, [self._gate.record(record) async for record in records]
@@ -93,7 +93,7 @@ class Exporting:
     async def _read(
         self, sound: SoundReader | None, head: Head
     ) -> tuple[Head, AsyncIterator[Entry], AsyncIterator[Record]]:
-        """The head, what reads all entries, and then all records."""
+        """Return the head, and iterators over all entries and all records; consume them in this order."""
         if sound is None:
             return head, self._past.entries(head), self._past.records(head)
         head, records = await sound.session(head)
@@ -105,7 +105,7 @@ class Exporting:
         format: FormatName | Literal["palimpsest"],
         left_out: LeftOut | None = None,
     ) -> int:
-        """Write the session as JSON, or all that can be read of it, and return the bytes written."""
+        """Write the session to a file: all of it, or with `left_out` all that can be read. Return the bytes written."""
         check_file(file, "file", "write")
         if not isinstance(format, str) or format != "palimpsest":
             try:
@@ -113,10 +113,10 @@ class Exporting:
             except ConfigError as fault:
                 raise ConfigError("format", format, f"palimpsest, {fault.allowed}", nearest=fault.nearest) from fault
         run, size, sound = self._scope.runner.run, 0, self._sound(left_out)
-        with SpooledTemporaryFile(SPOOLED) as spool:  # what is begun anew has gone nowhere yet
+        with SpooledTemporaryFile(SPOOLED) as spool:  # the export may have to begin anew: nothing is out yet
             await (self._listed(spool, format, sound) if format != "palimpsest" else self._written(spool, sound))
             await run(spool.seek, 0)
-            with partial(file) as out:
+            with replacing_file(file) as out:
                 while piece := await run(spool.read, PIECE):
                     await run(out.write, piece)
                     size += len(piece)
@@ -124,13 +124,14 @@ class Exporting:
         return size
 
     async def _written(self, spool: IO[bytes], sound: SoundReader | None) -> None:
-        """Write what `export` returns."""
+        """Write the JSON of what `export` returns."""
 
         async def write(head: Head) -> None:
             spool.seek(0)
             spool.truncate()
-            head, found, changes = await self._read(sound, head)
-            entries, records = self._shown(found), (self._gate.record(record) async for record in changes)
+            head, read_entries, read_records = await self._read(sound, head)
+            entries = self._shown(read_entries)
+            records = (self._gate.record(record) async for record in read_records)
             shown, now = self._gate.head(head), self._scope.clock()
             accesses = await access_order(self._scope.store, self._scope.key)
             async for piece in written(
@@ -148,7 +149,7 @@ class Exporting:
         await self._reader.settled(write)
 
     async def _listed(self, spool: IO[bytes], format: FormatName, sound: SoundReader | None) -> None:
-        """Write what a model would be sent."""
+        """Write the session in a provider's format, as a model would be sent it."""
         plain = Options(self._scope.key, format=format, counter=self._scope.options.counter)
         builder = ContextBuilder(
             await self._shown_store(sound), plain, ContextRequest(view="export", dry_run=True), self._scope.clock()
@@ -156,66 +157,69 @@ class Exporting:
         spool.write(listed(await self._scope.store.together(builder.context, reads=True)))
 
     async def messages(self, format: FormatName | None, after: int, before: int | None) -> list[Message]:
-        """The log as messages of a provider."""
+        """Return the log as messages in a provider's format.
+
+        Groups that have an entry between `after` and `before` are taken whole.
+        """
         check_whole(after, "after", of="a `seq`")
         check_whole(before, "before", or_none=True, of="a `seq`")
         scope = self._scope
         plain = Options(
             scope.key, format=scope.options.format if format is None else format, counter=scope.options.counter
         )
-        head, entries, _ = await self._reader.settled(bound(self._all, None))
+        head, entries, _ = await self._reader.settled(partial(self._all, None))
         groups = [entry.group for entry in entries if entry.seq > after and (before is None or entry.seq < before)]
         if not groups:
             return []
         first, last = min(groups), max(groups)
-        some = [entry for entry in entries if first <= entry.seq and first <= entry.group <= last]
-        some = [entry for entry in entries if first <= entry.seq <= some[-1].seq]
+        chosen = [entry for entry in entries if first <= entry.seq and first <= entry.group <= last]
+        chosen = [entry for entry in entries if first <= entry.seq <= chosen[-1].seq]
         copy = Overlay(scope.store, scope.clock)
-        part = head_of(some, first, head.rewound)
+        part = head_of(chosen, first, head.rewound)
         part = msgspec.structs.replace(
             part,
             revision=head.revision,
             epoch=head.epoch,
             rewound=spans.common(head.rewound, [(first, part.next_seq - 1)]),
-            erased=sum(entry.erased for entry in some),
+            erased=sum(entry.erased for entry in chosen),
         )
-        await copy.load(scope.key, Dump(head=part, entries=tuple(some), records=()), replace=True)
+        await copy.load(scope.key, Dump(head=part, entries=tuple(chosen), records=()), replace=True)
         request = ContextRequest(view="messages", dry_run=True)
         builder = ContextBuilder(copy, plain, request, scope.clock())
         return list((await copy.together(builder.context, reads=True)).messages)
 
     async def _shown(self, entries: AsyncIterator[Entry]) -> AsyncIterator[Entry]:
-        """The entries as they may leave this process."""
+        """Yield the entries as they may leave this process, redacted in batches."""
         if self._gate.redactor is None:
             async for entry in entries:
                 yield entry
             return
-        some: list[Entry] = []
+        batch: list[Entry] = []
         async for entry in entries:
-            some.append(entry)
-            if len(some) == TOGETHER:
-                for shown in await self._scope.store.apart(self._each, some):
+            batch.append(entry)
+            if len(batch) == TOGETHER:
+                for shown in await self._scope.store.apart(self._redacted, batch):
                     yield shown
-                some = []
-        for shown in await self._scope.store.apart(self._each, some):
+                batch = []
+        for shown in await self._scope.store.apart(self._redacted, batch):
             yield shown
 
-    def _each(self, entries: list[Entry]) -> list[Entry]:
+    def _redacted(self, entries: list[Entry]) -> list[Entry]:
         return [self._gate.shown([entry])[0] for entry in entries]
 
     async def _shown_store(self, sound: SoundReader | None) -> Store:
-        """Where the session is as it may leave this process: the store itself, where there is no policy, and nothing
-        is left out."""
+        """Return a store with the session as it may leave this process: the store itself if there is no policy and
+        nothing is to be left out, else an overlay."""
         if self._gate.redactor is None and sound is None:
             return self._scope.store
-        head, entries, records = await self._reader.settled(bound(self._all, sound))
+        head, entries, records = await self._reader.settled(partial(self._all, sound))
         copy = Overlay(self._scope.store, self._scope.clock)
         await copy.load(self._scope.key, Dump(head=head, entries=tuple(entries), records=tuple(records)), replace=True)
         return copy
 
 
 def _tell(sound: SoundReader | None, left_out: LeftOut | None) -> None:
-    """Tell what could not be read, each thing once."""
+    """Report what could not be read, each thing once."""
     if sound is not None and left_out is not None:
         for lost in dict.fromkeys(sound.lost):
             left_out(lost)

@@ -1,4 +1,4 @@
-"""Saying what a session keeps active: a whole list in the place of what was, and pins."""
+"""Replacing what a session keeps active by a list of messages, and pinning entries."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 8
-"""How often a replacement is planned anew because others go on in the group that is open."""
+"""How often to plan a replacement anew because others add to the open group. Then that group stays, with what they
+add."""
 
 
 class _Once(msgspec.Struct, frozen=True):
-    """What the record of a replacement under a key keeps: the key, as a number, and the places that stayed."""
+    """What the record of a replacement under a key holds: the key as a number, and the places that stayed active."""
 
     key: int
     kept: tuple[Span, ...]
@@ -48,7 +49,7 @@ ready(_Once)
 
 
 class _Plan(NamedTuple):
-    """A replacement: the entries that stay, what is to be added, and the change (None: all is as it is to be)."""
+    """A planned replacement: the entries that stay, those to be added, and the change (None: nothing to change)."""
 
     kept: list[Entry]
     fresh: list[Admitted]
@@ -56,7 +57,7 @@ class _Plan(NamedTuple):
 
 
 class Replacing:
-    """Replaces what is active, and pins."""
+    """Replaces what is active, and pins entries."""
 
     def __init__(self, scope: SessionScope, adding: Adding, appender: Appender) -> None:
         self._scope, self._adding, self._appender = scope, adding, appender
@@ -70,7 +71,10 @@ class Replacing:
         metadata: dict[str, Any] | None,
         seen: Context | int | None,
     ) -> tuple[Entry, ...]:
-        """Make these messages the active set."""
+        """Make these messages the active ones. Return their entries, in order.
+
+        Raises Conflict if the key was used for other messages.
+        """
         self._scope.may_write()
         if self._appender.turn.buffer is not None:
             raise ConfigError("replace", "inside an atomic turn", "after it, or in a turn that is not atomic")
@@ -89,35 +93,39 @@ class Replacing:
             head = await self._scope.head()
             if mark and (done := await self._done_before(head, mark, slots)) is not None:
                 return done
-            known = _seen_at(first, head, since)
-            if tries >= PATIENCE:  # others go on in the open group all the time: it stays with what they add
-                known = min(known, head.tail or known)
-            plan = await self._planned(head, slots, known, mark)
+            seen_upto = _seen_at(first, head, since)
+            if tries >= PATIENCE:  # others keep adding to the open group: it stays, with what they add
+                seen_upto = min(seen_upto, head.tail or seen_upto)
+            plan = await self._planned(head, slots, seen_upto, mark)
             if plan.change is None:
                 return tuple(plan.kept)
             try:
                 return await self._replace(head, plan, plan.change, alone=tries < PATIENCE and _is_open(head))
-            except Conflict:  # somebody was first: what is there is looked at anew
+            except Conflict:  # another writer was first: plan again from the new state
                 tries += 1
 
     async def _planned(self, head: Head, slots: Sequence[Admitted], seen: int, mark: int) -> _Plan:
-        """Return what is to be done, from the session of this head, of which all before the place `seen` was seen."""
+        """Plan the replacement for the session at this head.
+
+        `seen` is the seq before which the caller has seen everything: entries from there on stay active. `mark` is the
+        number of the key (0: none).
+        """
         snapshots, now = SnapshotReader.of(self._scope), self._scope.clock()
         state = await snapshots.state(head)
         hidden = spans.union(state.inactive, await snapshots.evicted(head, state))
         hidden = spans.union(spans.minus(hidden, spans.of(head.pinned)), head.rewound)
-        there = await snapshots.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
-        sure = next((i for i, slot in enumerate(slots) if slot.own is not None), len(slots))
+        active = await snapshots.read(spans.visible(hidden, head.first_seq - 1, head.next_seq))
+        certain = next((i for i, slot in enumerate(slots) if slot.own is not None), len(slots))
         given = [slot.kept for slot in slots if slot.kept is not None]
-        kept, fresh = replacement(head, [entry for entry in there if not entry.expired(now)], given, sure)
-        later = spans.minus(staying(head, there, seen), state.inactive)
+        kept, fresh = replacement(head, [entry for entry in active if not entry.expired(now)], given, certain)
+        later = spans.minus(staying(head, active, seen), state.inactive)
         stay = spans.minus(spans.union(later, spans.of(entry.seq for entry in kept)), head.rewound)
-        left = [entry for entry in there if not (entry.erased or spans.within(stay, entry.seq))]
-        new = iter(fresh)
-        rest = [Admitted(slot.kept and next(new), slot.own) for slot in slots[len(kept) :]]
-        if not (rest or left or state.current or state.mask) and not (mark and head.revision):
-            return _Plan(kept, rest, None)
-        detail: dict[str, Any] = {"entries": len(given), "added": len(given) - len(kept), "archived": len(left)}
+        archived = [entry for entry in active if not (entry.erased or spans.within(stay, entry.seq))]
+        fresh_entries = iter(fresh)
+        added = [Admitted(slot.kept and next(fresh_entries), slot.own) for slot in slots[len(kept) :]]
+        if not (added or archived or state.current or state.mask) and not (mark and head.revision):
+            return _Plan(kept, added, None)
+        detail: dict[str, Any] = {"entries": len(given), "added": len(given) - len(kept), "archived": len(archived)}
         if mark:
             once = _Once(key=mark, kept=spans.of(entry.seq for entry in kept))
             detail |= {"once": msgspec.to_builtins(once)}
@@ -125,34 +133,35 @@ class Replacing:
             kind="replace",
             reason="replace",
             created=head.created,
-            turn=max((entry.seq for entry in there if entry.is_human and spans.within(stay, entry.seq)), default=0),
+            turn=max((entry.seq for entry in active if entry.is_human and spans.within(stay, entry.seq)), default=0),
             compaction=Compaction(
                 evicted=tuple(spans.visible(spans.union(stay, head.rewound), head.first_seq - 1, head.next_seq)),
                 released=state.released,
             ),
             detail=detail,
         )
-        return _Plan(kept, rest, change)
+        return _Plan(kept, added, change)
 
     async def _replace(self, head: Head, plan: _Plan, change: Change, *, alone: bool) -> tuple[Entry, ...]:
-        """Commit a plan and tell of it. Raises Conflict where the session is not any more what was planned for.
+        """Commit a plan and report it to observers. Raises Conflict if the plan does not fit the session any more.
 
-        What is appended meanwhile is no conflict, unless it is to be `alone`: then it could belong to what is left out.
+        Entries that others append meanwhile are no conflict. With `alone` they are: they could belong to a group that
+        the plan leaves out.
         """
         fresh, held = plan.fresh, None
         if any(slot.own is not None for slot in fresh):
             held = await Withheld.begin(*self._scope.place, self._scope.clock)
             fresh = held.expecting(fresh)
         change = msgspec.structs.replace(change, entries=tuple(slot.kept for slot in fresh if slot.kept is not None))
-        makes = head.about is None and head.next_seq == 1
-        if makes and (about := self._scope.about) is not None:
+        creates = head.about is None and head.next_seq == 1
+        if creates and (about := self._scope.about) is not None:
             await self._appender.declare()
             change = msgspec.structs.replace(change, about=about, said=about.__struct_fields__)
         after = await self._scope.store.commit(
             self._scope.key,
             change,
             expect_epoch=head.epoch,
-            expect_revision=head.revision if alone or makes else None,
+            expect_revision=head.revision if alone or creates else None,
         )
         added = len(change.entries)
         stored = await self._scope.store.read(
@@ -170,67 +179,73 @@ class Replacing:
         return (*plan.kept, *_in_place(fresh, stored))
 
     async def _done_before(self, head: Head, mark: int, slots: Sequence[Admitted]) -> tuple[Entry, ...] | None:
-        """Return the entries of the replacement that was made under a key; None where there is none that stands."""
+        """Return the entries of an earlier replacement under this key, or None if there is none that still holds.
+
+        Raises Conflict if it had other messages.
+        """
         records = standing(await self._scope.store.records(self._scope.key, before=head.revision + 1))
-        made = [(one, once) for one in records if (once := _once(head, one)) is not None and once.key == mark]
-        if not made:
+        earlier = [
+            (record, once) for record in records if (once := _once(head, record)) is not None and once.key == mark
+        ]
+        if not earlier:
             return None
-        record, once = made[-1]
-        found = await self._scope.store.fetch(self._scope.key, [*spans.members(once.kept), *record.seqs])
+        record, once = earlier[-1]
+        entries = await self._scope.store.fetch(self._scope.key, [*spans.members(once.kept), *record.seqs])
         given = [slot.kept for slot in slots if slot.kept is not None]
-        if len(found) != len(given) or not all(map(says_the_same, found, given)):
+        if len(entries) != len(given) or not all(map(says_the_same, entries, given)):
             raise Conflict("the key", "was used for a replacement with other messages; a key is used once")
-        return _in_place(slots, found)
+        return _in_place(slots, entries)
 
     async def pin(self, ids: Iterable[str | int | Entry], *, unpin: bool) -> None:
-        """Pin these entries, or let go of them."""
+        """Pin these entries, or unpin them."""
         self._scope.may_write()
         log = LogReader(self._scope.store, self._scope.options)
         named, reason = tuple(ids), "unpinned" if unpin else "pinned"
         while named:
             head = await self._scope.head()
-            meant = [await log.named(id) for id in named]
-            for entry in meant if not unpin else ():
+            entries = [await log.named(id) for id in named]
+            for entry in entries if not unpin else ():
                 if entry.erased:
                     raise ConfigError("ids", entry.seq, "an entry that is not erased: of this one nothing can be shown")
                 if spans.within(head.rewound, entry.seq):
                     raise EntryNotFound(self._scope.key.session, entry.seq, "active entry")
-            seqs = tuple(entry.seq for entry in meant)
+            seqs = tuple(entry.seq for entry in entries)
             change = Change(kind="pin", reason=reason, created=head.created, seqs=seqs, unpin=unpin)
             try:
                 await self._scope.store.commit(self._scope.key, change)
                 return
-            except Conflict:  # it was deleted; another may be in its place
+            except Conflict:  # the session was deleted, and a new one may be in its place: find the entries again
                 continue
 
 
 def _is_open(head: Head) -> bool:
-    """Whether what comes next may belong to the newest group."""
+    """Return whether the next entry may belong to the newest group."""
     return bool(head.group or head.reasoning or head.pauses)
 
 
 def _in_place(slots: Sequence[Admitted], stored: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries of slots: those stored, and what is withheld as it was given."""
-    rest = iter(stored)
-    return tuple(next(rest, slot.kept) if slot.kept is not None else slot.own or Entry() for slot in slots)
+    """Return the entries of slots in order: as stored, or as given for those that are withheld."""
+    unused = iter(stored)
+    return tuple(next(unused, slot.kept) if slot.kept is not None else slot.own or Entry() for slot in slots)
 
 
 def _seen_at(first: Head, now: Head, since: int) -> int:
-    """The place before which all was seen: nothing of another session in its place, or of what came after a clear."""
+    """Return the seq before which everything was seen: `since`, or the first one if the session was cleared or another
+    one took its place."""
     same = (first.created, first.first_seq) == (now.created, now.first_seq)
     return min(since, now.next_seq) if same else now.first_seq
 
 
 def _mark(key: str) -> int:
-    """What a record keeps of a key: a number, in which nothing private can be found."""
+    """Return the number that a record keeps of a key, a hash: keys may be private."""
     digest = sha256(f"palimpsest:replace:{key}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6]) + 1
 
 
 def _once(head: Head, record: Record) -> _Once | None:
-    """What the record of a replacement under a key says of it; None for others, and where it cannot be."""
+    """Return what a record says of its key and kept places; None for other records, and for what cannot be true."""
     try:
         once = msgspec.convert(record.detail.get("once") if record.kind == "replace" else None, _Once)
-    except msgspec.ValidationError:  # an import may say anything there
+    except msgspec.ValidationError:  # the details of an imported record may hold anything
         return None
     return once if spans.astray(once.kept, head.first_seq, head.next_seq - 1) is None else None

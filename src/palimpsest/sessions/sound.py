@@ -1,4 +1,4 @@
-"""What can be read of a session of which something cannot: for an export of all that is left. Reads only."""
+"""Reading as much as possible of a damaged session, for an export of all that can still be read. Reads only."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ from palimpsest.stores import Store
 from palimpsest.transfer.sound import sound
 
 BESIDE = 8
-"""Entries beside a missing one that tell what it was."""
+"""How many entries before and behind a missing one are used to guess its kind and links."""
 
 T = TypeVar("T")
 
 
 class SoundReader:
-    """Reads one session, and notes in `lost` what of it cannot be read, a sentence each."""
+    """Reads one session, and collects in `lost` what cannot be read, one sentence for each thing."""
 
     def __init__(self, store: Store, key: SessionKey) -> None:
         self._store, self._key = store, key
         self.lost: list[str] = []
 
     async def session(self, head: Head) -> tuple[Head, list[Record]]:
-        """The records that can be read, and hold together without the others, with the head as that is by them."""
-        records, gone = await self.records(head)
+        """Return the readable records that are consistent without the unreadable ones, and a head that fits them."""
+        records, unreadable = await self.records(head)
         erased = spans.of([entry.seq async for entry in self.entries(head) if entry.erased])
-        self.lost[:] = gone  # that of the entries is told where they are read to be kept
-        left = sound(head, records, erased)
-        self.lost += [f"the record of revision {one} is built on what cannot be read" for one in left.dropped]
-        if left.head.compaction != head.compaction:
-            now = f"revision {left.head.compaction}" if left.head.compaction else "nothing"
-            told = f"what revision {head.compaction} says is compacted, or hidden by hand"
-            self.lost.append(f"{told}; {now} stands in its place")
-        return left.head, left.records
+        self.lost[:] = unreadable  # drops what `entries` noted just now: it notes it again when they are exported
+        consistent = sound(head, records, erased)
+        self.lost += [f"the record of revision {each} is built on what cannot be read" for each in consistent.dropped]
+        if consistent.head.compaction != head.compaction:
+            replacement = f"revision {consistent.head.compaction}" if consistent.head.compaction else "nothing"
+            compacted = f"what revision {head.compaction} says is compacted, or hidden by hand"
+            self.lost.append(f"{compacted}; {replacement} stands in its place")
+        return consistent.head, consistent.records
 
     async def records(self, head: Head) -> tuple[list[Record], list[str]]:
-        """The records up to a head that can be read, and what is wrong with the others."""
-        gone = list[str]()
+        """Return the readable records up to a head, and a sentence for each unreadable one."""
+        unreadable = list[str]()
 
         async def read(low: int, high: int) -> list[Record]:
             return await self._store.records(self._key, after=low - 1, before=high + 1)
 
         def lose(revision: int, fault: StoreCorrupt) -> list[Record]:
-            told = fault.reason if f"revision {revision} " in fault.reason else f"revision {revision}: {fault.reason}"
-            gone.append(told)
+            named = f"revision {revision} " in fault.reason
+            unreadable.append(fault.reason if named else f"revision {revision}: {fault.reason}")
             return []
 
-        await self._store.records(self._key, after=head.revision)  # raises where it is no single one of them
-        return await _halved(read, 1, head.revision, lose), gone
+        await self._store.records(self._key, after=head.revision)  # raises if the damage is not in single records
+        return await _halved(read, 1, head.revision, lose), unreadable
 
     async def entries(self, head: Head) -> AsyncIterator[Entry]:
-        """Every entry before a head, oldest first; a tombstone stands for one that cannot be read, or is missing."""
+        """Yield every entry before a head, oldest first. A tombstone stands for one that is unreadable or missing."""
         before = list[Entry]()
         for low in range(head.first_seq, head.next_seq, BATCH):
             high = min(low + BATCH, head.next_seq) - 1
-            found = {entry.seq: entry for entry in await self._there(low, high)}
+            found = {entry.seq: entry for entry in await self._readable(low, high)}
             for seq in range(low, high + 1):
                 entry = found.get(seq)
                 if entry is None:
-                    behind = await self._there(seq + 1, min(seq + BESIDE, head.next_seq - 1))
+                    behind = await self._readable(seq + 1, min(seq + BESIDE, head.next_seq - 1))
                     entry = set_aside(f"damaged-{seq}", seq, b"", before[::-1], behind)
                 if entry.damaged:
                     self.lost.append(f"entry {seq} {'cannot be read' if seq in found else 'is missing'}")
                 yield entry
                 before = [*before[1 - BESIDE :], entry]
 
-    async def _there(self, low: int, high: int) -> list[Entry]:
-        """The entries of these places that are there."""
+    async def _readable(self, low: int, high: int) -> list[Entry]:
+        """Return the readable entries of these places."""
 
         async def read(low: int, high: int) -> list[Entry]:
             return await self._store.read(self._key, after=low - 1, before=high + 1)
@@ -86,7 +86,7 @@ async def _halved(
     high: int,
     lose: Callable[[int, StoreCorrupt], list[T]],
 ) -> list[T]:
-    """What is read from one number to another: where that raises of each half, and what is lost of a single one."""
+    """Read a range of numbers; if that raises, read each half. `lose` is called for a single number that raises."""
     if low > high:
         return []
     try:

@@ -1,8 +1,8 @@
-"""What may not be kept, and is usable in this process until its interaction ends.
+"""Withheld entries: what a policy forbids to store, but this process may use until the interaction ends.
 
-The session as this process sees it meanwhile is a branch in memory: the stored entries, in order, with what is withheld
-between them, and with a withheld result in the place of its stub. It is followed, never stored, and dropped when the
-interaction is over, or when something of the log was taken back, erased or cleared.
+Until then this process sees the session as a branch in memory. It has the stored entries in order, the withheld ones
+between them, and a withheld result in the place of its stored stub. The branch is updated with each append and never
+stored. It is dropped when the interaction is over, or when something in the log was rewound, erased or cleared.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from palimpsest.stores.overlay import Overlay
 
 
 class Withheld:
-    """One session with what is withheld of its open interaction. Made by `begin`, before that is added."""
+    """One session with the withheld entries of its open interaction. Make it with `begin`, before these are added."""
 
     def __init__(self, store: Store, key: SessionKey, clock: Callable[[], int], branch: Overlay, head: Head) -> None:
         self._store, self._key, self._clock, self._branch = store, key, clock, branch
-        # Threads may share a memory, where nothing suspends; where something does, tasks of one loop share it.
+        # A blocking store never suspends, but threads may share it. Otherwise tasks of one event loop share it.
         self._lock: AbstractContextManager[object] = allocate_lock() if store.blocking else nullcontext()
         self._turn: AbstractAsyncContextManager[object] = nullcontext() if store.blocking else _task_lock()
         self._seen = head.next_seq - 1
@@ -36,11 +36,11 @@ class Withheld:
         self._newest: Entry | None = None
         self._waiting = False
         self.holds = False
-        """Whether anything is held back."""
+        """Whether anything is withheld."""
 
     @classmethod
     async def begin(cls, key: SessionKey, store: Store, clock: Callable[[], int]) -> Withheld:
-        """Begin to hold something back, from how the session is now."""
+        """Begin a branch from the session as it is now."""
         branch = Overlay(store, clock)
         return cls(store, key, clock, branch, await branch.head(key) or Head())
 
@@ -51,37 +51,40 @@ class Withheld:
         return newest is not None and (newest.kind, newest.role) == ("message", "assistant") and not self._waiting
 
     def expecting(self, slots: Sequence[Admitted]) -> list[Admitted]:
-        """Return the slots of a batch that comes next, with an id for each entry that is stored.
+        """Return the slots of the batch to be added next, with an id for each entry that is stored.
 
-        By that whoever sees a stub before the batch is followed knows what was said in its place.
+        The ids are remembered here. So a stub that is read before `follow` is called for its batch can be replaced by
+        the withheld entry.
         """
         ids = new_ids(len(slots), self._clock() // 1000)
-        found = [Admitted(slot.kept and _with_id(slot.kept, id), slot.own) for slot, id in zip(slots, ids, strict=True)]
-        self._own |= {slot.kept.id: slot.own for slot in found if slot.kept is not None and slot.own is not None}
-        return found
+        identified = [
+            Admitted(slot.kept and _with_id(slot.kept, id), slot.own) for slot, id in zip(slots, ids, strict=True)
+        ]
+        self._own |= {slot.kept.id: slot.own for slot in identified if slot.kept is not None and slot.own is not None}
+        return identified
 
     async def follow(self, slots: Sequence[Admitted], stored: Sequence[Entry], revision: int) -> None:
-        """Take over a batch that was added with this revision: what was stored of it, and what was not.
+        """Add a batch to the branch: its stored entries, which this `revision` added, and its withheld ones.
 
-        It never suspends where its store does not, and is called there.
+        Call it where the store's verbs run; over a blocking store it never suspends.
         """
-        rest = iter(stored)
-        places = [(next(rest) if slot.kept is not None else None, slot.own) for slot in slots]
-        # What stands before something that was there already is of an interaction of then.
-        there = [i for i, (entry, _) in enumerate(places) if entry is not None and entry.revision != revision]
+        unused = iter(stored)
+        places = [(next(unused) if slot.kept is not None else None, slot.own) for slot in slots]
+        # A batch may be repeated under its key: what comes before an entry of an earlier revision is of that time.
+        earlier = [i for i, (entry, _) in enumerate(places) if entry is not None and entry.revision != revision]
         async with self._turn:
             with self._lock:
-                await self._add(places[there[-1] + 1 if there else 0 :])
+                await self._add(places[earlier[-1] + 1 if earlier else 0 :])
 
     async def _add(self, places: Sequence[tuple[Entry | None, Entry | None]]) -> None:
-        """Take over what was added, in its order: what of each is stored, and what it is here where that is more."""
+        """Add entries in order. Each has what is stored of it and what was withheld, either of them possibly None."""
         waiting: list[Entry] = []
         for entry, own in places:
             self.holds |= own is not None
             if entry is None:
                 waiting += self._once(own)
             elif entry.seq > self._seen:
-                if entry.seq > self._seen + 1:  # others came between
+                if entry.seq > self._seen + 1:  # others have added entries in between
                     await self._take(waiting)
                     waiting = []
                     await self._catch_up(entry.seq)
@@ -90,16 +93,15 @@ class Withheld:
         await self._take(waiting)
 
     async def replace(self, change: Change, slots: Sequence[Admitted], stored: Sequence[Entry], first: int) -> None:
-        """Take over a replacement that was committed: what was to be added, what of it is stored, from the place
-        `first` on.
+        """Apply a committed replacement to the branch: `stored` are the stored entries of `slots`, from seq `first` on.
 
-        It is called where `follow` is, on what was begun right before that commit.
+        Call it where `follow` is called, on a branch that was begun right before that commit.
         """
         async with self._turn:
             with self._lock:
                 await self._catch_up(first)
-                rest = iter(stored)
-                said = [slot.own if slot.kept is None else self._as_said(next(rest)) for slot in slots]
+                unused = iter(stored)
+                said = [slot.own if slot.kept is None else self._as_said(next(unused)) for slot in slots]
                 entries = tuple(_bare(entry) for entry in said if entry is not None)
                 self.holds = True
                 head = await self._branch.commit(self._key, msgspec.structs.replace(change, entries=entries))
@@ -107,40 +109,41 @@ class Withheld:
                 self._newest, self._waiting = entries[-1], bool(head.calls)
 
     async def session(self, head: Head) -> Overlay | None:
-        """Return the store in which the session is whole; None where some of its log is gone, and this with it.
+        """Return the branch, in which the session includes what is withheld.
 
-        It is called where `follow` is.
+        None if the session was erased from, rewound, cleared or replaced, so that the branch is no longer valid. Call
+        it where `follow` is called.
         """
         async with self._turn:
             with self._lock:
-                another = self._created and head.created != self._created
-                if _state(head) != self._begun or head.next_seq <= self._seen or another:
+                is_another = self._created and head.created != self._created
+                if _state(head) != self._begun or head.next_seq <= self._seen or is_another:
                     return None
                 self._created = head.created
                 await self._catch_up(head.next_seq)
                 return self._branch
 
     def _once(self, own: Entry | None) -> list[Entry]:
-        """The entry, unless it was taken over before: a batch may be added again under its key."""
+        """Return the withheld entry unless the branch has it: a batch may be added again under its key."""
         if own is None or own.id in self._ids:
             return []
         self._ids |= {own.id} - {""}
         return [own]
 
     async def _catch_up(self, before: int) -> None:
-        """Take over what others have added."""
+        """Add what others have appended before this seq."""
         if self._seen + 1 < before:
-            there = await self._store.read(self._key, after=self._seen, before=before)
-            await self._take([self._as_said(entry) for entry in there if not entry.erased])
+            entries = await self._store.read(self._key, after=self._seen, before=before)
+            await self._take([self._as_said(entry) for entry in entries if not entry.erased])
             self._seen = before - 1
 
     async def _take(self, batch: Sequence[Entry]) -> None:
         if batch:
-            done = await self._branch.append(self._key, batch)
-            self._newest, self._waiting = done.entries[-1], bool(done.head.calls)
+            appended = await self._branch.append(self._key, batch)
+            self._newest, self._waiting = appended.entries[-1], bool(appended.head.calls)
 
     def _as_said(self, entry: Entry) -> Entry:
-        """The entry, or what was said where a stub stands."""
+        """Return the entry, or the withheld one that belongs in the place of this stub."""
         own = self._own.get(entry.id)
         return entry if own is None else msgspec.structs.replace(own, id=entry.id, at=entry.at)
 
@@ -156,7 +159,7 @@ def _with_id(entry: Entry, id: str) -> Entry:
 
 
 def _bare(entry: Entry) -> Entry:
-    """The entry to be added anew: its links are of where it was stored."""
+    """Return the entry without the links that hold only where it is stored, so that it can be added to the branch."""
     return msgspec.structs.replace(entry, seq=0, answers=0)
 
 

@@ -183,7 +183,7 @@ class Sink(Protocol):
 
 
 @contextmanager
-def partial(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
+def replacing_file(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
     """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise.
 
     A new file is its owner's alone; one whose place is taken gives its mode. A link stays, and so does what is no file,

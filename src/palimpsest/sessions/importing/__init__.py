@@ -1,4 +1,4 @@
-"""Taking conversations from files into a memory, once however often it is repeated."""
+"""Importing conversations from files into a memory. Repeating an import adds nothing twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def importing(scope: MemoryScope, session: Callable[[str], AsyncSession]) -> Importing:
-    """Return what takes conversations into a memory."""
-    from palimpsest.sessions.importing.verbs import Importing  # with every source of files: twenty milliseconds
+    """Return the import verbs of a memory."""
+    from palimpsest.sessions.importing.verbs import Importing  # loads every source of files: twenty milliseconds
 
     return Importing(scope, session)

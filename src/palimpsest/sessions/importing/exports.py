@@ -1,4 +1,4 @@
-"""Taking a session that `export()` gave into a memory."""
+"""Importing a session that `export()` returned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palimpsest.transfer.relinking import joining
 
 
 class Taken(NamedTuple):
-    """Into which session an export went, how many of its entries were added there, and how many it had already."""
+    """The session that an export was imported into, how many entries were added, and how many it had already."""
 
     session: str
     added: int
@@ -27,32 +27,34 @@ class Taken(NamedTuple):
 async def import_session(
     scope: MemoryScope, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str
 ) -> Taken:
-    """As `AsyncMemory.import_session` says."""
+    """Implement `AsyncMemory.import_session`."""
     values.choice("on_conflict", on_conflict, ("error", "replace", "merge"))
     apart = scope.store.apart
-    found, dump = await apart(imported, data, "data", None if on_conflict == "merge" else scope.gate)
-    key, accesses = scope.key(found if session_id is None else session_id), await apart(accesses_of, data, dump)
+    exported_id, dump = await apart(imported, data, "data", None if on_conflict == "merge" else scope.gate)
+    key, accesses = scope.key(exported_id if session_id is None else session_id), await apart(accesses_of, data, dump)
     if session_id is not None:
         check_id(session_id, "session")
-    elif not is_id(found):
-        raise ImportFailed("data.session_id", f"{shorten(found)} is no id of a session; give another as `session_id`")
+    elif not is_id(exported_id):
+        raise ImportFailed(
+            "data.session_id", f"{shorten(exported_id)} is no id of a session; give another as `session_id`"
+        )
     facts = await apart(carried, data, scope.gate)
     ids = [entry.id for entry in dump.entries if not entry.erased]
     if on_conflict == "merge" and await scope.store.head(key) is not None:
-        there = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
-        living = joining(dump.entries, dump.head.rewound, there)
+        stored = {entry.id: entry for entry in await scope.store.fetch(key, ids=ids)}
+        living = joining(dump.entries, dump.head.rewound, stored)
         slots = await scope.gate.entries(scope.store, key, living) if living else []
         kept = [slot.kept for slot in slots if slot.kept is not None]
-        added, known = (await scope.store.append(key, kept, check_ids=True)).added, len(there)
+        added, already_there = (await scope.store.append(key, kept, check_ids=True)).added, len(stored)
     else:
         if on_conflict == "merge":
             _, dump = await apart(imported, data, "data", scope.gate)
         async with scope.drop_derived(key) if on_conflict == "replace" else nullcontext():
             await scope.store.load(key, dump, replace=on_conflict == "replace")
-        added, known = len(ids), 0
+        added, already_there = len(ids), 0
         await restore_accesses(scope.store, key, accesses)
         scope.let_go(key)
         await scope.scrub(scope.store)
     await load_facts(scope.store, *key, facts, replace=on_conflict == "replace", merge=on_conflict == "merge")
     await scope.tell("session:imported", key.session, entries=len(dump.entries))
-    return Taken(key.session, added, known)
+    return Taken(key.session, added, already_there)

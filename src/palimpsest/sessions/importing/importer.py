@@ -1,8 +1,8 @@
-"""Storing what comes of a file: once, however often it is repeated and wherever it was interrupted.
+"""Storing the messages of a file, each once, even if the import is repeated or was interrupted.
 
-Messages go in batches of at most `BATCH`, one commit each. A message that has an id at its source is known by that,
-others by their place in their conversation (`palimpsest.sessions.importing.places`): importing a file again adds
-nothing, and a file that has grown adds what is new.
+Messages are stored in batches of at most `BATCH`, one commit each. A message that has an id at its source is identified
+by that id, others by their place in their conversation (`palimpsest.sessions.importing.places`). So importing a file
+again adds nothing, and importing a file that has grown adds what is new.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH = 256
 
 
 class Importer:
-    """Takes the pieces of one file into a memory, in order."""
+    """Imports the pieces of one file into a memory, in order."""
 
     def __init__(
         self,
@@ -51,24 +51,27 @@ class Importer:
         self._stem, self._given, self._key = stem if is_id(stem) else "", session, key or ""
         self.account = Account(scope.gate, most)
         self._talk: Conversation | None = None
-        self._line, self._own = _Line(), _Line()  # of the conversation at hand, and of the one that the file is
+        # The place in the current conversation, and in the one of pieces that name no conversation.
+        self._position, self._file_position = _Position(), _Position()
         self._waiting: list[Piece] = []
-        self._said: set[tuple[str, int]] = set()  # what is not taken twice, by session and what it says
-        self._shut: Conversation | None = None  # a conversation whose id is no session's id
-        self._seen: dict[str, int] = {}  # by session, the revision up to which entries were there before
+        self._said: set[tuple[str, int]] = set()  # session and hash of words, of pieces that are to be stored once
+        self._rejected: Conversation | None = None  # the conversation for which no session could be opened
+        self._seen: dict[str, int] = {}  # by session, the revision up to which entries are not of this import
 
     async def take(self, piece: Piece) -> None:
-        """Take one piece; what is wrong with it goes into the report."""
+        """Take one piece. What is wrong with it is noted in the account, not raised."""
         for why, count in piece.left_out.items():
             self.account.leave_out(self._gate.redact(why), count)
         if piece.fault is not None:
             self.account.refuse(piece, piece.fault)
-        known_alike = not self._waiting or _known_by(piece) == _known_by(self._waiting[0])
-        if piece.conversation is not self._talk or not known_alike:
+        same_identity = not self._waiting or _identity(piece) == _identity(self._waiting[0])
+        if piece.conversation is not self._talk or not same_identity:
             await self.flush()
         if piece.conversation is not self._talk:
             self._talk = piece.conversation
-            self._line = _Line(piece.conversation.number if self._given and piece.conversation is not None else "")
+            self._position = _Position(
+                piece.conversation.number if self._given and piece.conversation is not None else ""
+            )
         if piece.export is not None:
             await self.flush()
             await self._take_export(piece)
@@ -78,29 +81,32 @@ class Importer:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Store the messages that wait."""
+        """Store the messages that wait. All of them are of one conversation and are identified in the same way."""
         waiting, self._waiting = self._waiting, []
-        line = self._own if self._talk is None else self._line
+        position = self._file_position if self._talk is None else self._position
         speaking = [piece for piece in waiting if piece.entries and piece.fault is None]
         session = self._session(speaking[0]) if speaking else None
         if session is not None:
-            known = _known_by(speaking[0])
-            if known == "place":
-                await self._add_run(session, waiting, line)
+            identity = _identity(speaking[0])
+            if identity == "place":
+                await self._add_by_place(session, waiting, position)
             else:
                 fresh = [piece for piece in speaking if not (piece.once and self._said_before(session, piece))]
-                await (self._add_known(session, fresh) if known == "id" else self._add_shared(session, fresh))
-        line.index += sum(piece.counts for piece in waiting)
+                await (self._add_by_id(session, fresh) if identity == "id" else self._add_by_key(session, fresh))
+        position.index += sum(piece.counts for piece in waiting)
 
     @property
     def _title(self) -> str | None:
-        """The title of the conversation at hand."""
+        """The title of the current conversation."""
         return self._talk.title if self._talk is not None else None
 
     def _session(self, piece: Piece) -> AsyncSession | None:
-        """The session for a piece: the one asked for, else its own, else named after the file."""
+        """Return the session for a piece: the one asked for, else its conversation's, else one named after the file.
+
+        None, after noting a refusal, if the session cannot be opened. Raises ConfigError if nothing gives an id.
+        """
         talk = piece.conversation
-        if talk is not None and talk is self._shut:
+        if talk is not None and talk is self._rejected:
             return None
         name = self._given or (talk.id if talk is not None else None)
         if name is None and not self._stem:
@@ -110,23 +116,23 @@ class Importer:
             return self._open(name or (f"{self._stem}-{number}" if number else self._stem), title=_fitting(self._title))
         except (ConfigError, PrivacyRefused) as fault:
             self.account.refuse(piece, fault)
-            self._shut = talk
+            self._rejected = talk
             return None
 
     # --- storing
 
-    async def _add_run(self, session: AsyncSession, run: Sequence[Piece], line: _Line) -> None:
-        """Add messages that are known by their place, in one commit."""
-        placed, index = list[tuple[Piece, int]](), line.index
+    async def _add_by_place(self, session: AsyncSession, run: Sequence[Piece], position: _Position) -> None:
+        """Add messages that are identified by their place, in one commit."""
+        placed, index = list[tuple[Piece, int]](), position.index
         for piece in run:
             if piece.entries and piece.fault is None:
                 placed.append((piece, index))
             index += piece.counts
 
         def ids_at(alternative: int) -> Iterator[str]:
-            path = line.path_of(alternative)
-            for piece, at in placed:
-                yield from self._ids(len(piece.entries), line.number, path, at)
+            path = position.path_of(alternative)
+            for piece, piece_index in placed:
+                yield from self._ids(len(piece.entries), position.number, path, piece_index)
 
         pieces = [piece for piece, _ in placed]
         while True:
@@ -134,14 +140,14 @@ class Importer:
             try:
                 await self._settle(session, _parted(pieces, place))
                 break
-            except Conflict:  # another process was first, with something else: the next place is ours
+            except Conflict:  # another process took this place with other messages: find the next alternative
                 continue
-        line.path = line.path_of(place.alternative)
+        position.path = position.path_of(place.alternative)
 
-    async def _add_shared(self, session: AsyncSession, run: Sequence[Piece]) -> None:
-        """Add messages whose keys may be those of others, too, in one commit, or one by one where that is refused."""
+    async def _add_by_key(self, session: AsyncSession, run: Sequence[Piece]) -> None:
+        """Add messages whose keys other messages may have, too. In one commit, or one by one if that is refused."""
         places = self._places(session)
-        firsts = await places.there([id for piece in run for id in self._ids(len(piece.entries), piece.key, 0)])
+        firsts = await places.stored([id for piece in run for id in self._ids(len(piece.entries), piece.key, 0)])
         settled = []
         for piece in run:
 
@@ -152,36 +158,36 @@ class Importer:
             settled += _parted([piece], await places.find(piece.entries, ids_at, first))
         try:
             await self._settle(session, settled)
-        except Conflict:  # another process was first, or a key stands twice in the file
+        except Conflict:  # another process was first, or the file has a key twice
             for piece in run:
-                await self._add_shared(session, [piece])
+                await self._add_by_key(session, [piece])
 
     def _said_before(self, session: AsyncSession, piece: Piece) -> bool:
-        """Whether the words of a piece have come before; they are there already, then."""
-        said = session.id, hash(tuple((entry.role, entry.text) for entry in piece.entries))
-        known = said in self._said
-        self._said.add(said)
-        if known:
+        """Return whether the same words came before in this file, and count the piece as already there if so."""
+        words = session.id, hash(tuple((entry.role, entry.text) for entry in piece.entries))
+        repeated = words in self._said
+        self._said.add(words)
+        if repeated:
             self.account.count(session.id, 0, len(piece.entries), self._title)
-        return known
+        return repeated
 
     async def _settle(self, session: AsyncSession, pieces: Sequence[_Settled]) -> None:
-        """Add what of the pieces is new, and count what is there."""
-        await self._add_new(session, [one for one in pieces if one.new])
-        if buried := sum(one.buried for one in pieces):
-            self.account.leave_out(ERASED, buried)
-        if there := sum(one.there for one in pieces):
-            self.account.count(session.id, 0, there, self._title)
+        """Add the new entries of the pieces, and count those that exist or were erased."""
+        await self._add_new(session, [settled for settled in pieces if settled.new])
+        if erased := sum(settled.erased for settled in pieces):
+            self.account.leave_out(ERASED, erased)
+        if already_there := sum(settled.already_there for settled in pieces):
+            self.account.count(session.id, 0, already_there, self._title)
 
     async def _add_new(self, session: AsyncSession, pieces: Sequence[_Settled]) -> None:
         try:
-            await self._add(session, [entry for one in pieces for entry in one.new])
+            await self._add(session, [entry for settled in pieces for entry in settled.new])
         except (InvalidEntry, PrivacyRefused) as fault:
             if len(pieces) == 1:
                 self.account.refuse(pieces[0].piece, fault)
                 return
-            for one in pieces:
-                await self._add_new(session, [one])
+            for settled in pieces:
+                await self._add_new(session, [settled])
 
     def _places(self, session: AsyncSession) -> Places:
         return Places(self._gate, self._scope.store, session.options.key)
@@ -189,8 +195,8 @@ class Importer:
     def _ids(self, count: int, *name: str | int) -> list[str]:
         return derived_ids(f"import {json.dumps([self._key, *name])}", count)
 
-    async def _add_known(self, session: AsyncSession, run: Sequence[Piece]) -> None:
-        """Add messages that have ids at their source, in one commit, or one by one where that is refused."""
+    async def _add_by_id(self, session: AsyncSession, run: Sequence[Piece]) -> None:
+        """Add messages that have ids at their source, in one commit, or one by one if that is refused."""
         entries = [
             msgspec.structs.replace(entry, id=id)
             for piece in run
@@ -201,23 +207,26 @@ class Importer:
         except (Conflict, InvalidEntry, PrivacyRefused) as fault:
             if len(run) > 1:
                 for piece in run:
-                    await self._add_known(session, [piece])
+                    await self._add_by_id(session, [piece])
             elif not isinstance(fault, Conflict):
                 self.account.refuse(run[0], fault)
             else:
                 await self._compare(session, entries)
 
     async def _compare(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
-        """A message that is there with something else in it stays as it is; what it says now is counted."""
+        """Count a message whose id is taken: as already there, and as changed if the stored one says something else.
+
+        The stored message stays as it is.
+        """
         changed = False
         slots = await self._gate.entries(self._scope.store, session.options.key, entries)
         for entry in [slot.kept for slot in slots if slot.kept is not None]:
             try:
-                there = await session.entry(entry.id)
+                stored = await session.entry(entry.id)
             except EntryNotFound:
                 changed = True
                 continue
-            changed |= (there.kind, there.role, there.content) != (entry.kind, entry.role, entry.content)
+            changed |= (stored.kind, stored.role, stored.content) != (entry.kind, entry.role, entry.content)
             self.account.count(session.id, 0, 1, self._title)
         if changed:
             self.account.leave_out(CHANGED, 1)
@@ -227,7 +236,7 @@ class Importer:
             return
         seen = await self._revision(session.id)
         given = await session.add_entries(entries)
-        self._scope.let_go(session.options.key)  # nobody goes on with an interaction of then
+        self._scope.let_go(session.options.key)  # no later message belongs to an interaction of an import
         stored = [entry for entry in given if entry.revision]
         if len(stored) < len(given):
             self.account.leave_out(WITHHELD, len(given) - len(stored))
@@ -236,13 +245,13 @@ class Importer:
         self.account.count(session.id, added, len(stored) - added, self._title)
 
     async def _revision(self, session: str) -> int:
-        """The session's revision before anything of this file came into it."""
+        """Return the session's revision after the last entries of this file (at first: before any of them)."""
         if session not in self._seen:
             self._seen[session] = (await self._head(session)).revision
         return self._seen[session]
 
     async def _take_export(self, piece: Piece) -> None:
-        assert piece.export is not None, "the caller has looked"
+        assert piece.export is not None, "the caller checks that"
         try:
             taken = await import_session(self._scope, piece.export, session_id=self._given, on_conflict="merge")
         except (ImportFailed, Conflict, ConfigError, PrivacyRefused) as fault:
@@ -256,45 +265,45 @@ class Importer:
 
 
 def _fitting(title: str | None) -> str | None:
-    """A title as a session may have it."""
+    """Return the title as a session accepts it: valid Unicode, not too long, not empty."""
     return None if title is None else title.encode("utf-8", "replace").decode()[:TITLE] or None
 
 
-class _Line:
-    """Where the next message of a conversation has its place.
+class _Position:
+    """The place of the next message in its conversation.
 
-    `number` is the conversation's, where several go into one session; `path` says at which places the file took which
-    alternative, `index` how many messages came before.
+    `number` is that of the conversation, if several are imported into one session. `index` counts the messages before.
+    `path` lists at which indexes this file took another alternative than the first (`Places`).
     """
 
     def __init__(self, number: str = "") -> None:
         self.number, self.path, self.index = number, "", 0
 
     def path_of(self, alternative: int) -> str:
-        """The path with an alternative from here on."""
+        """Return the path for messages that take this alternative from here on."""
         return f"{self.path}/{self.index}.{alternative}" if alternative else self.path
 
 
 class _Settled(NamedTuple):
-    """A piece with what of it is new, and how much of it is there, or was erased."""
+    """A piece with its new entries, and the numbers of those that exist already and of those that were erased."""
 
     piece: Piece
     new: list[Entry]
-    there: int
-    buried: int
+    already_there: int
+    erased: int
 
 
 def _parted(pieces: Sequence[Piece], place: AlternativePlaces) -> list[_Settled]:
-    """The pieces that stand at a place, one after the other, with what is new of each."""
+    """Give the entries of consecutive pieces their ids at a place, and tell new entries from known ones."""
     settled, ids = [], iter(place.ids)
     for piece in pieces:
         entries = [msgspec.structs.replace(entry, id=next(ids)) for entry in piece.entries]
-        new = [entry for entry in entries if entry.id not in place.there]
+        new = [entry for entry in entries if entry.id not in place.stored]
         known = len(entries) - len(new)
-        settled.append(_Settled(piece, new, 0 if place.graves else known, known if place.graves else 0))
+        settled.append(_Settled(piece, new, 0 if place.all_erased else known, known if place.all_erased else 0))
     return settled
 
 
-def _known_by(piece: Piece) -> str:
-    """What a message is known by: an "id" that no other has, a "key" that others may have, too, or its "place"."""
+def _identity(piece: Piece) -> str:
+    """Return what identifies a message: its own "id", a "key" that other messages may have, too, or its "place"."""
     return "place" if not piece.key else "key" if piece.shared or piece.once else "id"

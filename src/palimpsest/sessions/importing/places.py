@@ -1,9 +1,9 @@
-"""Where an imported message belongs in a session: by its place in its conversation, never by what it says.
+"""Where an imported message belongs in a session: its id is made from its place in the conversation, not from its text.
 
-An id outlives its entry, and stands in clear beside what is encrypted. One made of a text would let whoever has the
-file try texts out, so ids are made of places. Two files may have different messages at one place: there the second
-one takes an alternative of it, the first that is free. Which of them a file has taken is told by what is stored there,
-which goes with an erasure.
+The reason: an id outlives its entry and is stored in clear beside encrypted content. If it were made from the text,
+whoever has the file could test guesses of the text. Two files may have different messages at the same place. Then the
+second one takes the first free alternative of that place. Which alternative a file took is known only by comparing with
+what is stored there, so an erasure removes that knowledge, too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from palimpsest.privacy.gate import Gate
 from palimpsest.stores import Store
 
 AT_ONCE = 512
-"""Alternatives whose first entries are looked at in one step, at most."""
+"""The most alternatives whose first entries are read in one step."""
 
 
 class AlternativePlaces(NamedTuple):
-    """Which alternative entries belong to, the ids that they have there, and what of them is there already.
+    """The alternative that entries belong to, their ids in it, and the stored entries by id.
 
-    `graves` says that all of this was erased: only that it was something of the same kind is known, and when.
+    `all_erased` says that everything stored there was erased: only kinds, roles and times could be compared.
     """
 
     alternative: int
     ids: list[str]
-    there: dict[str, Entry]
-    graves: bool = False
+    stored: dict[str, Entry]
+    all_erased: bool = False
 
 
 class Places:
@@ -44,31 +44,31 @@ class Places:
     async def find(
         self, entries: Sequence[Entry], ids_at: Callable[[int], Iterator[str]], first: dict[str, Entry] | None = None
     ) -> AlternativePlaces:
-        """Return the place of entries that belong together; `ids_at` gives their ids in an alternative.
+        """Return the place of consecutive entries. `ids_at` gives their ids in an alternative.
 
-        That is the alternative that holds them, or their beginning. Where something there was erased nobody can tell
-        what that was: then it is the alternative that holds most of them, or, as erased entries do not come back, one
-        of which all was erased; else the first that is free. `first` is what is there in alternative 0, where the
-        caller knows.
+        That is the alternative that holds them, or the beginning of them. Where entries were erased, their content is
+        unknown. Then it is the alternative that holds most of the entries, which may be one where everything was
+        erased: erased entries are not imported again. If none fits it is the first free alternative. `first` are the
+        stored entries of alternative 0, if the caller has read them.
         """
         given = _Given(self, entries)
         best, most = None, -1
         async for place in self._alternatives(given, ids_at, first):
-            if not place.there:
+            if not place.stored:
                 return best or place
             alive = await given.alive_in(place)
-            if alive == len(place.there):
+            if alive == len(place.stored):
                 return place
             if alive is not None and alive > most:
-                best, most = place._replace(graves=not alive), alive
-        raise AssertionError("there is always one that is free")
+                best, most = place._replace(all_erased=not alive), alive
+        raise AssertionError("some alternative is always free")
 
-    async def there(self, ids: Sequence[str]) -> dict[str, Entry]:
-        """Return what the session holds of these ids."""
+    async def stored(self, ids: Sequence[str]) -> dict[str, Entry]:
+        """Return the session's entries with these ids."""
         return {entry.id: entry for entry in await self._store.fetch(self._key, ids=ids)}
 
     async def admitted(self, entries: Sequence[Entry]) -> list[Entry | None]:
-        """Return the entries as the policy lets them be stored; None for what it withholds or cannot check."""
+        """Return the entries as the policy stores them; None for one that it withholds or that cannot be checked."""
         try:
             return [slot.kept for slot in await self._gate.entries(self._store, self._key, entries)]
         except PrivacyRefused:
@@ -79,18 +79,18 @@ class Places:
     async def _alternatives(
         self, given: _Given, ids_at: Callable[[int], Iterator[str]], first: dict[str, Entry] | None
     ) -> AsyncIterator[AlternativePlaces]:
-        """The alternatives in order, without those that begin otherwise."""
+        """Yield the alternatives in order, without those that begin with another message."""
         ids = list(ids_at(0))
-        yield AlternativePlaces(0, ids, await self.there(ids) if first is None else first)
+        yield AlternativePlaces(0, ids, await self.stored(ids) if first is None else first)
         begin, count = 1, 8
         while True:
             firsts = {number: next(ids_at(number)) for number in range(begin, begin + count)}
-            begun = await self.there(list(firsts.values()))
+            stored_firsts = await self.stored(list(firsts.values()))
             for number, id in firsts.items():
-                beginning = begun.get(id)
-                if beginning is None or await given.mentions(0, beginning) is not False:
+                beginning = stored_firsts.get(id)
+                if beginning is None or await given.equals(0, beginning) is not False:
                     ids = list(ids_at(number))
-                    yield AlternativePlaces(number, ids, await self.there(ids))
+                    yield AlternativePlaces(number, ids, await self.stored(ids))
             begin, count = begin + count, min(4 * count, AT_ONCE)
 
 
@@ -102,18 +102,18 @@ class _Given:
         self._kept: list[Entry | None] | None = None
 
     async def alive_in(self, place: AlternativePlaces) -> int | None:
-        """How many of the entries are there, and not erased; None where something else is there."""
+        """Return how many of the entries are stored at a place and not erased; None if another entry is there."""
         alive = 0
         for i, id in enumerate(place.ids):
-            if (stored := place.there.get(id)) is not None:
-                found = await self.mentions(i, stored)
-                if found is False:
+            if (stored := place.stored.get(id)) is not None:
+                equal = await self.equals(i, stored)
+                if equal is False:
                     return None
-                alive += found is True
+                alive += equal is True
         return alive
 
-    async def mentions(self, index: int, stored: Entry) -> bool | None:
-        """Whether a stored entry says what the one of this index does; None where nobody can tell."""
+    async def equals(self, index: int, stored: Entry) -> bool | None:
+        """Return whether a stored entry says the same as the given one of this index; None if that is unknown."""
         given = self._entries[index]
         if stored.erased:
             fits = (stored.kind, stored.role) == (given.kind, given.role) and given.at in (0, stored.at)

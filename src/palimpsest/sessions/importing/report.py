@@ -1,4 +1,4 @@
-"""What comes of an import: the account that is kept while it goes on, and the report at its end."""
+"""The result of an import: the account that is kept while it runs, and the report at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITHHELD = "messages that the privacy policy withholds"
 
 
 class Imported(msgspec.Struct, repr_omit_defaults=True, frozen=True):
-    """What came into one session: how many entries were `added` and `already_there`, and the conversation's `title`."""
+    """The import into one session: how many entries were `added` or `already_there`, and the conversation's `title`."""
 
     added: int
     already_there: int
@@ -24,18 +24,18 @@ class Imported(msgspec.Struct, repr_omit_defaults=True, frozen=True):
 
 
 class Refused(msgspec.Struct, repr_omit_defaults=True, frozen=True):
-    """What could not be taken: its `place` in the file (a line number, or a path), and the `reason`."""
+    """Something that could not be imported: its `place` in the file (a line number, or a path), and the `reason`."""
 
     place: str
     reason: str
 
 
 class ImportReport(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What came of an import.
+    """The result of an import.
 
-    `source` is what the file was taken for, `format` what its messages are written in (None for a source with a form of
-    its own). `sessions` are those that the file speaks of, by id. `refused` could not be taken. `left_out` counts what
-    was not taken on purpose, by reason.
+    `source` is the kind of file that was recognised or given, `format` the format of its messages (None for a source
+    with a form of its own). `sessions` are those that the file has messages for, by id. `refused` lists what could not
+    be imported. `left_out` counts by reason what was left out on purpose.
     """
 
     source: str
@@ -46,12 +46,12 @@ class ImportReport(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
 
 
 def failed(place: str, reason: str) -> ImportFailed:
-    """The error that says what is wrong at a place of a file."""
+    """Return the error that says what is wrong at a place of a file."""
     return ImportFailed(f"line {place}" if place.isdecimal() else place, reason)
 
 
 class Account:
-    """What came of the pieces taken so far. Nothing private of them is told; `most` refusals are told one by one."""
+    """The result of the pieces taken so far. Texts in it are redacted. Up to `most` refusals are listed one by one."""
 
     def __init__(self, gate: Gate, most: int) -> None:
         self._gate, self._most = gate, most
@@ -61,7 +61,7 @@ class Account:
         self._left_out: dict[str, int] = {}
 
     def refuse(self, piece: Piece, why: object) -> None:
-        """A piece was malformed, or could not be taken."""
+        """Note a piece that is malformed or could not be imported."""
         refused = Refused(piece.place, self._gate.redact(str(why)))
         self._first = self._first or refused
         if len(self._refused) < self._most:
@@ -70,22 +70,22 @@ class Account:
             self.leave_out(MORE, 1)
 
     def check(self) -> None:
-        """Raise ImportFailed for the first that was refused, if any was."""
+        """Raise ImportFailed for the first piece that was refused, if any was."""
         if self._first is not None:
             raise failed(self._first.place, self._first.reason)
 
     def leave_out(self, reason: str, count: int) -> None:
-        """So many were left out on purpose."""
+        """Note how many messages were left out on purpose, for a reason."""
         self._left_out[reason] = self._left_out.get(reason, 0) + count
 
-    def count(self, session: str, added: int, there: int, title: str | None) -> None:
-        """So many entries came into a session, and so many were there. It is named after its first conversation."""
+    def count(self, session: str, added: int, already_there: int, title: str | None) -> None:
+        """Note how many entries were added to a session, and how many existed. Its title is the first one."""
         before = self._sessions.get(session, Imported(0, 0))
         title = before.title or (title and self._gate.redact(title))
-        self._sessions[session] = Imported(before.added + added, before.already_there + there, title)
+        self._sessions[session] = Imported(before.added + added, before.already_there + already_there, title)
 
     def report(self, source: str, format: str | None) -> ImportReport:
-        """What came of it."""
+        """Return the report."""
         return ImportReport(
             source=source,
             format=format,

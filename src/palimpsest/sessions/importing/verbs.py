@@ -1,4 +1,4 @@
-"""Conversations on their way into a memory: what its verbs for that do."""
+"""The verbs of a memory that import sessions and files."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from palimpsest.transfer.sources.files import SourceFile
 from palimpsest.transfer.sources.limits import Given, Limits, limits_of
 
 AT_ONCE = 64
-"""Pieces that are read in one step, so that an event loop is not asked for each."""
+"""Pieces that are read in one step, so that there is no hop to a thread for each."""
 
 Progress = Callable[[int, int | None], object]
-"""Gets how many bytes are done and how many there are (None where nobody knows)."""
+"""Called with the number of bytes done and the number of all (None: unknown)."""
 
 
 class Importing:
-    """Takes exports and files into one memory. `open_session` gives the session of an id."""
+    """Imports exports and files into one memory. `open_session` returns the session of an id."""
 
     def __init__(self, scope: MemoryScope, open_session: Callable[..., AsyncSession]) -> None:
         self._scope, self._open_session = scope, open_session
 
     async def session(self, data: Mapping[str, Any], *, session_id: str | None, on_conflict: str) -> str:
-        """Take a session that `export()` gave."""
+        """Import a session that `export()` returned. Return its id."""
         return (await import_session(self._scope, data, session_id=session_id, on_conflict=on_conflict)).session
 
     async def file(
@@ -53,7 +53,7 @@ class Importing:
         progress: Progress | None,
         limits: Given,
     ) -> ImportReport:
-        """Take the conversations of a file."""
+        """Import the conversations of a file."""
         check_file(path, "path", "read")
         check_progress(progress)
         values.switch("strict", strict)
@@ -72,7 +72,7 @@ class Importing:
             if strict:
                 await self._check(file, source, format, branches, session_id)
                 await run(file.again)
-            found, taken, pieces = await run(_pieces, file, source, format, branches)
+            found_source, message_format, pieces = await run(_pieces, file, source, format, branches)
             importer = Importer(self._scope, self._open_session, file.stem, session_id, key, most.refused)
             if file.others:
                 importer.account.leave_out(OTHERS, file.others)
@@ -83,7 +83,7 @@ class Importing:
                     if strict:
                         importer.account.check()
                 del piece
-                await run(chunk.clear)  # a thread lets go of megabytes: it would hold up an event loop
+                await run(chunk.clear)  # freeing megabytes would hold up an event loop, so a thread does it
                 if progress is not None:
                     progress(end, file.size)
             await importer.flush()
@@ -91,12 +91,12 @@ class Importing:
                 importer.account.check()
         finally:
             await finish(file.close)
-        return importer.account.report(found, taken)
+        return importer.account.report(found_source, message_format)
 
     async def _check(
         self, file: SourceFile, source: str, format: str | None, branches: bool, session_id: str | None
     ) -> None:
-        """Read a file once without storing anything. Raises ImportFailed for the first thing that is wrong with it."""
+        """Read a file once without storing anything. Raises ImportFailed for the first fault in it."""
         checking, run = Checking(self._scope, session_id), self._scope.runner.run
         _, _, pieces = await run(_pieces, file, source, format, branches)
         while chunk := await run(_next, pieces):
@@ -111,10 +111,10 @@ def _opened(path: str | os.PathLike[str] | BinaryIO, twice: bool, limits: Limits
 def _pieces(
     file: SourceFile, source: str, format: str | None, branches: bool
 ) -> tuple[str, str | None, Iterator[Piece]]:
-    """What the file is taken for, what its messages are written in, and its pieces."""
-    found, kind = find_source(source, file)
-    reader = kind(file, format=format, branches=branches)
-    return found, reader.format, reader.pieces()
+    """Return the name of the file's source, the format of its messages, and its pieces."""
+    name, source_class = find_source(source, file)
+    reader = source_class(file, format=format, branches=branches)
+    return name, reader.format, reader.pieces()
 
 
 def _next(pieces: Iterator[Piece]) -> list[Piece]:
@@ -122,13 +122,13 @@ def _next(pieces: Iterator[Piece]) -> list[Piece]:
 
 
 class Checking:
-    """Looks at every piece before anything is stored. Raises ImportFailed at the first fault."""
+    """Checks every piece before anything is stored. Raises ImportFailed at the first fault."""
 
     def __init__(self, scope: MemoryScope, session: str | None) -> None:
         self._scope, self._given = scope, session
 
     async def take(self, piece: Piece) -> None:
-        """Look at one piece. An export is taken into an overlay, so that what is stored has its say, too."""
+        """Check one piece. An export is imported into an overlay, so that conflicts with stored entries show, too."""
         if piece.fault is not None:
             raise failed(piece.place, piece.fault)
         own = piece.conversation.id if piece.conversation is not None else None
