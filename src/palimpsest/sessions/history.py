@@ -1,7 +1,7 @@
-"""What a session was at an earlier time: found again from its entries and records. Reads only.
+"""What a session was at an earlier time, derived from its entries and records. Reads only.
 
-A time is a revision, or the place behind an entry. Nothing about it is stored beside what the log holds anyway:
-entries know the revision that added them, records the cuts, pins, erasures and rewinds that came between.
+A time is a revision, or the place behind an entry. Nothing is stored for this beside the log: each entry knows the
+revision that added it, and records tell the cuts, pins, erasures and rewinds in between.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from palimpsest.sessions.paging import batches_of, entries_of
 from palimpsest.stores import Store
 
 PROBES = 16
-"""Entries that are looked at together to find when a revision was: a look is a round trip, a search by halves many."""
+"""Entries read in each step of the search for a revision's place. A step is a round trip; halving would take more."""
 
 RECORDS = 4096
-"""Revisions whose records are read at once where all are."""
+"""Revisions whose records are read at once when all records are read."""
 
 When = int | str | Entry
-"""A revision, or an entry (or its id) that is to be the newest."""
+"""An earlier time: a revision, or the entry (or its id) that was the newest then."""
 
 
 def revision_of(seen: object) -> int:
-    """Return the revision that a context shows, or that is given. Raises ConfigError for what is neither.
+    """Return the revision of a context, or the given revision. Raises ConfigError for anything else.
 
     Args:
-        seen: what somebody says to have seen of a session.
+        seen: the context or revision that the caller has seen.
     """
     revision = getattr(seen, "revision", seen)
     if not is_whole(revision, -MOST, MOST):
@@ -44,13 +44,13 @@ def revision_of(seen: object) -> int:
 
 
 def _revisions(head: Head, found: object) -> str:
-    """Which revisions there are, for who gave something else; what has a revision of its own is told where."""
+    """Say which revisions are accepted; if `found` has a `revision` (as a context has), suggest that."""
     own = ", such as its `revision`" if is_whole(getattr(found, "revision", None)) else ""
     return f"a revision from 0 to {head.revision}{own}"
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A time of a session: the revision, and the `next_seq` of then."""
+    """A time of a session: the revision, and the `next_seq` that the head had then."""
 
     revision: int
     next_seq: int
@@ -63,7 +63,10 @@ class History:
         self._store, self._key = store, key
 
     async def point(self, head: Head, when: When | None, where: str) -> Point:
-        """Return the time that `when` names (None: now). Raises ConfigError, naming `where`, for one that never was."""
+        """Return the time that `when` names (None: now).
+
+        Raises ConfigError, naming the argument `where`, for a time that never was, EntryNotFound for an unknown entry.
+        """
         if when is None:
             return Point(head.revision, head.next_seq)
         if isinstance(when, Entry | str):
@@ -76,9 +79,9 @@ class History:
         if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
             entry = ", or an entry, by its id or as it is (a number is no `seq` here)"
             raise ConfigError(where, when, _revisions(head, when) + entry)
-        return await self._there(head, when, where)
+        return await self._point_of(head, when, where)
 
-    async def _there(self, head: Head, revision: int, where: str) -> Point:
+    async def _point_of(self, head: Head, revision: int, where: str) -> Point:
         """Return the time of a revision. Raises ConfigError for one before the session was cleared."""
         later = await self._store.records(self._key, after=revision)
         cleared = [record.revision for record in later if record.kind == "clear"]
@@ -97,26 +100,26 @@ class History:
                     high = entry.seq
                     break
                 low = entry.seq + 1
-            if not found:  # they have gone since
+            if not found:  # the entries have gone since
                 break
         return low
 
     async def view(self, head: Head, view: str, at: int) -> Head:
-        """Return the head as it was at revision `at`, as far as that takes no walk over the log.
+        """Return the head as it was at revision `at`, as far as that is known without a walk over the log.
 
-        That is what shows what the newest cut of then shows, and whether another one was due: the cut, what was hidden,
-        compacted, pinned by a change of its own, and still open. Figures are not in it.
+        It suffices to render the newest cut of that time and to tell whether another cut was due: it has the cut, what
+        was rewound, compacted, pinned by a change of its own, and still open. Totals are not in it.
         """
         if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= head.revision:
             raise ConfigError("at", at, _revisions(head, at))
-        point = await self._there(head, at, "at")
+        point = await self._point_of(head, at, "at")
         if at == head.revision:
             return head
         records = standing(await self._store.records(self._key, before=at + 1))
         reasons = [record.reason for record in records if record.kind == "cut" and record.view == view]
         cut, rewound = _cuts(records).get(view), _rewound(records)
-        left = [one.places for one in left_out(records)[-1:]]
-        then = await self._open(head.first_seq, point.next_seq, spans.union(rewound, *left))
+        replaced = [displaced.places for displaced in left_out(records)[-1:]]
+        then = await self._open(head.first_seq, point.next_seq, spans.union(rewound, *replaced))
         return msgspec.structs.replace(
             then,
             revision=at,
@@ -129,23 +132,23 @@ class History:
         )
 
     async def _open(self, first_seq: int, next_seq: int, hidden: Sequence[spans.Span]) -> Head:
-        """Return a head that knows what was open behind the newest entry of then: its group, with calls or thoughts."""
+        """Return a head with what was open behind the newest entry of that time: its group, with calls or reasoning."""
         walk = Walk(first_seq)
         visible = spans.visible(hidden, first_seq - 1, next_seq)
         newest = await self._store.read(self._key, after=visible[-1][1] - 1, limit=1) if visible else ()
         for entry in newest:
             async for batch in self._batches(entry.group - 1, next_seq):
-                walk.follow([one for one in batch if not spans.within(hidden, one.seq)])
+                walk.follow([each for each in batch if not spans.within(hidden, each.seq)])
         return msgspec.structs.replace(walk.head, next_seq=next_seq, group=_open_group(walk.head))
 
     async def shown(self, head: Head, then: Head) -> Head:
-        """Return the head of a `view` with all that was pinned then, as far as a context without conditions shows it.
+        """Return a head of `view`, `then`, completed with everything that was pinned at that time.
 
-        That reads what is pinned and what was changed since, and not the log. How many entries and interactions there
-        were, which names were known and what was open in closed groups is not in it.
+        That suffices for a context without conditions. It reads the pinned entries and what was changed since, not the
+        whole log. The numbers of entries and interactions, known names and open calls of closed groups are not in it.
         """
         records = standing(await self._store.records(self._key, before=then.revision + 1))
-        if then is head or left_out(records):  # what a replacement leaves behind takes a walk
+        if then is head or left_out(records):  # after a replacement only a walk tells what was pinned
             return await self.head(head, Point(then.revision, then.next_seq))
         later = await self._store.records(self._key, after=then.revision)
         named = {*head.pinned, *(seq for record in later if record.kind == "pin" for seq in record.seqs)}
@@ -167,12 +170,16 @@ class History:
         )
 
     async def between(self, head: Head, point: Point) -> tuple[int, int | None]:
-        """Return when the writes before and after a time were (None: nothing was written since)."""
-        at, end = point.revision, point.next_seq
+        """Return the times of the last write before a point and of the first one after it (None: none since)."""
+        revision, end = point.revision, point.next_seq
         near = await self._store.read(self._key, after=end - 2, before=end + 1)
         records = await self._store.records(self._key)
-        before = [entry.at for entry in near if entry.seq < end] + [one.at for one in records if one.revision <= at]
-        after = [entry.at for entry in near if entry.seq >= end] + [one.at for one in records if one.revision > at]
+        before = [entry.at for entry in near if entry.seq < end] + [
+            record.at for record in records if record.revision <= revision
+        ]
+        after = [entry.at for entry in near if entry.seq >= end] + [
+            record.at for record in records if record.revision > revision
+        ]
         late = min(after, default=None)
         early = max(before, default=head.created)
         return (early if late is None else min(early, late)), late
@@ -184,10 +191,9 @@ class History:
         return erased, any(record.kind == "redact" for record in later)
 
     async def head(self, head: Head, point: Point) -> Head:
-        """Return the whole head as it was then, by walking the log up to there; now, that is the head itself.
+        """Return the whole head as it was at a point, by walking the log up to there. For now it is `head` itself.
 
-        What has been erased since counts as erased. Epoch, usage, pseudonyms and what is remembered of compactions are
-        those of today.
+        Entries erased since count as erased. Epoch, usage, pseudonyms and compaction attempts are those of `head`.
         """
         if point == Point(head.revision, head.next_seq):
             return head
@@ -221,18 +227,18 @@ class History:
         )
 
     async def alive(self, head: Head, after: int) -> tuple[int, int]:
-        """Return how many entries after a `seq` are no tombstones, and how many of those no rewind hides."""
+        """Return how many entries after a `seq` are not erased, and how many of those are not rewound."""
         alive = shown = 0
         async for batch in self._batches(after, head.next_seq):
-            left = [entry.seq for entry in batch if not entry.erased]
-            alive += len(left)
-            shown += sum(not spans.within(head.rewound, seq) for seq in left)
+            seqs = [entry.seq for entry in batch if not entry.erased]
+            alive += len(seqs)
+            shown += sum(not spans.within(head.rewound, seq) for seq in seqs)
         return alive, shown
 
     async def history(self, head: Head, after: int, before: int | None) -> list[Record]:
-        """Return what every revision between the two did, oldest first: additions beside what the records tell."""
+        """Return what each revision between the two did, oldest first: the records, and one made for each addition."""
         records = await self._store.records(self._key, after=after, before=before)
-        told = {record.revision for record in records}
+        recorded = {record.revision for record in records}
         first = await self.end(head, after)
         last = head.next_seq if before is None else await self.end(head, before - 1)
         added: dict[int, tuple[int, list[int]]] = {}
@@ -242,12 +248,12 @@ class History:
         additions = [
             Record(revision=revision, kind="add", reason="", at=at, seqs=tuple(seqs))
             for revision, (at, seqs) in added.items()
-            if revision not in told  # of a replacement
+            if revision not in recorded  # a replacement adds entries and has a record
         ]
         return sorted([*additions, *records], key=lambda record: record.revision)
 
     async def records(self, head: Head) -> AsyncIterator[Record]:
-        """Yield the records up to this head, oldest first, some at a time."""
+        """Yield the records up to this head, oldest first, read in batches."""
         after, most = 0, RECORDS
         while after < head.revision:
             before = min(after + most, head.revision) + 1
@@ -257,51 +263,52 @@ class History:
             after, most = before - 1, RECORDS if found else 2 * most  # an import may have left a wide gap
 
     def entries(self, head: Head) -> AsyncIterator[Entry]:
-        """Yield every entry before this head, oldest first, some at a time."""
+        """Yield every entry before this head, oldest first, read in batches."""
         return entries_of(self._store, self._key, [(head.first_seq, head.next_seq - 1)])
 
     async def _pinned(self, then: Head, records: Sequence[Record]) -> tuple[int, ...]:
+        """Return the pins of `then` changed by the pins, unpins and replacements of these records."""
         pinned = set(then.pinned)
         for record in records:
             if record.kind == "pin":
                 pinned = pinned - set(record.seqs) if record.unpin else pinned | set(record.seqs)
             elif record.kind == "replace":
-                left = record.compaction.evicted if record.compaction is not None else ()
-                pinned = {seq for seq in pinned if not spans.within(left, seq)}
-        there = await self._store.fetch(self._key, sorted(pinned))
-        return tuple(entry.seq for entry in there if not entry.erased and entry.seq < then.next_seq)
+                evicted = record.compaction.evicted if record.compaction is not None else ()
+                pinned = {seq for seq in pinned if not spans.within(evicted, seq)}
+        entries = await self._store.fetch(self._key, sorted(pinned))
+        return tuple(entry.seq for entry in entries if not entry.erased and entry.seq < then.next_seq)
 
     def _batches(self, after: int, before: int) -> AsyncIterator[list[Entry]]:
         return batches_of(self._store, self._key, [(after + 1, before - 1)])
 
 
 def _rewound(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
-    """The ranges that the rewinds among these records had hidden after the last of them."""
+    """Return the ranges that were hidden after the last rewind among these records."""
     return next((record.rewound for record in reversed(records) if record.kind == "rewind"), ())
 
 
 def _cuts(records: Sequence[Record]) -> dict[str, Cut]:
-    """The newest cut of each view among these records."""
+    """Return the newest cut of each view among these records."""
     return {record.view: record.cut for record in records if record.cut is not None}
 
 
 def _compaction(records: Sequence[Record]) -> int:
-    """The revision of the newest among these records that says what is compacted; 0: nothing is."""
+    """Return the revision of the newest record that says what is compacted, or 0 if there is none."""
     return next((record.revision for record in reversed(records) if record.compaction is not None), 0)
 
 
 def _pins(entry: Entry) -> bool:
-    """Whether an entry was pinned when it was added."""
+    """Return whether an entry was pinned when it was added, and is not erased."""
     return (entry.pinned or (entry.role == "system" and entry.kind == "message")) and not entry.erased
 
 
 def _open_group(head: Head) -> int:
-    """The open group, if a call in it still waits: one that was erased waits for nothing."""
+    """Return the open group if a call in it still waits, else 0. An erased call waits for nothing."""
     return head.group if any(call.group == head.group for call in head.calls) else 0
 
 
 def _attempts(attempts: Attempts | None, next_seq: int) -> Attempts | None:
-    """What is remembered of compactions, where the log ends earlier: nobody has looked beyond its end."""
+    """Return the notes on compaction attempts for a log that ends at `next_seq`: no cursor may be beyond that."""
     if attempts is None:
         return None
     cursors = {name: min(cursor, next_seq) for name, cursor in attempts.cursors.items()}
@@ -310,9 +317,8 @@ def _attempts(attempts: Attempts | None, next_seq: int) -> Attempts | None:
 
 # --- what has happened since a head was looked at
 #
-# A record tells of every change but appends, and what is remembered of usage, prompts, attempts and pseudonyms. All
-# that begin an epoch leave one, but for an import that takes a session's place and a redaction, whose record comes
-# before it.
+# Every change leaves a record, except appends and notes of usage, prompts, attempts and pseudonyms. Of the changes
+# that begin an epoch, an import that replaces a session leaves no record, and a redaction leaves one before its epoch.
 
 
 _BEGINNING = frozenset(("cut", "compact", "replace", "erase", "clear", "rewind"))
@@ -324,8 +330,8 @@ async def since(
 ) -> list[Record] | None:
     """Return the records that came between two heads of a session, oldest first.
 
-    None where they do not tell all: another session is in its place, it was cleared, or (unless `redacted` says that
-    this is no matter) texts of it were redacted.
+    None if they do not tell everything that happened: another session took its place, it was cleared, or its texts
+    were redacted (which is accepted with `redacted`).
     """
     if (now.created, now.first_seq) != (before.created, before.first_seq) or now.revision < before.revision:
         return None
@@ -338,6 +344,6 @@ async def since(
 
 
 async def kinds_since(store: Store, key: SessionKey, before: Head, now: Head) -> set[str] | None:
-    """Return the kinds of those records; None as `since` has it."""
-    found = await since(store, key, before, now)
-    return None if found is None else {record.kind for record in found}
+    """Return the kinds of the records that `since` returns, or None where it returns None."""
+    records = await since(store, key, before, now)
+    return None if records is None else {record.kind for record in records}

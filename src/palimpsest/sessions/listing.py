@@ -1,4 +1,4 @@
-"""Which sessions a tenant has, a page at a time: by id or by their last use, all or those that fit."""
+"""Listing a tenant's sessions in pages, by id or by last use, all or those that pass a filter."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Order: TypeAlias = Literal["id", "latest"]
 """How sessions are listed: by id (Unicode code points), or the one that was written to last first."""
 
 CHUNK = 1000
-"""Sessions that are read at once."""
+"""How many sessions are read from the store at once."""
 
 Cursor: TypeAlias = str
 Found: TypeAlias = tuple[Cursor, SessionInfo]
 
 
 class SessionPage(list[SessionInfo]):
-    """Sessions of a listing, and where it goes on: `next` is what `after` is for the page behind, None at the end."""
+    """One page of a listing. `next` is the `after` for the next page, or None at the end."""
 
     next: str | None = None
 
@@ -40,7 +40,7 @@ async def listed(
     after: str,
     limit: int | None,
 ) -> SessionPage:
-    """As `AsyncMemory.sessions` says."""
+    """Implement `AsyncMemory.sessions`."""
     if user is not None:
         check_id(user, "user")
     for name, text in (("after", after), ("prefix", prefix), ("title", "" if title is None else title)):
@@ -54,28 +54,28 @@ async def listed(
     fits = _filter(title, first, last, prefix, scope.clock())
     page = SessionPage()
     cursor = ""
-    async for place, one in source(scope.store, scope.tenant, user, prefix, after, chunk, first):
-        if fits(one):
+    async for info_cursor, info in source(scope.store, scope.tenant, user, prefix, after, chunk, first):
+        if fits(info):
             if limit is not None and len(page) >= limit:
                 page.next = cursor or after
                 break
-            page.append(one)
-            cursor = place
+            page.append(info)
+            cursor = info_cursor
     return page
 
 
 def _filter(title: str | None, since: int, before: int | None, prefix: str, now: int) -> Callable[[SessionInfo], bool]:
     wanted = title.casefold() if title else ""
 
-    def fits(one: SessionInfo) -> bool:
-        if one.damaged:  # nobody knows when it was written to, or what it is called
-            return one.session.startswith(prefix) and not (since or before is not None or wanted)
+    def fits(info: SessionInfo) -> bool:
+        if info.damaged:  # its head is unreadable, so its times and title are unknown
+            return info.session.startswith(prefix) and not (since or before is not None or wanted)
         return (
-            one.updated >= since
-            and (one.expires is None or one.expires > now)
-            and (before is None or one.updated < before)
-            and one.session.startswith(prefix)
-            and (not wanted or wanted in (one.title or "").casefold())
+            info.updated >= since
+            and (info.expires is None or info.expires > now)
+            and (before is None or info.updated < before)
+            and info.session.startswith(prefix)
+            and (not wanted or wanted in (info.title or "").casefold())
         )
 
     return fits
@@ -84,12 +84,12 @@ def _filter(title: str | None, since: int, before: int | None, prefix: str, now:
 async def _by_id(
     store: Store, tenant: str, user: str | None, prefix: str, after: str, chunk: int, _: int
 ) -> AsyncIterator[Found]:
-    """The sessions by id, from the first on that begins with the prefix to the last that does."""
+    """Yield the sessions by id, from the first to the last one whose id begins with the prefix."""
     while page := await store.sessions(tenant, after=after, limit=chunk, begin=prefix, user=user):
-        for one in page:
-            if prefix and not one.session.startswith(prefix):
+        for info in page:
+            if prefix and not info.session.startswith(prefix):
                 return
-            yield one.session, one
+            yield info.session, info
         if len(page) < chunk:
             return
         after = page[-1].session
@@ -98,26 +98,25 @@ async def _by_id(
 async def _by_use(
     store: Store, tenant: str, user: str | None, prefix: str, after: str, chunk: int, since: int
 ) -> AsyncIterator[Found]:
-    """The sessions that were used last first; of a user all are read, and put in order here."""
+    """Yield the sessions by last use, the latest first. Of a user, all are read and sorted here."""
     mark, name = _read_cursor(after)
     if user is not None:
-        there = [one async for _, one in _by_id(store, tenant, user, prefix, "", CHUNK, 0)]
-        for one in sorted(there, key=lambda one: (-one.updated, one.session)):
-            if mark is None or (-one.updated, one.session) > (-mark, name):
-                yield f"{one.updated}:{one.session}", one
+        infos = [info async for _, info in _by_id(store, tenant, user, prefix, "", CHUNK, 0)]
+        for info in sorted(infos, key=lambda info: (-info.updated, info.session)):
+            if mark is None or (-info.updated, info.session) > (-mark, name):
+                yield f"{info.updated}:{info.session}", info
         return
     while page := await store.used(tenant, mark=mark, after=name, limit=chunk, newest_first=True):
-        for at, one in page:
-            yield f"{at}:{one.session}", one
-        if len(page) < chunk or all(
-            one.updated < since and not one.damaged for _, one in page
-        ):  # all that come now are older
+        for at, info in page:
+            yield f"{at}:{info.session}", info
+        all_older = all(info.updated < since and not info.damaged for _, info in page)
+        if len(page) < chunk or all_older:  # later pages are older still
             return
         mark, name = page[-1][0], page[-1][1].session
 
 
 def _read_cursor(after: str) -> tuple[int | None, str]:
-    """Where the page before has ended."""
+    """Return the mark and the session at which the previous page ended. Raises ConfigError for no such cursor."""
     if not after:
         return None, ""
     mark, colon, name = after.partition(":")

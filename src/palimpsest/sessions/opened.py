@@ -1,4 +1,4 @@
-"""What is open behind a memory, and how that is closed."""
+"""The open store of one or more memories, with what they share beside it, and how it is closed."""
 
 from __future__ import annotations
 
@@ -24,38 +24,40 @@ if TYPE_CHECKING:
 
 
 class Opened:
-    """The store of a memory, and of those of other tenants that share it (None until it is open), and beside it what is
-    made from their sessions, and who is told of these."""
+    """The store that the memories of one or more tenants share (None until it is open), with their search indexes,
+    derivations, knowledge bases and observers by tenant."""
 
     def __init__(self, recall_index: str | None = None) -> None:
         self.store: Store | None = None
-        self.recall_index = recall_index  # the file that the search index is kept in; None: where the store says
+        self.recall_index = recall_index  # the file of the search index; None: the store decides
         self.warned = False
-        """Whether it was said that nothing bounds a context."""
+        """Whether the warning that nothing bounds a context was given."""
         self.embedder: Embedder | None = None
         self.indexes: dict[str, Indexes] = {}
-        """What logs are searched with, from when somebody has."""
+        """The search indexes, under the key "", from the first search on."""
         self.observers: dict[str, Observers] = {}
         self.derivations: dict[str, Derivations] = {}
         self.keepers: dict[str, Keeper] = {}
         self.definitions: Known | None = None
 
     def __del__(self) -> None:
-        if self.store is not None and self.store.left_open:  # and nobody is left who could close it
-            told = f"the memory over {self.store.url} was not closed"
-            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
+        if self.store is not None and self.store.left_open:  # nothing refers to it any more that could close it
+            message = f"the memory over {self.store.url} was not closed"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     async def close(self, runner: Runner, held: Sequence[Lease], counts: Sequence[Unstored]) -> None:
-        """Give back leases, and store counts that are still to be stored, as far as that can be done now; then close
-        the store, whatever became of these. Nothing is done where none is open."""
+        """Give back leases, store the token counts that are not stored yet, and close the store.
+
+        The store is closed even if the other steps fail. Does nothing if no store is open.
+        """
         if (store := self.store) is None:
             return
         try:
             await end_all(held)
-            for one in self.indexes.values():
-                await one.end()
+            for indexes in self.indexes.values():
+                await indexes.end()
             if counts:
-                with suppress(PalimpsestError):  # they can be made again
+                with suppress(PalimpsestError):  # the counts can be made again
                     await store.together(partial(stored, store, counts))
         finally:
             await runner.surely(store.close)

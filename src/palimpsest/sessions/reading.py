@@ -1,4 +1,4 @@
-"""What a session can tell of its log: what is active, its interactions, its figures. Reads, and stores counts."""
+"""Reading one session's log: entries, interactions, statistics. Writes only token counts and notes of accesses."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from palimpsest.stores import Store, best_effort, compaction_of
 from palimpsest.tokens.counter import TokenCounter, failures_of
 
 END = 2**32 - 1
-"""Over every `seq`."""
+"""Larger than every `seq`."""
 
 TRIES = 20
-"""How often something is read anew because the session became another one meanwhile."""
+"""How often something is read again because the session changed while it was read."""
 
 T = TypeVar("T")
 
 
 def moved(before: Head, now: Head) -> bool:
-    """Whether what is read of a session may not fit its head of before: it was deleted, cleared, replaced, erased from
-    or compacted since. Additions alone do not count."""
+    """Return whether rows read since `before` may not fit that head, because the session was deleted, cleared,
+    replaced, erased from or compacted. Additions alone do not count."""
     same = (before.epoch, before.created, before.first_seq) == (now.epoch, now.created, now.first_seq)
     return not same or now.revision < before.revision
 
@@ -44,7 +44,7 @@ def moved(before: Head, now: Head) -> bool:
 class Interaction(msgspec.Struct, repr_omit_defaults=True, frozen=True):
     """A human message and everything until the next one: `entries`, oldest first. `index` is -1 for the preamble.
 
-    `open` is the newest of the log, while it has no final answer, or an unanswered call.
+    `open` is true for the newest interaction of the log while it has no final answer, or has an unanswered call.
     """
 
     index: int
@@ -53,17 +53,17 @@ class Interaction(msgspec.Struct, repr_omit_defaults=True, frozen=True):
 
 
 class Stats(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """A session in numbers; tokens by the session's counter, with what the provider adds to messages, and media.
+    """A session in numbers. Tokens are counted by the session's counter, with media and the provider's overhead.
 
-    `total_entries` = `active_entries` + `archived_entries` (those that are covered, evicted or expired); erased and
-    rewound ones and summaries do not count. `summaries` are the current ones, `spent` is what summarizers cost.
-    `total_tokens` are those of all that is retained, whole, and of the current summaries. `active_tokens` are those of
-    the active set as a context shows it, summaries with their fences: what triggers compare, what a compaction tells,
-    and what a context counts beside what its call brings. `erased_entries` and `rewound_entries`, `cuts`,
-    `interactions` and `pinned` entries are counts, `open_calls` ids. `revision` and `epoch` are the newest,
-    `created_at` and `updated_at` when the first and the last entry was written; `usage` is what was reported last, with
-    the sums of all calls: 0 in each before anything is reported.
-    `definition` is the one that contexts are made by, where the session is declared.
+    `total_entries` = `active_entries` + `archived_entries` (those that are covered, evicted or expired). Erased and
+    rewound entries and summaries do not count. `summaries` is the number of current ones, `spent` what summarizers
+    cost. `total_tokens` are those of all retained entries, shown whole, and of the current summaries. `active_tokens`
+    are those of the active set as a context shows it, summaries with their fences. Triggers compare this number,
+    compactions report it, and a context adds to it what its call brings. `erased_entries`, `rewound_entries`, `cuts`,
+    `interactions` and `pinned` are numbers, `open_calls` are ids. `revision` and `epoch` are the newest. `created_at`
+    and `updated_at` say when the first and the last entry was written. `usage` is the last reported usage with the sums
+    over all calls, with 0 everywhere before the first report. `definition` is the one that contexts are made by, if
+    the session is declared.
     """
 
     total_entries: int
@@ -88,14 +88,14 @@ class Stats(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
 
 
 class Active(Protocol):
-    """What knows which entries of a session are active, and what they cost, at a head and a time."""
+    """Tells which entries of a session are active, and what they cost, at a head and a time."""
 
     async def entries(self, head: Head, now: int) -> list[Entry]:
-        """The active entries, oldest first."""
+        """Return the active entries, oldest first."""
         ...
 
     async def costs(self, head: Head, now: int) -> tuple[int, int]:
-        """What a context makes of the active set costs, and what of that the current summaries do."""
+        """Return the tokens of the active set as a context shows it, and the part of them in current summaries."""
         ...
 
 
@@ -106,25 +106,26 @@ class LogReader:
         self._store, self._options = store, options
 
     async def head(self) -> Head:
-        """The session's head; an empty one for a session that does not exist."""
+        """Return the session's head, or an empty one for a session that does not exist."""
         return await self._store.head(self._options.key) or Head()
 
     async def settled(self, read: Callable[[Head], Awaitable[T]]) -> T:
-        """Return what `read` makes of the session and its head; read anew where the session moves meanwhile.
+        """Return what `read` returns for the session's head. Read again if the session `moved` meanwhile.
 
-        Raises Conflict where others change it faster than it can be read, again and again.
+        Raises Conflict if that happens `TRIES` times.
         """
         for _ in range(TRIES):
             head = await self.head()
-            found = await read(head)
+            result = await read(head)
             if not moved(head, await self.head()):
-                return found
+                return result
         raise Conflict(
             f"session {self._options.key.session!r}", "is changed faster than it can be read: try again, or later"
         )
 
     async def named(self, id: object) -> Entry:
-        """The entry of this id, of this `seq`, or read again. Raises EntryNotFound; ConfigError for a list."""
+        """Return the entry with this id or `seq`, or an `Entry` read again. Raises EntryNotFound; ConfigError for a
+        list."""
         if isinstance(id, list | tuple | set | frozenset):
             raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
         for seqs, ids in _ways(id):
@@ -134,11 +135,11 @@ class LogReader:
         raise EntryNotFound(self._options.key.session, id.id if isinstance(id, Entry) else id)
 
     async def entry(self, id: object) -> Entry:
-        """The entry that is named so, which counts as an access. Raises EntryNotFound."""
-        found = await self.named(id)
+        """Return the entry like `named`, and note the access."""
+        entry = await self.named(id)
         if self._store.writable and not self._options.readonly:
-            await accessed(self._store, self._options.key, [found.seq])
-        return found
+            await accessed(self._store, self._options.key, [entry.seq])
+        return entry
 
     async def entries(
         self,
@@ -150,9 +151,10 @@ class LogReader:
         rewound: bool = False,
         at: int | None = None,
     ) -> list[Entry]:
-        """The log's entries after a `seq` and `before` another, oldest first: at most the first `limit`, or the `last`.
+        """Return the log's entries after one `seq` and `before` another, oldest first.
 
-        Those taken back come only with `rewound`. With `at` it is the log as it was at that revision.
+        Of these at most the first `limit`, or the `last` ones. Rewound entries are included only with `rewound`. With
+        `at` the log is read as it was at that revision.
         """
         check_whole(after, "after", of="a `seq`")
         check_whole(before, "before", or_none=True, of="a `seq`")
@@ -163,28 +165,28 @@ class LogReader:
 
         async def read(head: Head) -> list[Entry]:
             if at is not None:
-                from palimpsest.sessions.history import History  # only for who looks back
+                from palimpsest.sessions.history import History  # loaded only to look at an earlier revision
 
                 head = await History(self._store, self._options.key).view(head, self._options.view, at)
             end = head.next_seq if before is None else min(before, head.next_seq)
             where = spans.visible(() if rewound else head.rewound, max(after, head.first_seq - 1), end)
             if last is not None:
                 return await self._newest(where, last)
-            found: list[Entry] = []
+            entries: list[Entry] = []
             for first, final in where:
-                behind = first - 1  # by pages: what is stored of all of them need not be there beside them
-                while behind < final and (limit is None or len(found) < limit):
-                    left = BATCH if limit is None else min(limit - len(found), BATCH)
-                    page = await self._page(behind, final + 1, left)
-                    found += page
-                    if len(page) < left:
+                behind = first - 1  # read in pages, so that the stored rows of all are not in memory beside the entries
+                while behind < final and (limit is None or len(entries) < limit):
+                    size = BATCH if limit is None else min(limit - len(entries), BATCH)
+                    page = await self._page(behind, final + 1, size)
+                    entries += page
+                    if len(page) < size:
                         break
                     behind = page[-1].seq
-            return found
+            return entries
 
         head = await self.head()
-        most = min([head.next_seq - after, *(one for one in (limit, last) if one is not None)])
-        if most <= BATCH:  # a page: as of one moment
+        most = min([head.next_seq - after, *(bound for bound in (limit, last) if bound is not None)])
+        if most <= BATCH:  # one page is consistent by itself
             return await read(head)
         return await self._store.together(lambda: self.settled(read), reads=True)
 
@@ -195,51 +197,51 @@ class LogReader:
         )
 
     async def _newest(self, where: Sequence[Span], most: int) -> list[Entry]:
-        """The newest entries that lie in these spans, at most so many, oldest first."""
-        found: list[Entry] = []
+        """Return the newest entries in these spans, at most `most`, oldest first."""
+        entries: list[Entry] = []
         for first, final in reversed(where):
-            ahead = final + 1
-            while ahead > first and len(found) < most:
-                left = min(most - len(found), BATCH)
-                page = await self._page(first - 1, ahead, left, newest_first=True)
-                found += page
-                if len(page) < left:
+            before = final + 1
+            while before > first and len(entries) < most:
+                size = min(most - len(entries), BATCH)
+                page = await self._page(first - 1, before, size, newest_first=True)
+                entries += page
+                if len(page) < size:
                     break
-                ahead = page[-1].seq
-        return found[::-1]
+                before = page[-1].seq
+        return entries[::-1]
 
     async def compaction(self, head: Head) -> Compaction:
-        """What is covered and evicted, and what stands for it."""
+        """Return what is covered and evicted, and the current summaries."""
         return await compaction_of(self._store, self._options.key, head.compaction)
 
     async def interactions(self, after: Interaction | None, limit: int | None) -> list[Interaction]:
-        """The log by interaction, oldest first: all, or at most `limit` of those after one that was returned before."""
+        """Return the log by interaction, oldest first: those behind the interaction `after`, at most `limit`."""
         if after is not None and not (isinstance(after, Interaction) and after.entries):
             raise ConfigError("after", after, "an interaction, as this verb returns them, or None")
         check_whole(limit, "limit", or_none=True)
-        head, found, members = await self.head(), list[Interaction](), list[Entry]()
+        head, interactions, members = await self.head(), list[Interaction](), list[Entry]()
         last, index = (after.entries[-1].seq, after.index) if after is not None else (0, -1)
         where = spans.visible(head.rewound, last, head.next_seq)
         walked = entries_of(self._store, self._options.key, where, counter=self._options.counter.name)
         async with aclosing(walked):
             async for entry in walked:
                 if members and entry.is_human:
-                    found.append(_interaction(members, index))
-                    index, members = found[-1].index, []
-                if limit is not None and len(found) >= limit:
-                    return found
-                if members or after is None or entry.is_human:  # else it is of the one before
+                    interactions.append(_interaction(members, index))
+                    index, members = interactions[-1].index, []
+                if limit is not None and len(interactions) >= limit:
+                    return interactions
+                if members or after is None or entry.is_human:  # else the entry belongs to `after` itself
                     members.append(entry)
-        return [*found, _interaction(members, index, newest=head)] if members else found
+        return [*interactions, _interaction(members, index, newest=head)] if members else interactions
 
     async def count(self, *, stores: bool = True) -> int:
-        """Count every entry without a stored count, store that, and return how many there were.
+        """Count the tokens of every entry without a stored count, store the counts, and return how many there were.
 
-        Those of an epoch that is over are not stored: texts may be others by now. With `stores` it raises
-        StoreUnavailable, where the store could have kept the counts and did not.
+        Counts of an epoch that has ended are not stored, since texts may have changed. With `stores` it raises
+        StoreUnavailable if a writable store does not take the counts.
         """
         counter, key, counted, after, more = self._options.counter, self._options.key, 0, 0, True
-        while more:  # what others add meanwhile comes the next time
+        while more:  # entries that others add meanwhile are counted the next time
             epoch, batch = await self._store.uncounted(key, counter.name, after=after, limit=BATCH)
             if not batch:
                 break
@@ -249,11 +251,11 @@ class LogReader:
                 await (storing if stores else best_effort(storing))
             counted += len(counts)
             after, more = batch[-1].seq, len(batch) == BATCH
-            await self._store.apart(batch.clear)  # as `batches_of` does
+            await self._store.apart(batch.clear)  # freed in a thread, as `batches_of` does
         return counted
 
     async def _retained(self, head: Head) -> int:
-        """What all entries cost that are neither erased nor rewound, shown whole."""
+        """Return the tokens of all entries that are neither erased nor rewound, shown whole."""
         meter = Meter(self._options.counter, find_format(self._options.format), self._options.model)
         meter.exact = True
         where = spans.visible(head.rewound, 0, head.next_seq)
@@ -261,7 +263,7 @@ class LogReader:
         return sum([await self._store.apart(_cost, batch, meter) async for batch in batches])
 
     async def stats(self, now: int, active: Active) -> Stats:
-        """The session in numbers; what has not been counted yet is counted now."""
+        """Return the session in numbers. Entries without a token count are counted now."""
 
         async def read(head: Head) -> Stats:
             return await self._stats(head, len(await active.entries(head, now)), *await active.costs(head, now))
@@ -294,7 +296,7 @@ class LogReader:
 
 
 def cost_of(entry: Entry, options: Options) -> int:
-    """What an entry costs by these options, shown whole. Raises InvalidEntry for what is no entry that can be added."""
+    """Return the tokens of an entry shown whole, by these options. Raises InvalidEntry if it could not be added."""
     if not isinstance(entry, Entry):
         raise InvalidEntry("entry", f"{type(entry).__name__}, where an Entry is expected")
     check(entry, "entry")
@@ -302,8 +304,8 @@ def cost_of(entry: Entry, options: Options) -> int:
 
 
 def _ways(name: object) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
-    """Yield the places and ids that are looked for, one after the other: of a text of digits the place, then the id. An
-    entry has an id, whatever that looks like."""
+    """Yield the places or ids to look for, one after the other. A text of digits is tried as a `seq`, then as an id; an
+    `Entry` only by its id."""
     seq = int(name) if isinstance(name, str) and name.isdecimal() and len(name) <= len(str(END)) else name
     if isinstance(seq, int) and not isinstance(seq, bool) and seq < END:
         yield (seq,), ()
@@ -313,24 +315,26 @@ def _ways(name: object) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
 
 
 def _counts(entries: Sequence[Entry], counter: TokenCounter) -> dict[int, int]:
-    """How many tokens each has, by seq."""
-    found = dict[int, int]()
-    for one in entries:
-        before = failures_of(counter)
-        tokens = 0 if one.erased else sum(map(counter.count, counted_texts(one)))
-        if not one.erased and failures_of(counter) == before:  # else it is counted again
-            found[one.seq] = tokens
-    return found
+    """Return the tokens of each entry by seq, without erased ones and those at which the counter failed."""
+    counts = dict[int, int]()
+    for entry in entries:
+        failures = failures_of(counter)
+        tokens = 0 if entry.erased else sum(map(counter.count, counted_texts(entry)))
+        if not entry.erased and failures_of(counter) == failures:  # after a failure it is counted again another time
+            counts[entry.seq] = tokens
+    return counts
 
 
 def _cost(entries: Sequence[Entry], meter: Meter) -> int:
-    """What they cost together."""
+    """Return the tokens of these entries together."""
     return sum(meter.cost(entry) for entry in entries if not entry.erased)
 
 
 def _interaction(members: list[Entry], before: int, *, newest: Head | None = None) -> Interaction:
-    """The interaction of these entries; `before` is the index of the one before it. After the `newest` a log has this
-    head, by which calls wait that no replacement has left out."""
+    """Return the interaction of these entries, whose predecessor has the index `before`.
+
+    For the newest interaction `newest` is the log's head: its calls tell which ones still wait for a result.
+    """
     first, last = members[0], members[-1]
     if not first.is_human:
         return Interaction(-1, tuple(members), open=False)

@@ -1,4 +1,4 @@
-"""A session's past and its branches: what its verbs for them do."""
+"""The verbs of a session for its past and its branches: history, fork, rewind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from palimpsest.sessions.scope import SessionScope
 
 
 class Timeline:
-    """Forks, rewinds, and history of one session."""
+    """Forks, rewinds and tells the history of one session."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope, self._options = scope, scope.options
@@ -30,13 +30,13 @@ class Timeline:
         return History(self._scope.store, self._scope.key)
 
     async def history(self, after: int, before: int | None) -> list[Record]:
-        """What happened to the session."""
+        """Return what happened to the session between two revisions, oldest first."""
         check_whole(after, "after", of="a revision")
         check_whole(before, "before", or_none=True, of="a revision")
         return await self._past.history(await self._scope.head(), after, before)
 
     async def fork(self, session_id: str | None, at: When | None) -> SessionScope:
-        """Make a branch, and return its scope."""
+        """Make a branch of the session as it was at a time, and return its scope."""
         self._scope.may_write()
         own = self._scope.key.session
         into = session_id if session_id is not None else f"{own[: MAX_ID - 9]}~{os.urandom(4).hex()}"
@@ -49,8 +49,8 @@ class Timeline:
             then, now = await self._past.head(head, point), self._scope.clock()
             usage = then.usage and msgspec.structs.replace(
                 then.usage,
-                stale=then.usage.stale
-                or then.usage.revision > point.revision,  # of a context that the branch never had
+                # Usage reported after this point is of a context that the branch never had.
+                stale=then.usage.stale or then.usage.revision > point.revision,
                 calls=0,
                 total_input=0,
                 total_output=0,
@@ -74,35 +74,35 @@ class Timeline:
         return other
 
     async def rewind(self, to: When) -> int:
-        """Go back to how the session was."""
+        """Go back to how the session was at a time. Return how many visible entries this hides."""
         self._scope.may_write()
         self._scope.let_go()
-        looked: Head | None = None
+        planned_at: Head | None = None
         while True:
             head = await self._scope.head()
-            if looked is None or not await self._still_past(looked, head):
-                point, looked = await self._past.point(head, to, "to"), head
+            if planned_at is None or not await self._still_past(planned_at, head):
+                point, planned_at = await self._past.point(head, to, "to"), head
                 then = await self._past.head(head, point)
-                alive, gone = await self._past.alive(head, point.next_seq - 1)
+                alive, hidden_entries = await self._past.alive(head, point.next_seq - 1)
                 rewound = spans.hiding(then.rewound, point.next_seq, head.next_seq - 1)
                 if rewound == head.rewound and then.compaction == head.compaction:
                     return 0
-                # What is added from here on is hidden by the step itself.
+                # The commit also hides entries that others add after this look.
                 back = msgspec.structs.replace(
                     then, next_seq=head.next_seq, rewound=rewound, hidden=then.hidden + alive
                 )
-            reason, detail = f"to revision {point.revision}", {"entries": gone}
+            reason, detail = f"to revision {point.revision}", {"entries": hidden_entries}
             change = Change(kind="rewind", reason=reason, created=head.created, back=back, detail=detail)
             try:
                 after = await self._scope.store.commit(self._scope.key, change, expect_epoch=head.epoch)
                 break
-            except Conflict:  # somebody has begun an epoch: that may be nothing that was looked at
+            except Conflict:  # a new epoch began: the plan may still hold (see `_still_past`)
                 continue
-        gone += after.next_seq - looked.next_seq
-        await self._scope.tell("session:rewound", revision=point.revision, entries=gone)
-        return gone
+        hidden_entries += after.next_seq - planned_at.next_seq
+        await self._scope.tell("session:rewound", revision=point.revision, entries=hidden_entries)
+        return hidden_entries
 
     async def _still_past(self, looked: Head, now: Head) -> bool:
-        """Whether a session's past, and what is hidden of it, is what it was when it was looked at."""
+        """Return whether the session's past, and what is hidden of it, is unchanged since `looked`."""
         kinds = await kinds_since(self._scope.store, self._scope.key, looked, now)
         return kinds is not None and kinds <= {"cut", "compact", "pin"}

@@ -1,5 +1,4 @@
-"""Verifying a session: every entry in exactly one state, and every entry that a summary covers accounted for. Reads
-only."""
+"""Verifying a session: each entry is in one state, and summaries account for all that they cover. Reads only."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from palimpsest.stores import Store
 
 
 class Verification(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What became of every entry of a session, each counted once, and what does not hold together.
+    """The number of a session's entries in each state, and what is inconsistent in it.
 
-    An entry is `active`, `covered`, `evicted`, `erased`, `rewound` or `expired`. `total` is their sum: all entries of
-    the log, tombstones included. `summaries` are the current ones, `versions`
-    all that were ever made. `problems` is empty for a session that is whole.
+    Each entry is counted once, as `active`, `covered`, `evicted`, `erased`, `rewound` or `expired`. `total` is the sum:
+    all entries of the log, tombstones included. `summaries` is the number of current ones, `versions` of all that were
+    ever made. `problems` is empty for a sound session.
     """
 
     total: int = 0
@@ -48,16 +47,16 @@ class Verification(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
 
 
 async def verify(store: Store, options: Options, now: int) -> Verification:
-    """Walk the whole log and every record of compaction, and say what became of each entry.
+    """Walk the whole log and every record of compaction, and report the state of each entry.
 
-    A walk into which somebody wrote, and that found something wrong, is begun anew. Raises Conflict where that happens
-    again and again.
+    A walk that finds problems is repeated if the session `moved` meanwhile. Raises Conflict if that happens `TRIES`
+    times.
     """
     for _ in range(TRIES):
         head = await store.head(options.key) or Head()
-        found = await _walked(store, options, head, now)
-        if found.ok or not moved(head, await store.head(options.key) or Head()):
-            return found
+        verification = await _walked(store, options, head, now)
+        if verification.ok or not moved(head, await store.head(options.key) or Head()):
+            return verification
     raise Conflict(f"session {options.key.session!r}", "is changed faster than it can be verified: try again, or later")
 
 
@@ -78,12 +77,12 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
             seen = entry.seq
             if entry.damaged:
                 problems.append(f"entry {entry.seq} is damaged and cannot be read")
-            what = walk.follow(entry)
-            if not spans.within(head.rewound, entry.seq):  # a tombstone may lie there, too
+            entry_state = walk.follow(entry)
+            if not spans.within(head.rewound, entry.seq):  # not by its state: a rewound tombstone counts as erased
                 links.follow(entry)
-            gone = what in ("erased", "rewound") or (what != "covered" and entry.expired(now))
-            if not gone:  # a plan covers what of a group is still there
-                covered_groups.setdefault(entry.group, set()).add(what == "covered")
+            gone = entry_state in ("erased", "rewound") or (entry_state != "covered" and entry.expired(now))
+            if not gone:  # a compaction covers only those entries of a group that still exist
+                covered_groups.setdefault(entry.group, set()).add(entry_state == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
 
     async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
@@ -107,20 +106,20 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
 
 
 class _Links:
-    """What the links of a log say, followed entry by entry, oldest first; what was rewound is left out.
+    """Checks the links of a log. Call `follow` with each entry that is not rewound, oldest first.
 
-    Links stay with a tombstone. A call that was erased, or that a replacement left out, waits for no result: one that
-    came after that answers nothing.
+    Tombstones keep their links. A call that was erased, or that a replacement left out, waits for no result, and a
+    result that came after that answers nothing.
     """
 
-    def __init__(self, left: Sequence[Displaced] = ()) -> None:
+    def __init__(self, displaced: Sequence[Displaced] = ()) -> None:
         self._problems: list[str] = []
-        self._left = list(left)
+        self._displaced = list(displaced)
         self._unanswered: dict[int, Entry] = {}
         self._group = 0
 
     def follow(self, entry: Entry) -> None:
-        """Go on to the next entry."""
+        """Check the links of the next entry."""
         self._reach(entry.revision)
         if entry.group not in (entry.seq, self._group):
             self._problems.append(f"entry {entry.seq} is of the group of entry {entry.group}, and apart from it")
@@ -129,52 +128,57 @@ class _Links:
             self._unanswered[entry.seq] = entry
         elif entry.kind == "tool_result" and entry.answers:
             self._answered(entry)
-        elif entry.kind == "tool_result" and (call := self._meant(entry)) is not None:
+        elif entry.kind == "tool_result" and (call := self._matching_call(entry)) is not None:
             reason = f"is linked to no call, though that of entry {call.seq} waits for it"
             self._problems.append(f"entry {entry.seq}, a result, {reason}")
 
     def _reach(self, revision: int) -> None:
-        """Go on to what was added with this revision: no call that was left out by then waits for a result."""
-        while self._left and self._left[0].revision <= revision:
-            places = self._left.pop(0).places
-            self._unanswered = {seq: one for seq, one in self._unanswered.items() if not spans.within(places, seq)}
+        """Advance to a revision: calls that replacements had left out by then do not wait for a result any more."""
+        while self._displaced and self._displaced[0].revision <= revision:
+            places = self._displaced.pop(0).places
+            self._unanswered = {seq: call for seq, call in self._unanswered.items() if not spans.within(places, seq)}
 
     def _answered(self, result: Entry) -> None:
-        what = f"entry {result.seq} answers entry {result.answers}, which"
+        subject = f"entry {result.seq} answers entry {result.answers}, which"
         call = self._unanswered.pop(result.answers, None)
         if call is None:
-            self._problems.append(f"{what} is no call before it, or has a result already")
+            self._problems.append(f"{subject} is no call before it, or has a result already")
         elif not result.late and result.group != call.group:
-            self._problems.append(f"{what} is of another group")
+            self._problems.append(f"{subject} is of another group")
 
-    def _meant(self, result: Entry) -> Entry | None:
-        """The call that a result without one is meant for; a tombstone does not say."""
+    def _matching_call(self, result: Entry) -> Entry | None:
+        """Return the waiting call that a result without a link matches by id or name; None for a tombstone."""
         field = "name" if result.call_id is None else "call_id"
-        asked = getattr(result, field)
-        waiting = (call for call in self._unanswered.values() if not call.erased and getattr(call, field) == asked)
-        return None if asked is None or result.erased else next(waiting, None)
+        value = getattr(result, field)
+        waiting = (call for call in self._unanswered.values() if not call.erased and getattr(call, field) == value)
+        return None if value is None or result.erased else next(waiting, None)
 
     def broken(self, head: Head) -> list[str]:
-        """Return what does not hold together, the open calls of the head included."""
+        """Return all problems, including open calls that differ between the log and the head."""
         self._reach(head.revision)
-        told = {call.seq for call in head.calls}
+        in_head = {call.seq for call in head.calls}
         waiting = {seq: call.group for seq, call in self._unanswered.items() if not call.erased}
-        known = [f"the head waits for a result of entry {seq}, which waits for none" for seq in told - waiting.keys()]
+        only_head = [
+            f"the head waits for a result of entry {seq}, which waits for none" for seq in in_head - waiting.keys()
+        ]
         of_group = {seq for seq, group in waiting.items() if group == head.group}
-        unknown = [f"entry {seq} waits for a result, and the head knows nothing of it" for seq in of_group - told]
-        return [*self._problems, *sorted(known), *sorted(unknown)]
+        only_log = [f"entry {seq} waits for a result, and the head knows nothing of it" for seq in of_group - in_head]
+        return [*self._problems, *sorted(only_head), *sorted(only_log)]
 
 
 def _split(groups: dict[int, set[bool]], still: int | None, problems: list[str]) -> dict[int, set[bool]]:
-    """Tell of groups that are covered in part, and forget all but the one that may go on."""
-    for group, found in groups.items():
-        if len(found) > 1 and group != still:
+    """Report groups that are covered in part. Return only the group `still`, whose entries may not all be walked yet.
+
+    `groups` has for each group whether entries of it are covered: {True}, {False} or both.
+    """
+    for group, covered in groups.items():
+        if len(covered) > 1 and group != still:
             problems.append(f"the group of entry {group} is covered in part")
-    return {group: found for group, found in groups.items() if group == still}
+    return {group: covered for group, covered in groups.items() if group == still}
 
 
 def _of_state(state: Compaction, head: Head) -> list[str]:
-    """What is wrong with the ranges that are covered or evicted."""
+    """Return problems of the ranges that are covered or evicted."""
     problems = []
     both = spans.common(state.covered, spans.union(state.evicted, state.hidden))
     if both:
@@ -186,38 +190,38 @@ def _of_state(state: Compaction, head: Head) -> list[str]:
 
 
 def _of_records(records: Sequence[Record], head: Head, state: Compaction) -> list[str]:
-    """What is wrong with the current summaries and their history."""
+    """Return problems of the current summaries and their history."""
     by_revision = {record.revision: record.compaction for record in records if record.compaction is not None}
     problems: list[str] = []
     covers: list[tuple[Span, ...]] = []
     if head.compaction and head.compaction not in by_revision:
         problems.append(f"the head names the compaction of revision {head.compaction}, which has no record")
     for revision in state.current:
-        held = by_revision.get(revision)
-        made = held.summary if held is not None else None
-        if made is None or made.withdrawn or not made.text:
+        compaction = by_revision.get(revision)
+        summary = compaction.summary if compaction is not None else None
+        if summary is None or summary.withdrawn or not summary.text:
             problems.append(f"the summary of revision {revision} is current and has no text")
             continue
-        twice = spans.common(spans.union(*covers), made.covers)
+        twice = spans.common(spans.union(*covers), summary.covers)
         if twice:
             problems.append(f"entries {spans.told(twice)} are covered by two summaries")
-        covers.append(made.covers)
-        problems += _of_lineage(made, by_revision)
+        covers.append(summary.covers)
+        problems += _of_lineage(summary, by_revision)
     loose = spans.minus(state.covered, spans.union(*covers))
     if loose:
         problems.append(f"entries {spans.told(loose)} are covered by no current summary")
     return problems
 
 
-def _of_lineage(made: Summary, by_revision: dict[int, Compaction]) -> list[str]:
-    """What is wrong with how a summary came from those before it: each must cover all that its parents did."""
+def _of_lineage(summary: Summary, by_revision: dict[int, Compaction]) -> list[str]:
+    """Return problems of a summary's ancestry: a summary must cover everything that its parents covered."""
     problems = []
-    for parent in made.parents:
-        held = by_revision.get(parent)
-        before = held.summary if held is not None else None
-        if before is None:
-            problems.append(f"summary {made.id} supersedes that of revision {parent}, which has no record")
-        elif spans.minus(before.covers, made.covers):
-            lost = spans.minus(before.covers, made.covers)
-            problems.append(f"summary {made.id} does not cover entries {spans.told(lost)}, as its parent did")
+    for parent in summary.parents:
+        compaction = by_revision.get(parent)
+        parent_summary = compaction.summary if compaction is not None else None
+        if parent_summary is None:
+            problems.append(f"summary {summary.id} supersedes that of revision {parent}, which has no record")
+        elif spans.minus(parent_summary.covers, summary.covers):
+            not_covered = spans.minus(parent_summary.covers, summary.covers)
+            problems.append(f"summary {summary.id} does not cover entries {spans.told(not_covered)}, as its parent did")
     return problems
