@@ -31,14 +31,14 @@ class Derived(Protocol):
     name: str
 
     async def erased(self, tenant: str, session: str, entries: Mapping[int, str]) -> int:
-        """Remove what was derived from these `entries` (ids by `seq`) of a session. Return how much was removed.
+        """Remove what was derived from these `entries` (ids by `seq`) of a `session` of `tenant`; return how much.
 
         Entries that branches share are told once for each branch. Possibly nothing derived from them exists.
         """
         ...
 
     async def gone(self, tenant: str, session: str) -> int:
-        """Remove what was derived from anything of a session. Return how much was removed."""
+        """Remove what was derived from anything of a `session` of `tenant`; return how much was removed."""
         ...
 
 

@@ -16,9 +16,9 @@ from palimpsest.sessions.shelves.records import KnowledgeDocument, KnowledgeHit
 class Knowledge:
     """A knowledge base: `memory.knowledge("handbook")`, or a session's.
 
-    It has documents that somebody added, and summaries of sessions, as chunks that a search finds. What is of a user is
-    found for that user alone; documents without a user are found for all. Made by `memory.knowledge` and
-    `session.knowledge`.
+    It holds documents that programs added and summaries of sessions, split into chunks that a search finds. Documents
+    of a user are found for that user alone; documents without a user are found for everybody. Made by
+    `memory.knowledge` and `session.knowledge`.
     """
 
     def __init__(self, core: AsyncKnowledge) -> None:
@@ -30,21 +30,21 @@ class Knowledge:
     def add(
         self, document_id: str, text: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> KnowledgeDocument:
-        """Add a document, or put another version in the place of the one of this id. The same again adds nothing.
+        """Add a document, or replace the one with this id by a new version. Adding the same again changes nothing.
 
-        What the memory's policy does not let be kept is taken out first. Raises ConfigError for what is not accepted,
-        EmbedderFailed where there is one that fails: then the version before holds.
+        The text is redacted first, as the memory's policy demands. Raises ConfigError for an argument that is not
+        accepted, EmbedderFailed if there is an embedder and it fails: then the previous version stays.
 
         Args:
             document_id: an id in this knowledge base, of its user or of everybody.
-            text: what it says.
-            title: what it is called where it is found; None: its id.
-            metadata: what else is said of it, as JSON values: hits have it.
+            text: the document's text.
+            title: the title that hits show; None: the id.
+            metadata: more about the document, as JSON values; hits have it.
         """
         return drive(self._core.add(document_id, text, title=title, metadata=metadata))
 
     def remove(self, document_id: str) -> bool:
-        """Destroy a document that was added, with all that was made of it; return whether there was one.
+        """Destroy a document that was added, with its chunks; return whether there was one.
 
         Args:
             document_id: the id that it was added with.
@@ -52,8 +52,8 @@ class Knowledge:
         return drive(self._core.remove(document_id))
 
     def documents(self) -> list[KnowledgeDocument]:
-        """Return what can be found here: documents that were added, and those of summaries, in the order in which they
-        came first."""
+        """Return the documents that a search can find, those made of summaries included, in the order in which they
+        were first added."""
         return drive(self._core.documents())
 
     def search(
@@ -66,19 +66,20 @@ class Knowledge:
         fetch_k: int | None = None,
         lambda_mult: float | None = None,
     ) -> list[KnowledgeHit]:
-        """Return the chunks that answer a query, best first; without one that does, none.
+        """Return the chunks that answer a query, best first; an empty list if none does.
 
-        What is not given is as the knowledge base says. Raises ConfigError for what is not accepted, and EmbedderFailed
-        where meaning alone is compared: else words are, then, and a warning says so.
+        Arguments that are not given default to the settings of the knowledge base. Raises ConfigError for an argument
+        that is not accepted. If the embedder fails, only words are compared and a warning is given; with "similarity",
+        which compares meaning alone, EmbedderFailed is raised.
 
         Args:
-            query: what is looked for; of a longer text 5,000 characters at each end.
+            query: the question; of a longer text 5,000 characters at each end count.
             top_k: the most chunks; 4 by default.
             search_type: "keyword", "similarity", "hybrid" (both) or "mmr" (with variety); None: "hybrid" with an
                 embedder, else "keyword".
             score_threshold: the least score, from 0 to 1; None: any.
-            fetch_k: how many chunks are looked at; None: 20, or four times `top_k` where that is more.
-            lambda_mult: what counts for "mmr", from 0, variety alone, to 1, the question alone; 0.5 by default.
+            fetch_k: how many chunks are compared; None: 20, or four times `top_k` if that is more.
+            lambda_mult: for "mmr", from 0 (only variety counts) to 1 (only the question counts); 0.5 by default.
         """
         return drive(
             self._core.search(
@@ -92,9 +93,9 @@ class Knowledge:
         )
 
     def refresh(self) -> int:
-        """Bring the summaries that are here up to date with their sessions; return of how many something was new.
+        """Bring the summaries here up to date with their sessions; return how many sessions had something new.
 
-        That is done by itself where a session is used, and where one is found that is not: it is needed where a process
-        ended, or a store or an embedder failed, between a summary and its chunks.
+        Using a session, and a search that meets an outdated summary, do that by themselves. Call this after a process
+        ended, or a store or an embedder failed, between a summary and the writing of its chunks.
         """
         return drive(self._core.refresh())

@@ -1,7 +1,8 @@
-"""`AsyncWorkingMemory`: what an agent keeps under keys. `palimpsest.sessions.sync.WorkingMemory` has the same verbs.
+"""`AsyncWorkingMemory`: facts that an agent keeps under keys. `palimpsest.sessions.working_sync.WorkingMemory` has the
+same verbs.
 
-A scope is a namespace of items, a fact is one item of it, so a change is one step of the store, which
-`palimpsest.sessions.kept_facts` makes. Here is what a program may ask for, checked.
+This module checks arguments and applies the privacy policy. `palimpsest.sessions.kept_facts` reads and writes: a scope
+is a namespace of items and a fact is one item of it, so each change is one step of the store.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from palimpsest.tokens.counter import TokenCounter
 
 TOGETHER = 256
-"""Facts that are changed in one step at most."""
+"""The most facts that are changed in one step."""
 
 
 class FactPage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """Some `facts` of a scope; `next` is `after` for the page behind (None: there is none)."""
+    """One page of the `facts` of a scope. `next` is the `after` for the next page (None: this is the last one)."""
 
     facts: tuple[Fact, ...]
     next: str | None = None
@@ -60,7 +61,7 @@ class AsyncWorkingMemory:
         values.whole("value_bytes", value_bytes, 1)
         values.switch("readonly", readonly)
         self._home, self._gate, self._name = home, home.gate, name
-        self._kept, self._look = KeptFacts(home, name, look), look
+        self._kept, self._check_access = KeptFacts(home, name, look), look
         self._history, self._most_bytes, self._readonly = history, value_bytes, readonly
         self._gate.refuse([name], "scope", "; give users and sessions ids that say nothing of them")
 
@@ -78,8 +79,8 @@ class AsyncWorkingMemory:
         return self._readonly
 
     def readonly(self) -> AsyncWorkingMemory:
-        """Return the same scope for who may read it and change nothing, such as a sub-agent."""
-        return AsyncWorkingMemory(self._home, self._name, readonly=True, look=self._look)
+        """Return the same scope for reading only, for example to hand to a sub-agent."""
+        return AsyncWorkingMemory(self._home, self._name, readonly=True, look=self._check_access)
 
     # --- changing
 
@@ -92,19 +93,19 @@ class AsyncWorkingMemory:
         ttl: timedelta | float | str | None = None,
         version: int | None = None,
     ) -> Fact:
-        """Keep a value under a key, and return the fact. One that is there keeps its place, and its old value becomes
+        """Store a value under a key, and return the fact. An existing fact keeps its place, and its old value becomes
         history.
 
-        It is one step: where it raises, the old value stays. Raises ConfigError, naming the key, for a value that would
-        not come back as it is, or is too large; Conflict where the fact has another `version`; PrivacyRefused.
+        The change is one step: if it raises, the old value stays. Raises ConfigError, naming the key, for a value that
+        is too large or would not come back unchanged; Conflict if the fact has another `version`; PrivacyRefused.
 
         Args:
             key: 1 to 256 characters, none of them a control character.
             value: None, a truth value, a number, text, bytes, date, datetime, Decimal, UUID, or lists, tuples, sets and
                 mappings of them. It comes back with its type.
-            importance: from 0 to 1, 0.5 by default: the least important facts are left out of a prompt first.
-            ttl: how long it is seen: a timedelta, seconds, or text such as "30m"; None: for ever.
-            version: the version that it must have, 0 where there must be none; None: any.
+            importance: from 0 to 1, 0.5 by default. The least important facts are left out of a prompt first.
+            ttl: the time after which the fact expires: a timedelta, seconds, or text such as "30m"; None: never.
+            version: the version that the fact must have, 0 if there must be none; None: any.
         """
         check_id(key, "key")
         return (await self._set({key: value}, importance, ttl, version))[0]
@@ -112,16 +113,16 @@ class AsyncWorkingMemory:
     async def set_many(
         self, facts: Mapping[str, Any], *, importance: float = 0.5, ttl: timedelta | float | str | None = None
     ) -> list[Fact]:
-        """Keep several values, each under its key, in one step: all of them, or where it raises none.
+        """Store several values, each under its key, in one step: either all of them or, if it raises, none.
 
         Args:
             facts: values by key, at most 256.
-            importance: from 0 to 1, of each.
-            ttl: how long they are seen, as in `set`; None: for ever.
+            importance: the importance of each, from 0 to 1.
+            ttl: the time after which they expire, as in `set`; None: never.
         """
         if not isinstance(facts, Mapping) or len(facts) > TOGETHER:
-            found = f"{len(facts):,} keys" if isinstance(facts, Mapping) else type(facts).__name__
-            raise ConfigError("facts", found, f"a mapping of at most {TOGETHER} keys to values")
+            given = f"{len(facts):,} keys" if isinstance(facts, Mapping) else type(facts).__name__
+            raise ConfigError("facts", given, f"a mapping of at most {TOGETHER} keys to values")
         return await self._set(facts, importance, ttl, None)
 
     async def _set(
@@ -140,13 +141,13 @@ class AsyncWorkingMemory:
         return await self._kept.put(texts, new, length, version)
 
     async def delete(self, key: str, *, version: int | None = None) -> bool:
-        """Take a fact away, with its history, and return whether there was one.
+        """Delete a fact with its history, and return whether there was one.
 
-        Raises Conflict where the fact has another `version`.
+        Raises Conflict if the fact has another `version`.
 
         Args:
-            key: its key.
-            version: the version that it must have; None: any.
+            key: the fact's key.
+            version: the version that the fact must have; None: any.
         """
         self._may_write()
         check_id(key, "key")
@@ -154,7 +155,7 @@ class AsyncWorkingMemory:
         return await self._kept.delete(values.plain_text(key), version)
 
     async def clear(self) -> int:
-        """Take all facts of the scope away, and return how many there were. Scopes beneath it stay."""
+        """Delete all facts of the scope, and return how many there were. Scopes beneath it stay."""
         self._may_write()
         return await self._kept.clear()
 
@@ -164,66 +165,66 @@ class AsyncWorkingMemory:
         """Return the value under a key, or `default`. It is a copy: changing it changes nothing that is stored.
 
         Args:
-            key: its key.
-            default: what is returned where there is no such fact.
+            key: the fact's key.
+            default: returned if there is no such fact.
         """
         item = await self._item(key)
         return default if item is None else self._kept.value(item)
 
     async def fact(self, key: str) -> Fact | None:
-        """Return the whole fact under a key: value, version, importance, times and history; None where there is none.
+        """Return the whole fact under a key: value, version, importance, times and history; None if there is none.
 
         Args:
-            key: its key.
+            key: the fact's key.
         """
         item = await self._item(key)
         return None if item is None else self._kept.fact(item)
 
     async def has(self, key: str) -> bool:
-        """Return whether there is a fact under a key; None is a value, too.
+        """Return whether there is a fact under a key, even if its value is None.
 
         Args:
-            key: its key.
+            key: the fact's key.
         """
         return await self._item(key) is not None
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys, in the order in which they came first.
+        """Return the keys, in the order in which they were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return [item.key for item in await self._items(prefix)]
 
     async def items(self, prefix: str = "") -> list[tuple[str, Any]]:
-        """Return keys with their values, in the order in which the keys came first.
+        """Return keys with their values, in the order in which the keys were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return [(item.key, self._kept.value(item)) for item in await self._items(prefix)]
 
     async def to_dict(self, prefix: str = "") -> dict[str, Any]:
-        """Return the values by key, in the order in which the keys came first.
+        """Return the values by key, in the order in which the keys were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return dict(await self.items(prefix))
 
     async def facts(self, prefix: str = "") -> list[Fact]:
-        """Return the whole facts, in the order in which their keys came first.
+        """Return the whole facts, in the order in which their keys were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return [self._kept.fact(item) for item in await self._items(prefix)]
 
     async def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> FactPage:
-        """Return a page of facts, in an order of the store's own that stays: for scopes with many.
+        """Return a page of facts, in a stable order of the store's own. Meant for scopes with many facts.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
             after: the `next` of the page before; "": the first page.
             limit: the most facts of a page.
         """
@@ -231,8 +232,8 @@ class AsyncWorkingMemory:
         if not isinstance(after, str) or after:
             check_id(after, "after")
         _check_prefix(prefix)
-        items, more = await self._kept.page(prefix, after, limit)
-        return FactPage(facts=tuple(self._kept.fact(item) for item in items), next=more)
+        items, next_after = await self._kept.page(prefix, after, limit)
+        return FactPage(facts=tuple(self._kept.fact(item) for item in items), next=next_after)
 
     async def to_context_string(
         self,
@@ -241,15 +242,16 @@ class AsyncWorkingMemory:
         prefix: str = "",
         counter: TokenCounter | Callable[[str], int] | str | None = None,
     ) -> str:
-        """Return the facts as a text for a prompt: a heading, then `- key: value` in the order in which the keys came;
-        "" without facts. Line breaks are escaped, so a value cannot look like another fact.
+        """Return the facts as a text for a prompt: a heading, then `- key: value` in the order in which the keys were
+        first set; "" without facts. Line breaks are escaped, so a value cannot look like another fact.
 
-        With `max_tokens` the least important facts, of these the oldest, are left out, and their number is told.
+        With `max_tokens`, facts that do not fit are left out, the least important first and of these the oldest. The
+        text then says how many.
 
         Args:
             max_tokens: the most tokens of the text; None: no limit.
-            prefix: only keys that begin so.
-            counter: what counts tokens, as for a session; None: an encoding that fits most models.
+            prefix: only keys that begin with it.
+            counter: counts tokens, as for a session; None: an encoding that fits most models.
         """
         values.whole("max_tokens", max_tokens, none=True)
         count = counter_of(counter, None).count if max_tokens is not None else len
@@ -262,7 +264,7 @@ class AsyncWorkingMemory:
             raise ConfigError("readonly", True, f"False, for who changes the working memory {self._name!r}")
 
     def _admitted(self, key: str, value: Any) -> str:
-        """The value as JSON, as it may be stored under a key."""
+        """Return the value as JSON, redacted as the policy demands. Raises if it may not be stored under this key."""
         check_id(key, "key")
         self._gate.refuse([key], "key")
         text = to_json(value, f"the value of {key!r}")

@@ -39,7 +39,7 @@ class WorkingMemory:
         return self._core.is_readonly
 
     def readonly(self) -> WorkingMemory:
-        """Return the same scope for who may read it and change nothing, such as a sub-agent."""
+        """Return the same scope for reading only, for example to hand to a sub-agent."""
         return WorkingMemory(self._core.readonly())
 
     def set(
@@ -51,111 +51,111 @@ class WorkingMemory:
         ttl: timedelta | float | str | None = None,
         version: int | None = None,
     ) -> Fact:
-        """Keep a value under a key, and return the fact. One that is there keeps its place, and its old value becomes
+        """Store a value under a key, and return the fact. An existing fact keeps its place, and its old value becomes
         history.
 
-        It is one step: where it raises, the old value stays. Raises ConfigError, naming the key, for a value that would
-        not come back as it is, or is too large; Conflict where the fact has another `version`; PrivacyRefused.
+        The change is one step: if it raises, the old value stays. Raises ConfigError, naming the key, for a value that
+        is too large or would not come back unchanged; Conflict if the fact has another `version`; PrivacyRefused.
 
         Args:
             key: 1 to 256 characters, none of them a control character.
             value: None, a truth value, a number, text, bytes, date, datetime, Decimal, UUID, or lists, tuples, sets and
                 mappings of them. It comes back with its type.
-            importance: from 0 to 1, 0.5 by default: the least important facts are left out of a prompt first.
-            ttl: how long it is seen: a timedelta, seconds, or text such as "30m"; None: for ever.
-            version: the version that it must have, 0 where there must be none; None: any.
+            importance: from 0 to 1, 0.5 by default. The least important facts are left out of a prompt first.
+            ttl: the time after which the fact expires: a timedelta, seconds, or text such as "30m"; None: never.
+            version: the version that the fact must have, 0 if there must be none; None: any.
         """
         return drive(self._core.set(key, value, importance=importance, ttl=ttl, version=version))
 
     def set_many(
         self, facts: Mapping[str, Any], *, importance: float = 0.5, ttl: timedelta | float | str | None = None
     ) -> list[Fact]:
-        """Keep several values, each under its key, in one step: all of them, or where it raises none.
+        """Store several values, each under its key, in one step: either all of them or, if it raises, none.
 
         Args:
             facts: values by key, at most 256.
-            importance: from 0 to 1, of each.
-            ttl: how long they are seen, as in `set`; None: for ever.
+            importance: the importance of each, from 0 to 1.
+            ttl: the time after which they expire, as in `set`; None: never.
         """
         return drive(self._core.set_many(facts, importance=importance, ttl=ttl))
 
     def delete(self, key: str, *, version: int | None = None) -> bool:
-        """Take a fact away, with its history, and return whether there was one.
+        """Delete a fact with its history, and return whether there was one.
 
-        Raises Conflict where the fact has another `version`.
+        Raises Conflict if the fact has another `version`.
 
         Args:
-            key: its key.
-            version: the version that it must have; None: any.
+            key: the fact's key.
+            version: the version that the fact must have; None: any.
         """
         return drive(self._core.delete(key, version=version))
 
     def clear(self) -> int:
-        """Take all facts of the scope away, and return how many there were. Scopes beneath it stay."""
+        """Delete all facts of the scope, and return how many there were. Scopes beneath it stay."""
         return drive(self._core.clear())
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value under a key, or `default`. It is a copy: changing it changes nothing that is stored.
 
         Args:
-            key: its key.
-            default: what is returned where there is no such fact.
+            key: the fact's key.
+            default: returned if there is no such fact.
         """
         return drive(self._core.get(key, default))
 
     def fact(self, key: str) -> Fact | None:
-        """Return the whole fact under a key: value, version, importance, times and history; None where there is none.
+        """Return the whole fact under a key: value, version, importance, times and history; None if there is none.
 
         Args:
-            key: its key.
+            key: the fact's key.
         """
         return drive(self._core.fact(key))
 
     def has(self, key: str) -> bool:
-        """Return whether there is a fact under a key; None is a value, too.
+        """Return whether there is a fact under a key, even if its value is None.
 
         Args:
-            key: its key.
+            key: the fact's key.
         """
         return drive(self._core.has(key))
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys, in the order in which they came first.
+        """Return the keys, in the order in which they were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return drive(self._core.keys(prefix))
 
     def items(self, prefix: str = "") -> list[tuple[str, Any]]:
-        """Return keys with their values, in the order in which the keys came first.
+        """Return keys with their values, in the order in which the keys were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return drive(self._core.items(prefix))
 
     def to_dict(self, prefix: str = "") -> dict[str, Any]:
-        """Return the values by key, in the order in which the keys came first.
+        """Return the values by key, in the order in which the keys were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return drive(self._core.to_dict(prefix))
 
     def facts(self, prefix: str = "") -> list[Fact]:
-        """Return the whole facts, in the order in which their keys came first.
+        """Return the whole facts, in the order in which their keys were first set.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
         """
         return drive(self._core.facts(prefix))
 
     def page(self, *, prefix: str = "", after: str = "", limit: int = 100) -> FactPage:
-        """Return a page of facts, in an order of the store's own that stays: for scopes with many.
+        """Return a page of facts, in a stable order of the store's own. Meant for scopes with many facts.
 
         Args:
-            prefix: only keys that begin so.
+            prefix: only keys that begin with it.
             after: the `next` of the page before; "": the first page.
             limit: the most facts of a page.
         """
@@ -168,14 +168,15 @@ class WorkingMemory:
         prefix: str = "",
         counter: TokenCounter | Callable[[str], int] | str | None = None,
     ) -> str:
-        """Return the facts as a text for a prompt: a heading, then `- key: value` in the order in which the keys came;
-        "" without facts. Line breaks are escaped, so a value cannot look like another fact.
+        """Return the facts as a text for a prompt: a heading, then `- key: value` in the order in which the keys were
+        first set; "" without facts. Line breaks are escaped, so a value cannot look like another fact.
 
-        With `max_tokens` the least important facts, of these the oldest, are left out, and their number is told.
+        With `max_tokens`, facts that do not fit are left out, the least important first and of these the oldest. The
+        text then says how many.
 
         Args:
             max_tokens: the most tokens of the text; None: no limit.
-            prefix: only keys that begin so.
-            counter: what counts tokens, as for a session; None: an encoding that fits most models.
+            prefix: only keys that begin with it.
+            counter: counts tokens, as for a session; None: an encoding that fits most models.
         """
         return drive(self._core.to_context_string(max_tokens, prefix=prefix, counter=counter))

@@ -1,4 +1,4 @@
-"""Knowledge bases, as memories and sessions have them: documents, summaries and searches."""
+"""Knowledge bases of memories and sessions: documents, summaries and searches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 def knowledge_of(scope: SessionScope) -> SessionKnowledge:
     """Return the knowledge bases of a session."""
-    from palimpsest.sessions.knowledge.linking import SessionKnowledge  # only for who has one
+    from palimpsest.sessions.knowledge.linking import SessionKnowledge  # loaded only if a session has one
 
     return SessionKnowledge(scope)

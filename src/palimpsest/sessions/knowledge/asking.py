@@ -1,4 +1,4 @@
-"""Asking a knowledge base: what searches it is loaded by who asks first, and not by who only has one."""
+"""Asking a knowledge base. The modules that search are loaded by the first search."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 async def hits_of(
     scope: MemoryScope, base: KnowledgeBase, query: str, places: Sequence[Place], *, without: str | None = None
 ) -> list[KnowledgeHit]:
-    """Return what answers a query on these shelves, best first, but for summaries of the session `without`."""
+    """Return the chunks on these shelves that answer a query, best first, except summaries of the session `without`."""
     searcher = await loaded(scope.runner, _searcher)
     return await searcher(scope, await scope.keeper(joins=False), base, without).hits(query, places)
 
 
 def _searcher() -> type[Searcher]:
-    from palimpsest.sessions.knowledge.searching import Searcher  # some 15 ms with all that it needs
+    from palimpsest.sessions.knowledge.searching import Searcher  # the import takes some 15 ms
 
     return Searcher

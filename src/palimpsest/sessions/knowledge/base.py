@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """Of whose knowledge base what is asked: `whose` gives the user, `search` what is found, `session` is the one that
-    has asked for it, if any did."""
+    """What an `AsyncKnowledge` is made from.
+
+    `whose` returns the user that it belongs to (None: nobody), `search` searches shelves. If it was made by a session,
+    `session` is the id of that, and `keep` brings the session's own summaries up to date before a search.
+    """
 
     base: KnowledgeBase
     splitter: TextSplitter
@@ -42,16 +45,15 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     search: Callable[[KnowledgeBase, str, Sequence[Place]], Awaitable[list[KnowledgeHit]]]
     session: str = ""
     keep: Callable[[], Awaitable[None]] | None = None
-    """What brings the session's own summaries up to date first."""
 
 
 @guarded
 class AsyncKnowledge:
     """A knowledge base, for programs with an event loop: `memory.knowledge("handbook")`, or a session's.
 
-    It has documents that somebody added, and summaries of sessions, as chunks that a search finds. What is of a user is
-    found for that user alone; documents without a user are found for all. Made by `memory.knowledge` and
-    `session.knowledge`.
+    It holds documents that programs added and summaries of sessions, split into chunks that a search finds. Documents
+    of a user are found for that user alone; documents without a user are found for everybody. Made by
+    `memory.knowledge` and `session.knowledge`.
     """
 
     def __init__(self, scope: MemoryScope, asking: Asking) -> None:
@@ -67,52 +69,51 @@ class AsyncKnowledge:
     async def add(
         self, document_id: str, text: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> KnowledgeDocument:
-        """Add a document, or put another version in the place of the one of this id. The same again adds nothing.
+        """Add a document, or replace the one with this id by a new version. Adding the same again changes nothing.
 
-        What the memory's policy does not let be kept is taken out first. Raises ConfigError for what is not accepted,
-        EmbedderFailed where there is one that fails: then the version before holds.
+        The text is redacted first, as the memory's policy demands. Raises ConfigError for an argument that is not
+        accepted, EmbedderFailed if there is an embedder and it fails: then the previous version stays.
 
         Args:
             document_id: an id in this knowledge base, of its user or of everybody.
-            text: what it says.
-            title: what it is called where it is found; None: its id.
-            metadata: what else is said of it, as JSON values: hits have it.
+            text: the document's text.
+            title: the title that hits show; None: the id.
+            metadata: more about the document, as JSON values; hits have it.
         """
-        record, entries = await self._made(document_id, text, title, metadata)
+        record, entries = await self._prepared(document_id, text, title, metadata)
         place = await self._place(document_id)
         shelf = (await self._keeper(writes=True)).shelf(place)
-        there = await shelf.record("document", document_id)
-        if there is not None and there.version == record.version:
-            record = msgspec.structs.replace(record, at=there.at)
+        previous = await shelf.record("document", document_id)
+        if previous is not None and previous.version == record.version:
+            record = msgspec.structs.replace(record, at=previous.at)
         await shelf.put(record, entries)
         return KnowledgeDocument.of(place, record)
 
     async def remove(self, document_id: str) -> bool:
-        """Destroy a document that was added, with all that was made of it; return whether there was one.
+        """Destroy a document that was added, with its chunks; return whether there was one.
 
         Args:
             document_id: the id that it was added with.
         """
         place = await self._place(document_id)
         shelf = (await self._keeper(writes=True)).shelf(place)
-        there = await shelf.record("document", document_id) is not None
+        existed = await shelf.record("document", document_id) is not None
         await shelf.remove("document", document_id)
         await shelf.scope.scrub(self._scope.store)
-        return there
+        return existed
 
     async def documents(self) -> list[KnowledgeDocument]:
-        """Return what can be found here: documents that were added, and those of summaries, in the order in which they
-        came first."""
-        keeper, found = await self._keeper(), list[KnowledgeDocument]()
+        """Return the documents that a search can find, those made of summaries included, in the order in which they
+        were first added."""
+        keeper, documents = await self._keeper(), list[KnowledgeDocument]()
         for place in await self._places():
-            untrue = await keeper.untrue(place, await keeper.shelf(place).records())
-            if untrue and self._scope.store.writable:  # which are brought up to date by now
-                untrue = set()
-            records = [
-                one for one in await keeper.shelf(place).records() if one.kind == "document" or one.id not in untrue
-            ]
-            found += [KnowledgeDocument.of(place, one) for one in records]
-        return found
+            outdated = await keeper.outdated(place, await keeper.shelf(place).records())
+            if outdated and self._scope.store.writable:  # `outdated` has brought them up to date
+                outdated = set()
+            for record in await keeper.shelf(place).records():
+                if record.kind == "document" or record.id not in outdated:
+                    documents.append(KnowledgeDocument.of(place, record))
+        return documents
 
     async def search(
         self,
@@ -124,23 +125,24 @@ class AsyncKnowledge:
         fetch_k: int | None = None,
         lambda_mult: float | None = None,
     ) -> list[KnowledgeHit]:
-        """Return the chunks that answer a query, best first; without one that does, none.
+        """Return the chunks that answer a query, best first; an empty list if none does.
 
-        What is not given is as the knowledge base says. Raises ConfigError for what is not accepted, and EmbedderFailed
-        where meaning alone is compared: else words are, then, and a warning says so.
+        Arguments that are not given default to the settings of the knowledge base. Raises ConfigError for an argument
+        that is not accepted. If the embedder fails, only words are compared and a warning is given; with "similarity",
+        which compares meaning alone, EmbedderFailed is raised.
 
         Args:
-            query: what is looked for; of a longer text 5,000 characters at each end.
+            query: the question; of a longer text 5,000 characters at each end count.
             top_k: the most chunks; 4 by default.
             search_type: "keyword", "similarity", "hybrid" (both) or "mmr" (with variety); None: "hybrid" with an
                 embedder, else "keyword".
             score_threshold: the least score, from 0 to 1; None: any.
-            fetch_k: how many chunks are looked at; None: 20, or four times `top_k` where that is more.
-            lambda_mult: what counts for "mmr", from 0, variety alone, to 1, the question alone; 0.5 by default.
+            fetch_k: how many chunks are compared; None: 20, or four times `top_k` if that is more.
+            lambda_mult: for "mmr", from 0 (only variety counts) to 1 (only the question counts); 0.5 by default.
         """
         if not isinstance(query, str) or not query.strip() or unfit(query) is not None:
             raise ConfigError("query", type(query).__name__, "text that is not blank, without lone surrogates")
-        asked = {
+        given = {
             "top_k": top_k,
             "search_type": search_type,
             "score_threshold": score_threshold,
@@ -148,29 +150,29 @@ class AsyncKnowledge:
             "lambda_mult": lambda_mult,
         }
         base = msgspec.structs.replace(
-            self._asking.base, **{name: value for name, value in asked.items() if value is not None}
+            self._asking.base, **{name: value for name, value in given.items() if value is not None}
         )
         if self._asking.keep is not None:
             await self._asking.keep()
         return await self._asking.search(base, query, await self._places())
 
     async def refresh(self) -> int:
-        """Bring the summaries that are here up to date with their sessions; return of how many something was new.
+        """Bring the summaries here up to date with their sessions; return how many sessions had something new.
 
-        That is done by itself where a session is used, and where one is found that is not: it is needed where a process
-        ended, or a store or an embedder failed, between a summary and its chunks.
+        Using a session, and a search that meets an outdated summary, do that by themselves. Call this after a process
+        ended, or a store or an embedder failed, between a summary and the writing of its chunks.
         """
         keeper, places, done = await self._keeper(writes=True), await self._places(), 0
         for session in await keeper.linked():
             for link in await keeper.links(session):
                 if link.place in places:
-                    done += await keeper.bring(session, link, self._asking.base.embedder)
+                    done += await keeper.bring_up_to_date(session, link, self._asking.base.embedder)
         return done
 
-    async def _made(
+    async def _prepared(
         self, id: str, text: str, title: str | None, metadata: Mapping[str, Any] | None
     ) -> tuple[Record, list[Any]]:
-        """A document as it may be kept, and the entries of its chunks."""
+        """Check and redact a document. Return its record and the entries of its chunks."""
         check_id(id, "document_id")
         self._gate.refuse([id], "document_id", "; give documents ids that say nothing private")
         if not isinstance(text, str) or not text.strip() or unfit(text) is not None:
@@ -178,27 +180,27 @@ class AsyncKnowledge:
         checked_about({"title": title})
         if metadata is not None and not isinstance(metadata, Mapping):
             raise ConfigError("metadata", type(metadata).__name__, "a mapping of JSON values, or None")
-        said = dict(metadata or {})
+        values = dict(metadata or {})
         try:
-            check_json(said, "metadata")
-            check_keys(said, "metadata")
-            said = msgspec.json.decode(msgspec.json.encode(said))  # as nobody can change it any more
+            check_json(values, "metadata")
+            check_keys(values, "metadata")
+            values = msgspec.json.decode(msgspec.json.encode(values))  # a deep copy that the caller cannot change
         except (InvalidEntry, UnicodeEncodeError) as fault:
-            told = fault if isinstance(fault, InvalidEntry) else "a text in it has a lone surrogate"
-            raise ConfigError("metadata", "what is no JSON", f"a mapping of JSON values, or None ({told})") from None
+            reason = fault if isinstance(fault, InvalidEntry) else "a text in it has a lone surrogate"
+            raise ConfigError("metadata", "what is no JSON", f"a mapping of JSON values, or None ({reason})") from None
         asking, gate, apart = self._asking, self._gate, self._scope.store.apart
         embedder = (await self._keeper()).embedder(asking.base.embedder)
         name = embedder.name if embedder is not None else ""
 
-        def made() -> tuple[str | None, dict[str, Any], list[Chunk], str]:
-            kept, named, beside = gate.text(text), title and gate.text(title), gate.value(said)
-            chunks = [one for one in split(kept, asking.splitter, asking.counter.count) if one.text.strip()]
+        def redact_and_split() -> tuple[str | None, dict[str, Any], list[Chunk], str]:
+            clean_text, clean_title, clean_values = gate.text(text), title and gate.text(title), gate.value(values)
+            chunks = [chunk for chunk in split(clean_text, asking.splitter, asking.counter.count) if chunk.text.strip()]
             splitter = msgspec.to_builtins(asking.splitter)
-            version = version_of([kept, named, beside, splitter, asking.counter.name, name])
-            return named, beside, chunks, version
+            version = version_of([clean_text, clean_title, clean_values, splitter, asking.counter.name, name])
+            return clean_title, clean_values, chunks, version
 
-        title, said, chunks, version = await apart(made)
-        vectors = await embedded(embedder, [one.text for one in chunks]) if embedder is not None else None
+        title, values, chunks, version = await apart(redact_and_split)
+        vectors = await embedded(embedder, [chunk.text for chunk in chunks]) if embedder is not None else None
         record = Record(
             id=id,
             kind="document",
@@ -206,7 +208,7 @@ class AsyncKnowledge:
             chunks=len(chunks),
             at=self._scope.clock(),
             title=title,
-            metadata=said,
+            metadata=values,
             embedder=name,
         )
         entries = partial(chunk_entries, record, chunks, vectors, start_index=asking.splitter.add_start_index)

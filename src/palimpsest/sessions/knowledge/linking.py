@@ -1,4 +1,4 @@
-"""The knowledge bases of a session: its summaries go into them, and its contexts are given what they hold."""
+"""The knowledge bases of a session: its summaries go into them, and its contexts get chunks from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SessionKnowledge:
         return self._scope.options.knowledge
 
     async def user(self) -> str | None:
-        """Whose session it is. Raises WrongUser where it was opened as another's."""
+        """Return the session's user, or None. Raises WrongUser if the session was opened as another user's."""
         about, head = self._scope.about, await self._scope.memory.store.head(self._scope.key)
         self._scope.check_user(head)
         if head is not None and head.about is not None:
@@ -44,14 +44,16 @@ class SessionKnowledge:
     # --- summaries into them
 
     async def announce(self) -> None:
-        """Remember where the summaries of this session go, before there is another one: then others can take it there,
-        should this process end."""
+        """Note in the store where the summaries of this session go, before the next one is committed.
+
+        So other processes can put it there if this one ends before it does.
+        """
         for base, splitter in self._bases:
             if base.write:
                 await self._guarded(self._linked, base, splitter)
 
     async def keep(self) -> None:
-        """Bring the session's summaries to where they are to be found again. What fails is told, and done later."""
+        """Put the session's summaries into its knowledge bases. A failure is reported, and tried again later."""
         scope = self._scope
         if scope.options.readonly or scope.is_ephemeral or not scope.memory.store.writable:
             return
@@ -62,13 +64,14 @@ class SessionKnowledge:
     async def _guarded(self, work: Any, base: KnowledgeBase, splitter: TextSplitter) -> None:
         try:
             await work(base, splitter)
-        except Exception as fault:  # noqa: BLE001 (the boundary: a summary stays, whatever becomes of its chunks)
+        except Exception as fault:  # noqa: BLE001 (a boundary: a compaction must not fail because its chunks cannot be written)
             scope = self._scope
             log_failure(scope.runner.redact, fault, "the knowledge base of session %s lags behind", scope.key.session)
             why = briefly(scope.gate.redact(words_of(fault)))
             await scope.tell("knowledge:deferred", collection=base.collection_id, why=why)
 
     async def _linked(self, base: KnowledgeBase, splitter: TextSplitter) -> Link:
+        """Store the link to the shelf that the session's summaries go to, and return it."""
         scope = self._scope
         user, counter = await self.user(), scope.options.counter
         collection = base.collection(scope.key.session, user)
@@ -82,10 +85,11 @@ class SessionKnowledge:
         return link
 
     async def _kept(self, base: KnowledgeBase, splitter: TextSplitter) -> None:
+        """Bring the shelf of a knowledge base up to date with the session, unless that was done in this epoch."""
         scope = self._scope
         head = await scope.memory.store.head(scope.key)
-        here = (head.epoch, head.created) if head is not None else (0, 0)
-        if head is None or self._brought.get(base.collection_id) == here:
+        state = (head.epoch, head.created) if head is not None else (0, 0)
+        if head is None or self._brought.get(base.collection_id) == state:
             return
         if not head.compaction and not self._brought:
             keeper = await scope.memory.keeper(joins=False)
@@ -93,14 +97,17 @@ class SessionKnowledge:
                 return  # there never was a summary
         link = await self._linked(base, splitter)
         keeper = await scope.memory.keeper()
-        await keeper.moved(scope.key.session, link)
-        await keeper.bring(scope.key.session, link, base.embedder, scope.options.counter.count)
-        self._brought[base.collection_id] = here
+        await keeper.drop_former_owners(scope.key.session, link)
+        await keeper.bring_up_to_date(scope.key.session, link, base.embedder, scope.options.counter.count)
+        self._brought[base.collection_id] = state
 
     # --- contexts from them
 
     async def parts(self, *, keeps: bool) -> list[Known]:
-        """What the next context is given, of each knowledge base. One that `keeps` may write to these first."""
+        """Return what each knowledge base contributes to the next context.
+
+        With `keeps` the session's summaries are put into the knowledge bases first.
+        """
         if keeps:
             await self.keep()
         bases = [base for base, _ in self._bases if base.reads]
@@ -109,7 +116,7 @@ class SessionKnowledge:
         newest, head = await self._newest(), await self._scope.head()
         if newest is None or not newest.text.strip():
             return []
-        found = list[Known]()
+        parts = list[Known]()
         for base in bases:
             if base.search_mode not in MODES and not await self._holds(base.search_mode, newest, head):
                 continue
@@ -117,20 +124,22 @@ class SessionKnowledge:
             places = places_of(base.collection(self._scope.key.session, user), user)
             memory, own = self._scope.memory, self._scope.key.session
             if hits := await hits_of(memory, base, newest.text, places, without=own):
-                found.append(Known(hits, base.max_tokens))
-        return found
+                parts.append(Known(hits, base.max_tokens))
+        return parts
 
     async def _newest(self) -> Entry | None:
-        """The newest human message; one that is withheld is none."""
+        """Return the newest human message as far as the policy shows it; None if it is withheld or there is none."""
         head = await self._scope.head()
         if not head.turn:
             return None
-        found = await self._scope.store.fetch(self._scope.key, [head.turn])
-        return next((one for one in self._scope.gate.shown(found) if one.is_human and not one.erased), None)
+        entries = await self._scope.store.fetch(self._scope.key, [head.turn])
+        return next((entry for entry in self._scope.gate.shown(entries) if entry.is_human and not entry.erased), None)
 
     async def _holds(self, condition: str, newest: Entry, head: Head) -> bool:
-        """Whether a condition holds of the newest message, its interaction and its session; one that has no answer
-        does."""
+        """Return whether a condition holds for the newest message, its interaction and its session.
+
+        A condition that cannot be evaluated counts as true, and observers are told once.
+        """
         scope, options = self._scope, self._scope.options
         meter = Meter(options.counter, find_format(options.format), options.model)
         meter.exact = True
@@ -150,14 +159,17 @@ class SessionKnowledge:
             return parse(condition, "search_mode").holds(values)
         except ConditionFailed as fault:
             if scope.observers.first_failure(scope.key.session, condition):
-                told = scope.gate.redact
-                await scope.tell("condition:error", condition=told(condition), error=told(str(fault)))
+                redact = scope.gate.redact
+                await scope.tell("condition:error", condition=redact(condition), error=redact(str(fault)))
             return True
 
     def chosen(self, collection: str | None) -> Linked:
-        """The knowledge base of this collection, as it was named; None: the only one. Raises ConfigError."""
-        there = [one for one in self._bases if collection in (None, one[0].collection_id)]
-        if len(there) == 1:
-            return there[0]
+        """Return the session's knowledge base of this collection (None: the only one).
+
+        Raises ConfigError if there is none, or `collection` is None and there are several.
+        """
+        matching = [linked for linked in self._bases if collection in (None, linked[0].collection_id)]
+        if len(matching) == 1:
+            return matching[0]
         names = ", ".join(base.collection_id for base, _ in self._bases) or "none: give a strategy a knowledge_base"
         raise ConfigError("collection", collection, f"the collection of a knowledge base of this session: {names}")

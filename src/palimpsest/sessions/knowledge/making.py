@@ -1,4 +1,4 @@
-"""Making knowledge bases, of memories and of sessions."""
+"""Makes the `AsyncKnowledge` of a memory or of a session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_memory(
     text_splitter: TextSplitter | Mapping[str, Any] | None,
     counter: TokenCounter,
 ) -> AsyncKnowledge:
-    """The knowledge base of a memory, as `AsyncMemory.knowledge` says."""
+    """Return a knowledge base of a memory. Implements `AsyncMemory.knowledge`."""
     check_collection(collection, "collection")
     if "{" in collection:
         raise ConfigError("collection", collection, "a name without braces: placeholders are for sessions")
@@ -43,7 +43,7 @@ def of_memory(
 
 
 def of_session(scope: SessionScope, collection: str | None) -> AsyncKnowledge:
-    """The knowledge base of a session, as `AsyncSession.knowledge` says."""
+    """Return a knowledge base of a session. Implements `AsyncSession.knowledge`."""
     own = knowledge_of(scope)
     base, splitter = own.chosen(collection)
     asking = Asking(

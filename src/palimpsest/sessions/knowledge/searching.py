@@ -1,8 +1,8 @@
-"""Searching shelves: by words, by meaning, or by both, and with variety.
+"""Searching shelves by words, by meaning or by both, and with variety.
 
-A chunk's score by words is the share of the question's words that the best one holds, times how near it comes to that
-one in rank; by meaning it is the cosine of the vectors; by both the mean of the two. Whatever is found holds only where
-its record says so, and that of a summary only where its session says the same now.
+The score of a chunk by words is the share of the question's words that the best chunk holds, times the chunk's score
+relative to that of the best. By meaning it is the cosine of the vectors, by both the mean of the two. Only chunks of
+the version that a document's record names are found, and those of a summary only if its session still has it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from palimpsest.sessions.shelves.shelf import Shelf
 from palimpsest.sessions.shelves.vectors import embedded_query, likeness, vector_of
 
 AGAIN = 3
-"""How often is searched anew because a summary on a shelf was not what its session says."""
+"""How often a search is made if it finds summaries that are not up to date with their sessions."""
 
 FETCH, FETCH_FOR_EACH = 20, 4
+"""The default `fetch_k`: at least so many chunks, and so many for each one of `top_k`."""
+
 WORDS = 0.5
-"""What words count for where meaning counts, too."""
+"""The weight of words where meaning counts, too."""
 
 
 class Candidate(msgspec.Struct):
-    """A chunk that may answer, with what it is from, and how well it does by words, and by meaning."""
+    """A chunk that may answer, with its shelf and document, and its scores by words and by meaning."""
 
     place: Place
     record: Record
@@ -48,14 +50,14 @@ class Candidate(msgspec.Struct):
 
 
 class Searcher:
-    """Searches some shelves of a tenant, as a knowledge base says."""
+    """Searches shelves of a tenant, with the settings of a knowledge base."""
 
     def __init__(self, scope: MemoryScope, keeper: Keeper, base: KnowledgeBase, without: str | None = None) -> None:
         self._scope, self._keeper, self._base, self._without = scope, keeper, base, without
-        how = base.search_type or ("hybrid" if base.embedder is not None else "keyword")
-        self._by_words = how != "similarity"
-        self._by_meaning = how != "keyword" and base.embedder is not None
-        self._varies = how == "mmr"
+        search_type = base.search_type or ("hybrid" if base.embedder is not None else "keyword")
+        self._by_words = search_type != "similarity"
+        self._by_meaning = search_type != "keyword" and base.embedder is not None
+        self._varies = search_type == "mmr"
         self._embedder: str | None = None
 
     async def hits(self, query: str, places: Sequence[Place]) -> list[KnowledgeHit]:
@@ -63,23 +65,28 @@ class Searcher:
         base, query = self._base, ends(query)
         vector = await self._vector(query)
         fetch = base.fetch_k or max(FETCH, FETCH_FOR_EACH * base.top_k)
-        found = list[Candidate]()
+        candidates = list[Candidate]()
         for place in places:
-            found += await self._candidates(query, vector, place, fetch)
-        return await self._scope.store.apart(self._best, found, vector, fetch)
+            candidates += await self._candidates(query, vector, place, fetch)
+        return await self._scope.store.apart(self._best, candidates, vector, fetch)
 
-    def _best(self, found: Sequence[Candidate], vector: list[int] | None, fetch: int) -> list[KnowledgeHit]:
+    def _best(self, candidates: Sequence[Candidate], vector: list[int] | None, fetch: int) -> list[KnowledgeHit]:
         base, least = self._base, self._base.score_threshold
-        for one in filter(lambda one: self._is_ours(one.record), found) if vector is not None else ():
-            one.meaning = likeness(vector or (), vector_of(one.entry.metadata) or ())
-        scored = sorted(((self._score(one, vector), one) for one in found), key=lambda pair: -pair[0])
-        scored = [(score, one) for score, one in scored if score > 0 and (least is None or score >= least)]
+        if vector is not None:
+            for candidate in candidates:
+                if self._is_ours(candidate.record):
+                    candidate.meaning = likeness(vector, vector_of(candidate.entry.metadata) or ())
+        scored = sorted(((self._score(each, vector), each) for each in candidates), key=lambda pair: -pair[0])
+        scored = [(score, each) for score, each in scored if score > 0 and (least is None or score >= least)]
         if self._varies:
             scored = _varied(scored[:fetch], base)
-        return [hit_of(one.place, one.record, one.entry, score) for score, one in scored[: base.top_k]]
+        return [hit_of(each.place, each.record, each.entry, score) for score, each in scored[: base.top_k]]
 
     async def _vector(self, query: str) -> list[int] | None:
-        """The question's vector. Where words are compared, too, an embedder that fails leaves these."""
+        """Return the question's vector; None if only words are to be compared, or the embedder fails and words can be.
+
+        Raises EmbedderFailed if only meaning is to be compared.
+        """
         if not self._by_meaning:
             return None
         try:
@@ -93,81 +100,82 @@ class Searcher:
             return None
 
     def _is_ours(self, record: Record) -> bool:
-        """Whether a document has vectors of the embedder that was given the question: those of others tell nothing."""
+        """Return whether a document's vectors are of the embedder that made the question's: others do not compare."""
         return record.embedder == self._embedder
 
-    def _score(self, one: Candidate, vector: list[int] | None) -> float:
+    def _score(self, candidate: Candidate, vector: list[int] | None) -> float:
+        words, meaning = candidate.words, candidate.meaning
         if vector is None:
-            return one.words
-        return WORDS * one.words + (1 - WORDS) * one.meaning if self._by_words else one.meaning
+            return words
+        return WORDS * words + (1 - WORDS) * meaning if self._by_words else meaning
 
     async def _candidates(self, query: str, vector: list[int] | None, place: Place, fetch: int) -> list[Candidate]:
+        """Return the chunks of a shelf that may answer. Outdated summaries are brought up to date, or left out."""
         shelf = self._keeper.shelf(place)
         for _ in range(AGAIN):
             by_id = dict[str, Candidate]()
             if self._by_words:
-                by_id = {one.entry.id: one for one in await self._of_words(query, shelf, fetch)}
+                by_id = {candidate.entry.id: candidate for candidate in await self._of_words(query, shelf, fetch)}
             if vector is not None:
-                for one in await self._of_meaning(vector, shelf, fetch):
-                    by_id.setdefault(one.entry.id, one)
-            untrue = await self._keeper.untrue(
-                place, list({one.record.key: one.record for one in by_id.values()}.values())
-            )
-            if not (untrue and self._scope.store.writable):
+                for candidate in await self._of_meaning(vector, shelf, fetch):
+                    by_id.setdefault(candidate.entry.id, candidate)
+            records = {candidate.record.key: candidate.record for candidate in by_id.values()}
+            outdated = await self._keeper.outdated(place, list(records.values()))
+            if not (outdated and self._scope.store.writable):
                 break
-        return [
-            one
-            for one in by_id.values()
-            if one.record.kind == "document" or one.record.id not in {self._without, *untrue}
-        ]
+        left_out = {self._without, *outdated}
+        return [each for each in by_id.values() if each.record.kind == "document" or each.record.id not in left_out]
 
     async def _of_words(self, query: str, shelf: Shelf, fetch: int) -> list[Candidate]:
         scope: Any = shelf.scope
         asked = Asked(query=query, limit=fetch)
-        finder = Finder(scope, scope.store, await scope.recall(), once=False)  # versions that do not hold say the same
+        # Without `once`: a former version of a document says the same as the current one, and must not hide it.
+        finder = Finder(scope, scope.store, await scope.recall(), once=False)
         found = await finder.find(asked, None)
-        records = await self._holding(shelf, [one.session for one in found])
-        there = [one for one in found if one.session in records]
-        if not there:
+        records = await self._current(shelf, [hit.session for hit in found])
+        hits = [hit for hit in found if hit.session in records]
+        if not hits:
             return []
         wanted = {piece for term in question(query).terms for piece in term.split()}
-        best = len(wanted.intersection(terms_of(there[0].entry.text))) / max(len(wanted), 1)
-        return [
-            Candidate(shelf.place, records[one.session], one.entry, words=best * one.score / (there[0].score or 1.0))
-            for one in there
-        ]
+        best = len(wanted.intersection(terms_of(hits[0].entry.text))) / max(len(wanted), 1)
+        top = hits[0].score or 1.0
+        return [Candidate(shelf.place, records[hit.session], hit.entry, words=best * hit.score / top) for hit in hits]
 
     async def _of_meaning(self, vector: list[int], shelf: Shelf, fetch: int) -> list[Candidate]:
-        """The chunks whose vectors are nearest: all are compared."""
+        """Return the `fetch` chunks whose vectors are nearest. The vectors of all chunks are compared."""
         scope: Any = shelf.scope
-        found = list[Candidate]()
+        nearest = list[Candidate]()
 
-        def nearest(record: Record, entries: Sequence[Entry]) -> list[Candidate]:
-            shown = [one for one in scope.gate.shown(entries) if not one.erased and vector_of(one.metadata) is not None]
-            both = [*found, *(Candidate(shelf.place, record, one) for one in shown)]
-            return nlargest(fetch, both, key=lambda one: likeness(vector, vector_of(one.entry.metadata) or ()))
+        def merged(record: Record, entries: Sequence[Entry]) -> list[Candidate]:
+            shown = [
+                chunk
+                for chunk in scope.gate.shown(entries)
+                if not chunk.erased and vector_of(chunk.metadata) is not None
+            ]
+            both = [*nearest, *(Candidate(shelf.place, record, chunk) for chunk in shown)]
+            return nlargest(fetch, both, key=lambda each: likeness(vector, vector_of(each.entry.metadata) or ()))
 
         for record in filter(self._is_ours, await shelf.records()):
             entries = await scope.store.read(SessionKey(scope.tenant, record.session))
-            found = await scope.store.apart(nearest, record, entries)
-        return found
+            nearest = await scope.store.apart(merged, record, entries)
+        return nearest
 
-    async def _holding(self, shelf: Shelf, sessions: Sequence[str]) -> dict[str, Record]:
-        """The records of these versions of documents, of those that hold."""
+    async def _current(self, shelf: Shelf, sessions: Sequence[str]) -> dict[str, Record]:
+        """Return the records of the documents whose chunks these sessions have, by the current version's session."""
         keys = list(dict.fromkeys(session.partition(".")[0] for session in sessions))
-        known = await shelf.records_of(keys)
-        return {record.session: record for record in known if record is not None}
+        records = await shelf.records_of(keys)
+        return {record.session: record for record in records if record is not None}
 
 
 def _varied(scored: Sequence[tuple[float, Candidate]], base: KnowledgeBase) -> list[tuple[float, Candidate]]:
-    """What answers and is not all alike: as vectors tell, or the words that two chunks share."""
-    vectors = [vector_of(one.entry.metadata) for _, one in scored]
-    words = [frozenset(terms_of(one.entry.text)) for _, one in scored]
+    """Choose chunks that answer and differ from each other, by their vectors, or else by the words that they share."""
+    vectors = [vector_of(each.entry.metadata) for _, each in scored]
+    words = [frozenset(terms_of(each.entry.text)) for _, each in scored]
 
     def alike(i: int, j: int) -> float:
-        mine, other = vectors[i], vectors[j]
-        if mine is not None and other is not None:
-            return likeness(mine, other)
+        first, second = vectors[i], vectors[j]
+        if first is not None and second is not None:
+            return likeness(first, second)
         return len(words[i] & words[j]) / max(len(words[i] | words[j]), 1)
 
     taken = diverse([score for score, _ in scored], alike, base.top_k, base.lambda_mult)

@@ -1,4 +1,4 @@
-"""What a context is given from a knowledge base, behind its newest entry: the best chunks that have room."""
+"""What a context shows from a knowledge base behind its newest entry: the best chunks that fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "knowledge"
 
 
 class Known:
-    """Chunks of a knowledge base, best first, of at most so many tokens together. A part of a tail."""
+    """Chunks of a knowledge base, best first, of at most `max_tokens` together. A part of a context's tail."""
 
     name = NAME
 
@@ -20,20 +20,20 @@ class Known:
         self._texts, self._most = [hit.shown for hit in hits], max_tokens
 
     def beside(self, shown: Collection[int]) -> Known:
-        """They as they are: what they say is of other sessions."""
+        """Return the same chunks: they are of other sessions, so the context shows none of them already."""
         return self
 
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
-        """The best in at most so many tokens; "" where there are none, or no room for the first."""
-        room = min((one for one in (most, self._most) if one is not None), default=None)
+        """Return the best chunks that fit into `most` tokens; "" if there are none, or the first does not fit."""
+        room = min((limit for limit in (most, self._most) if limit is not None), default=None)
         text = ""
-        for one in self._texts:
-            longer = f"{text}\n\n{one}" if text else one
+        for chunk in self._texts:
+            longer = f"{text}\n\n{chunk}" if text else chunk
             if room is not None and count(longer) > room:
                 break
             text = longer
         return text
 
     def group(self, most: int | None, meter: Meter) -> Group | None:
-        """They as they are sent, with their fence; None where there are none, or no room."""
+        """Return the fenced chunks as they are sent; None if none fits."""
         return fitting(self, most, meter)

@@ -1,1 +1,1 @@
-"""Finding what was said: in one session, or in all of a tenant's, within a budget of tokens."""
+"""Recall: searching what was said in one session, or in all of a tenant's, within a budget of tokens."""

@@ -1,4 +1,4 @@
-"""What is looked for, checked: a query, and which entries may answer it. Pure."""
+"""The checked arguments of a search: a query, and a filter for the entries that may answer it. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from palimpsest.log.entry import KINDS, ROLES
 from palimpsest.recall.index import Filter
 
 LIMIT = 20
-"""Hits of one search, unless asked otherwise."""
+"""The default number of hits of one search."""
 
 LONGEST = 10_000
-"""Characters of a query."""
+"""The most characters of a query."""
 
 MOST = 1000
-"""Hits of one search, at most."""
+"""The most hits of one search."""
 
 BESIDE = 10
-"""Entries on each side of a hit, at most."""
+"""The most neighbours on each side of a hit."""
 
 
 class Asked(Filter, frozen=True, kw_only=True):
-    """A query with the entries that may answer it."""
+    """A query with a filter for the entries that may answer it, and limits of the result."""
 
     query: str
     limit: int = LIMIT
@@ -45,12 +45,12 @@ class Asked(Filter, frozen=True, kw_only=True):
         until: object,
         neighbours: object,
     ) -> Asked:
-        """What a verb was given. Raises ConfigError; the query stands in none."""
-        fit = "text that is not blank, without lone surrogates"
+        """Check the arguments of a verb. Raises ConfigError, which never quotes the query."""
+        allowed = "text that is not blank, without lone surrogates"
         if not isinstance(query, str):
-            raise ConfigError("query", type(query).__name__, fit)
+            raise ConfigError("query", type(query).__name__, allowed)
         if not query.strip() or unfit(query) is not None:
-            raise ConfigError("query", "this text" if query.strip() else "a blank text", fit)
+            raise ConfigError("query", "this text" if query.strip() else "a blank text", allowed)
         if len(query) > LONGEST:
             raise ConfigError("query", f"{len(query):,} characters", f"at most {LONGEST:,}")
         values.whole("limit", limit, 1)
@@ -70,27 +70,29 @@ class Asked(Filter, frozen=True, kw_only=True):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether not every entry may answer."""
-        return any(one is not None for one in (self.kinds, self.roles, self.names, self.since, self.until))
+        """Whether the filter excludes any entries."""
+        return any(given is not None for given in (self.kinds, self.roles, self.names, self.since, self.until))
 
 
 def ends(text: str) -> str:
-    """As much of a text as a query may have: its beginning and its end, where people say what they want."""
+    """Shorten a text to the length of a query: keep its beginning and its end, where people say what they want."""
     half = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[: half - 1]}\n{text[-half:]}"
 
 
 def some_of(name: str, given: Any, allowed: Collection[str] | None) -> frozenset[str] | None:
-    """A text, or texts, that an option was given; None for None. Raises ConfigError for what is neither, or not one of
-    those that are `allowed` (None: all are)."""
+    """Return the text or texts given for an option as a set; None for None.
+
+    Raises ConfigError for other types, and for a text that is not among `allowed` (None: all are).
+    """
     if given is None:
         return None
     listed = [given] if isinstance(given, str) else given if values.is_listed(given) else [None]
-    found = set[str]()
-    for one in listed:
-        if not isinstance(one, str):
+    texts = set[str]()
+    for text in listed:
+        if not isinstance(text, str):
             raise ConfigError(name, given, "a text, a list of texts, or None")
-        if allowed is not None and one not in allowed:
-            raise ConfigError(name, one, ", ".join(allowed), nearest=nearest(one, allowed))
-        found.add(str.__str__(one))
-    return frozenset(found)
+        if allowed is not None and text not in allowed:
+            raise ConfigError(name, text, ", ".join(allowed), nearest=nearest(text, allowed))
+        texts.add(str.__str__(text))
+    return frozenset(texts)

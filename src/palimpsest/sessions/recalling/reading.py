@@ -1,4 +1,4 @@
-"""Entries by their names, as passages: whole, or as much of them as there is room for."""
+"""Reading named entries as passages: whole, or as much of them as fits into a budget."""
 
 from __future__ import annotations
 
@@ -16,43 +16,45 @@ from palimpsest.recall.parts import said
 from palimpsest.sessions.recalling.recalled import LETTERS, Passage, Recalled, rendered
 
 MOST = 1000
-"""Entries that are read at once."""
+"""The most entries that one call reads."""
 
 
 def names_of(entries: Any) -> tuple[list[int], list[str]]:
-    """The numbers and the ids of entries that are named. Raises ConfigError for what names none."""
+    """Return the seqs and the ids of the named entries. Raises ConfigError for anything that names no entry."""
     listed = values.is_listed(entries) and not isinstance(entries, str)
     given = list(islice(entries, MOST + 1)) if listed else [entries]
     if len(given) > MOST:
         raise ConfigError("entries", f"more than {MOST:,} names", f"at most {MOST:,} entries")
-    given = [one.id if isinstance(one, Entry) else one for one in given]
-    for one in given:
-        if not isinstance(one, int | str) or isinstance(one, bool):
-            raise ConfigError("entries", one, "entries as they are, by id, or by `seq`")
-    seqs = [one for one in given if isinstance(one, int) and 0 < one < 1 << 63]
-    return seqs, [one for one in given if isinstance(one, str) and unfit(one) is None]
+    names = [name.id if isinstance(name, Entry) else name for name in given]
+    for name in names:
+        if not isinstance(name, int | str) or isinstance(name, bool):
+            raise ConfigError("entries", name, "entries as they are, by id, or by `seq`")
+    seqs = [name for name in names if isinstance(name, int) and 0 < name < 1 << 63]
+    return seqs, [name for name in names if isinstance(name, str) and unfit(name) is None]
 
 
 def check_bounds(max_tokens: object, start: object) -> None:
-    """Raise ConfigError for what is no budget, or no place in a text."""
+    """Raise ConfigError if `max_tokens` is no budget, or `start` no position in a text."""
     values.whole("max_tokens", max_tokens, 1, none=True)
     values.whole("start", start, 0)
 
 
 def read(session: str, entries: Sequence[Entry], start: int, most: int | None, count: Callable[[str], int]) -> Recalled:
-    """Make passages of entries, from the characters `start` on, in the order of the log, as many as have room in so
-    many tokens; the last one may end before its entry does."""
-    shown = [_passage(session, entry, start) for entry in sorted(entries, key=lambda one: one.seq)]
+    """Make passages of entries in the order of the log, each from the character `start` of its entry on.
+
+    Only as many as fit into `most` tokens (None: no limit). The last one may be cut to fit.
+    """
+    shown = [_passage(session, entry, start) for entry in sorted(entries, key=lambda passage: passage.seq)]
     found = len(shown)
     if most is not None:
         shown = _fitting(shown, most, count)
-    shown = [msgspec.structs.replace(one, tokens=count(one.shown)) for one in shown]
+    shown = [msgspec.structs.replace(passage, tokens=count(passage.shown)) for passage in shown]
     tokens = count(rendered(shown)) if shown else 0
     return Recalled(passages=tuple(shown), tokens=tokens, found=found, left_out=found - len(shown))
 
 
 def _fitting(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> list[Passage]:
-    """The first of these passages that have room, and the longest beginning of the next one that has."""
+    """Return the first passages that fit together, and the longest beginning of the next one that still fits."""
 
     def fits(shown: Sequence[Passage]) -> bool:
         return len(shown[-1].text) <= LETTERS * most and count(rendered(shown)) <= most
@@ -74,11 +76,11 @@ def _fitting(passages: Sequence[Passage], most: int, count: Callable[[str], int]
 
 
 def _guessed(passages: Sequence[Passage], most: int, count: Callable[[str], int]) -> int:
-    """About how many of these have room: the sum of pieces is a good guess, and counts each of them once."""
-    left = most
-    for number, one in enumerate(passages):
-        left -= count(one.shown) if len(one.text) <= LETTERS * most else most + 1
-        if left < 0:
+    """Guess how many passages fit, from the sum of their single counts, which needs only one count of each."""
+    room = most
+    for number, passage in enumerate(passages):
+        room -= count(passage.shown) if len(passage.text) <= LETTERS * most else most + 1
+        if room < 0:
             return number
     return len(passages)
 

@@ -1,4 +1,4 @@
-"""What a search returns: passages, each a piece of an entry, and all of them as one text. Pure."""
+"""The result of a search: passages, each a piece of an entry, and their packing and rendering as one text. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from palimpsest.log.entry import Kind, Role, moment
 from palimpsest.recall.search import highlighted
 
 LETTERS = 16
-"""Characters of a token, at most about: what is behind so many is not counted to see whether it has room."""
+"""About the most characters of a token. A text longer than this times the budget cannot fit and is not counted."""
 
 
 class Passage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """A piece of what was said: `text`, from `session`, the characters `start` to `end` of the entry of this `id` and
-    `seq`, which was written `at` (microseconds since 1970, UTC).
+    """A piece of an entry: its characters `start` to `end` as `text`, with the `session`, `id` and `seq` of the entry,
+    which was written `at` (microseconds since 1970, UTC).
 
-    `kind`, `role` and `name` are the entry's: who said it, or which tool. `score` tells how well it answers: 1 for the
-    best hit, 0 for what stands beside one, where `is_hit` is False. `matched` are the characters of `text`, first and
-    end, that the query asked for. `chars` is how many characters the whole entry has, `tokens` what the passage costs
-    as `Recalled.text` has it.
+    `kind`, `role` and `name` are the entry's: who said it, or which tool. `score` says how well it answers: 1 for the
+    best hit, 0 for a neighbour of a hit, where `is_hit` is False. `matched` are the ranges of characters in `text`
+    (first and end) that match the query. `chars` is the length of the whole entry, `tokens` what the passage costs in
+    `Recalled.text`.
     """
 
     session: str
@@ -44,29 +44,30 @@ class Passage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
 
     @property
     def created_at(self) -> datetime:
-        """When it was written, UTC."""
+        """When the entry was written, UTC."""
         return moment(self.at)
 
     @property
     def heading(self) -> str:
-        """A line that says when it was written, and who said it."""
+        """A line that says when the entry was written, and who said it."""
         who = f"{self.role} {_label(self.name)}" if self.name else self.role
         what = "" if self.kind == "message" else f", {self.kind.replace('_', ' ')}"
         return f"[{self.created_at:%Y-%m-%d %H:%M}, {who}{what}, entry {self.seq}]"
 
     @property
     def shown(self) -> str:
-        """The passage with its heading, and dots where more of the entry stands before or behind it. Lines of it that
-        could be taken for a heading are quoted."""
+        """The passage with its heading, and dots where the entry continues before or behind it.
+
+        Lines of it that could be taken for a heading are quoted.
+        """
         before, behind = "… " if self.start else "", " …" if self.end < self.chars else ""
         return f"{self.heading}\n{before}{_quoted(self.text)}{behind}"
 
 
 class Recalled(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What a search has found: `passages` in the order in which they are read, session by session, and what they cost
-    as `text`, in `tokens`.
+    """The result of a search: `passages` in reading order, session by session, and what their `text` costs in `tokens`.
 
-    `found` is how many entries answered, `left_out` how many of these had no room.
+    `found` is how many entries answered, `left_out` how many of these did not fit into the budget.
     """
 
     passages: tuple[Passage, ...] = ()
@@ -80,8 +81,8 @@ class Recalled(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=Tru
 
     @property
     def hits(self) -> tuple[Passage, ...]:
-        """What answers, best first, without what stands beside it."""
-        return tuple(sorted((one for one in self.passages if one.is_hit), key=lambda one: -one.score))
+        """The passages that answer, best first, without their neighbours."""
+        return tuple(sorted((each for each in self.passages if each.is_hit), key=lambda each: -each.score))
 
     @property
     def text(self) -> str:
@@ -90,12 +91,12 @@ class Recalled(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=Tru
 
 
 class IndexStatus(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """The search index of a tenant: `where` it is, for people, and whether it `is_kept` there for other processes, or
-    made anew by each.
+    """The state of a tenant's search index: `where` it is, for people, and whether it `is_kept` there for other
+    processes, or made anew by each.
 
-    `sessions`, `entries` and their `parts` are in it; `stale` parts are of what is gone: nobody finds them, and their
-    words are there until it is rebuilt. `bytes` is its size, of all tenants that share it. `behind` is how many
-    sessions have had something that it has not taken in yet: the next search does.
+    `sessions`, `entries` and `parts` are the numbers of those in it. `stale` parts are of entries that are gone: no
+    search finds them, but their words stay in the index until it is rebuilt. `bytes` is its size, of all tenants that
+    share it. `behind` is how many sessions have new entries that the index has not taken in yet; the next search does.
     """
 
     where: str
@@ -109,29 +110,29 @@ class IndexStatus(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=
 
 
 def rendered(passages: Iterable[Passage]) -> str:
-    """Return passages as one fenced text, under the names of their sessions where there are several.
+    """Return passages as one fenced text, with a heading for each session if there are several.
 
     Args:
-        passages: in the order in which they are read.
+        passages: in reading order.
     """
     return fenced("context", plain(passages), name="recalled")
 
 
 def plain(passages: Iterable[Passage]) -> str:
-    """Return the same without the fence.
+    """Return the same text as `rendered`, without the fence.
 
     Args:
-        passages: in the order in which they are read.
+        passages: in reading order.
     """
     lines = list[str]()
-    given = list(passages)
-    several = len({one.session for one in given}) > 1
+    listed = list(passages)
+    has_several_sessions = len({passage.session for passage in listed}) > 1
     last = None
-    for one in given:
-        if several and one.session != last:
-            lines.append(f"# session {_label(one.session)}")
-            last = one.session
-        lines.append(one.shown)
+    for passage in listed:
+        if has_several_sessions and passage.session != last:
+            lines.append(f"# session {_label(passage.session)}")
+            last = passage.session
+        lines.append(passage.shown)
     return "\n".join(lines)
 
 
@@ -142,12 +143,12 @@ _LIKE_HEADING = re.compile(
 
 
 def _quoted(text: str) -> str:
-    """The text with `> ` before what begins a line as a heading does: so nobody's words pass for somebody else's."""
+    """Put `> ` before text that begins a line like a heading, so that no words pass for those of another speaker."""
     return _LIKE_HEADING.sub(r"\1> ", text) if "[" in text or "#" in text else text
 
 
 def _label(name: str) -> str:
-    """A name as it stands in a heading, which it cannot end."""
+    """Return a name for use in a heading, without brackets and line breaks that could end the heading."""
     return " ".join(name.split()).translate(_BRACKETS)
 
 
@@ -155,25 +156,25 @@ _BRACKETS = str.maketrans("[]", "()")
 
 
 SHORTEST = 60
-"""Characters that are left, at least, of a passage that is cut to have room."""
+"""The least characters to which a passage is cut to fit."""
 
 
 def has_room(
     ranked: Sequence[Passage], most: int | None, count: Callable[[str], int], terms: Sequence[str] = ()
 ) -> bool:
-    """Whether there is room left beside these passages in so many tokens (None: always), if only for a heading.
+    """Return whether the budget has room beside these passages, at least for a heading.
 
     Args:
         ranked: hits, best first.
-        most: tokens; None: no limit.
-        count: what counts tokens.
-        terms: what the query asked for.
+        most: the budget in tokens; None: no limit, so there is always room.
+        count: counts the tokens of a text.
+        terms: the terms of the query.
     """
     if most is None:
         return True
     chosen = _fitting(ranked, most, count, terms)
-    left = most - count(rendered(())) - sum(one.tokens for one in chosen)
-    return bool(chosen) and left > count(chosen[0].heading)
+    room = most - count(rendered(())) - sum(passage.tokens for passage in chosen)
+    return bool(chosen) and room > count(chosen[0].heading)
 
 
 def packed(
@@ -183,24 +184,25 @@ def packed(
     count: Callable[[str], int],
     terms: Sequence[str] = (),
 ) -> tuple[list[Passage], int]:
-    """Return as many passages as have room in so many tokens (None: any number), the best first, then what stands
-    beside them, in reading order, and what they cost. The best hit is cut, where that gives it room.
+    """Return as many passages as fit into the budget, in reading order, and their tokens as one text.
+
+    Hits are taken first, the best ones before others, then their neighbours. The best hit is cut if it does not fit.
 
     Args:
         ranked: hits, best first.
-        beside: what stands beside hits, in the order of these.
-        most: tokens; None: no limit.
-        count: what counts tokens.
-        terms: what the query asked for: of a hit that is cut what stands around it is left.
+        beside: neighbours of hits, in the order of the hits.
+        most: the budget in tokens; None: no limit.
+        count: counts the tokens of a text.
+        terms: the terms of the query: a hit that is cut keeps the text around the first of them.
     """
     if most is None:
-        chosen = [msgspec.structs.replace(one, tokens=count(one.shown)) for one in (*ranked, *beside)]
+        chosen = [msgspec.structs.replace(passage, tokens=count(passage.shown)) for passage in (*ranked, *beside)]
     else:
         chosen = _fitting((*ranked, *beside), most, count, terms)
     order = _order(chosen)
     tokens = count(rendered(order)) if order else 0
     while order and most is not None and tokens > most:
-        chosen.pop()  # the sum of pieces is a good guess, and no more than that
+        chosen.pop()  # `_fitting` adds up single counts, which only estimates the count of the whole text
         order = _order(chosen)
         tokens = count(rendered(order)) if order else 0
     return order, tokens
@@ -209,39 +211,40 @@ def packed(
 def _fitting(
     passages: Sequence[Passage], most: int, count: Callable[[str], int], terms: Sequence[str]
 ) -> list[Passage]:
-    left, chosen = most - count(rendered(())), list[Passage]()
+    """Return the passages that fit, by the sum of their single counts. Those that do not fit are passed over."""
+    room, chosen = most - count(rendered(())), list[Passage]()
     sessions = set[str]()
-    for i, given in enumerate(passages):
-        if i and len(given.text) > LETTERS * left:
+    for i, whole in enumerate(passages):
+        if i and len(whole.text) > LETTERS * room:
             continue
-        above = 0 if given.session in sessions else count(f"# session {given.session}\n")
-        one, cost = given, count(given.shown) + 1
-        if i == 0 and cost + above > left:
-            one = _cut(given, left - above - 1, count, terms)
-            cost = count(one.shown) + 1
-        if cost + above <= left:
-            chosen.append(msgspec.structs.replace(one, tokens=cost))
-            sessions.add(one.session)
-            left -= cost + above
+        heading_cost = 0 if whole.session in sessions else count(f"# session {whole.session}\n")
+        passage, cost = whole, count(whole.shown) + 1
+        if i == 0 and cost + heading_cost > room:
+            passage = _cut(whole, room - heading_cost - 1, count, terms)
+            cost = count(passage.shown) + 1
+        if cost + heading_cost <= room:
+            chosen.append(msgspec.structs.replace(passage, tokens=cost))
+            sessions.add(passage.session)
+            room -= cost + heading_cost
     return chosen
 
 
-def _cut(one: Passage, most: int, count: Callable[[str], int], terms: Sequence[str]) -> Passage:
-    """What of a passage has room in so many tokens, around the first word that was asked for; all, if nothing has."""
-    matched = highlighted(one.text, terms)
-    first, size = matched[0][0] if matched else 0, len(one.text)
+def _cut(whole: Passage, most: int, count: Callable[[str], int], terms: Sequence[str]) -> Passage:
+    """Cut a passage to fit into `most` tokens, around the first match of the query. Return it whole if no cut fits."""
+    matched = highlighted(whole.text, terms)
+    first, size = matched[0][0] if matched else 0, len(whole.text)
     while (size := size * 2 // 3) >= SHORTEST:
-        begin = max(0, min(first - size // 4, len(one.text) - size))
-        start, text = one.start + begin, one.text[begin : begin + size]
-        piece = msgspec.structs.replace(one, text=text, start=start, end=start + size)
+        begin = max(0, min(first - size // 4, len(whole.text) - size))
+        start, text = whole.start + begin, whole.text[begin : begin + size]
+        piece = msgspec.structs.replace(whole, text=text, start=start, end=start + size)
         if count(piece.shown) <= most:
             return piece
-    return one
+    return whole
 
 
 def _order(passages: Sequence[Passage]) -> list[Passage]:
-    """Passages as they are read: the session of the best first, each in the order of its log."""
+    """Sort passages into reading order: the session of the best one first, and each session in the order of its log."""
     ranks = dict[str, int]()
-    for one in passages:
-        ranks.setdefault(one.session, len(ranks))
-    return sorted(passages, key=lambda one: (ranks[one.session], one.seq, one.start))
+    for passage in passages:
+        ranks.setdefault(passage.session, len(ranks))
+    return sorted(passages, key=lambda passage: (ranks[passage.session], passage.seq, passage.start))

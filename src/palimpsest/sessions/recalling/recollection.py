@@ -1,4 +1,4 @@
-"""What a context recalls, behind its newest entry: passages that it does not hold anyway, as many as have room."""
+"""What a context recalls behind its newest entry: passages of entries that it does not show, as many as fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "recalled"
 
 
 class Recollection:
-    """Passages of one session, best first, that answer these `terms` of a query. A part of a tail."""
+    """Passages of one session, best first, that answer the `terms` of a query. A part of a context's tail."""
 
     name = NAME
 
@@ -20,13 +20,13 @@ class Recollection:
         self._passages, self._terms = passages, terms
 
     def beside(self, shown: Collection[int]) -> Recollection:
-        """Those of entries that the context does not show."""
-        return Recollection([one for one in self._passages if one.seq not in shown], self._terms)
+        """Return only the passages of entries that the context does not show."""
+        return Recollection([passage for passage in self._passages if passage.seq not in shown], self._terms)
 
     def within(self, most: int | None, count: Callable[[str], int]) -> str:
-        """The best in at most so many tokens, in the order of the log; "" where there are none, or no room."""
+        """Return the best passages that fit into `most` tokens, in the order of the log; "" if none fits."""
         return plain(packed(self._passages, (), most, count, self._terms)[0])
 
     def group(self, most: int | None, meter: Meter) -> Group | None:
-        """They as they are sent, with their fence; None where there are none, or no room."""
+        """Return the fenced passages as they are sent; None if none fits."""
         return fitting(self, most, meter)

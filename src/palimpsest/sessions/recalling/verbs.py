@@ -1,4 +1,4 @@
-"""What the verbs for recall do, of a session and of a memory."""
+"""The verbs for recall of a session and of a memory."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from palimpsest.tokens.counter import TokenCounter
 
 WHOLE = 1200
-"""Characters up to which an entry is a passage whole; of a longer one the part that answers is."""
+"""The most characters of an entry that becomes a passage whole. Of a longer one the part that answers is taken."""
 
 RECALLED = 100
-"""Hits that a context chooses from."""
+"""The number of hits that a context chooses from."""
 
 
 class Recalling:
@@ -57,42 +57,42 @@ class Recalling:
         return await self._noted(await passages(finder, asked, found, scope.options.counter), scope.store)
 
     async def passages(self, entries: object, max_tokens: int | None, start: int) -> Recalled:
-        """These entries of the session, as passages, within the budget."""
+        """Return these entries of the session as passages, within the budget."""
         scope = self._session
         assert scope is not None, "it is asked of a session"
         check_bounds(max_tokens, start)
         seqs, ids = names_of(entries)
         scope.check_user(await scope.store.head(scope.key))
-        found = await living(self._memory, scope.store, scope.key.session, seqs, ids)
+        entries_found = await living(self._memory, scope.store, scope.key.session, seqs, ids)
         count = scope.options.counter.count
-        result = await scope.store.apart(read, scope.key.session, found, start, max_tokens, count)
+        result = await scope.store.apart(read, scope.key.session, entries_found, start, max_tokens, count)
         if scope.store.writable and not scope.options.readonly:
-            await accessed(scope.store, scope.key, [one.seq for one in result.passages])
+            await accessed(scope.store, scope.key, [passage.seq for passage in result.passages])
         return result
 
     async def recollection(self, query: object) -> Recollection:
-        """What the session's next context recalls: as many passages as it will have room for.
+        """Return the passages that the session's next context may recall for a user's message.
 
-        It is asked with what a user has said: where that is longer than a query, its beginning and its end count, and
-        lone surrogates find nothing.
+        Of a message that is longer than a query its beginning and its end count. Lone surrogates are ignored.
         """
         if isinstance(query, str):
             query = ends(query).encode("utf-8", "replace").decode()
         hidden = await self._hidden()
         asked = Asked.of(query, None, RECALLED + spans.size(hidden), None, None, None, None, None, 0)
         finder, found, _ = await self._found(asked)
-        found = [one for one in found if not spans.within(hidden, one.entry.seq)]
+        found = [each for each in found if not spans.within(hidden, each.entry.seq)]
         terms = question(asked.query).terms
         return Recollection(await finder.apart(_passages, found, terms), terms)
 
     async def _hidden(self) -> tuple[Span, ...]:
-        """What somebody has left out of the session's contexts, which brings none of it back by itself."""
+        """Return the ranges that were left out of the session's contexts by hand: no context recalls them by itself."""
         scope = self._session
         assert scope is not None, "it is asked of a session"
         head = await scope.head()
         return (await compaction_of(scope.store, scope.key, head.compaction)).hidden
 
     async def _found(self, asked: Asked) -> tuple[Finder, list[Found], SessionScope]:
+        """Search the session. Return the finder, the entries found, and the session's scope."""
         scope = self._session
         assert scope is not None, "it is asked of a session"
         scope.check_user(await scope.store.head(scope.key))
@@ -106,14 +106,16 @@ class Recalling:
                 indexes.close()
 
     def _own_indexes(self, scope: SessionScope) -> Indexes:
-        """What an EPHEMERAL session is searched with: what is nowhere stored is in no index that others see. It is
-        made for each search anew; with an embedder it is kept, so that nothing is embedded twice."""
-        given = self._memory.embedder
-        own = self._own or Indexes(scope.store, scope.runner, scope.clock, None, given)
-        if given is not None and self._own is None:
-            self._own = own
-            finalize(self, own.close)
-        return own
+        """Return the indexes of an EPHEMERAL session: its entries are not stored, so no shared index may have them.
+
+        They are made for each search. With an embedder they are kept, so that nothing is embedded twice.
+        """
+        embedder = self._memory.embedder
+        indexes = self._own or Indexes(scope.store, scope.runner, scope.clock, None, embedder)
+        if embedder is not None and self._own is None:
+            self._own = indexes
+            finalize(self, indexes.close)
+        return indexes
 
     async def everywhere(
         self,
@@ -125,13 +127,13 @@ class Recalling:
     ) -> Recalled:
         """Find entries of the tenant's sessions that answer, within the budget."""
         scope, counting = self._memory, counter_of(counter, model_of(model))
-        meant = await _meant(scope, sessions, user)
+        names = await _searched_sessions(scope, sessions, user)
         finder = Finder(scope, scope.store, await scope.recall())
-        found = await finder.find(asked, meant)
+        found = await finder.find(asked, names)
         return await self._noted(await passages(finder, asked, found, counting), scope.store)
 
     async def status(self) -> IndexStatus:
-        """Say how the tenant's index is."""
+        """Return the state of the tenant's index."""
         recall = await self._memory.recall()
         size, behind = await recall.size()
         return IndexStatus(
@@ -146,7 +148,7 @@ class Recalling:
         )
 
     async def index(self) -> int:
-        """Take into the tenant's index what sessions have had since, if it lasts; return how many those were."""
+        """Bring the tenant's index up to date, if it is kept. Return how many sessions were behind."""
         recall = await self._memory.recall()
         if not recall.index.name:
             return 0
@@ -167,23 +169,25 @@ class Recalling:
         return await self.status()
 
     async def _noted(self, result: Recalled, store: Store) -> Recalled:
-        """Remember that what was found was fetched."""
+        """Note an access to each entry that was found, and return the result."""
         if store.writable and not (self._session is not None and self._session.options.readonly):
             await store.together(partial(self._note, result, store), reads=True)
         return result
 
     async def _note(self, result: Recalled, store: Store) -> None:
-        for session in dict.fromkeys(one.session for one in result.hits):
-            seqs = [one.seq for one in result.hits if one.session == session]
+        for session in dict.fromkeys(hit.session for hit in result.hits):
+            seqs = [hit.seq for hit in result.hits if hit.session == session]
             await accessed(store, SessionKey(self._memory.tenant, session), seqs)
 
 
-async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user: str | None) -> list[str] | None:
-    """The sessions that a search goes through; None: all."""
+async def _searched_sessions(
+    scope: MemoryScope, sessions: Iterable[str] | str | None, user: str | None
+) -> list[str] | None:
+    """Return the sessions that a search goes through; None: all."""
     named = some_of("sessions", sessions, None)
     given = None if named is None else sorted(named)
-    for one in given or ():
-        check_id(one, "sessions")
+    for session in given or ():
+        check_id(session, "sessions")
     if user is None:
         return given
     check_id(user, "user")
@@ -196,7 +200,7 @@ async def _meant(scope: MemoryScope, sessions: Iterable[str] | str | None, user:
 
 async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter: TokenCounter) -> Recalled:
     """Make passages of what was found, and pack them into the budget."""
-    terms, count = question(asked.query).terms, lru_cache(maxsize=None)(counter.count)  # of this search alone
+    terms, count = question(asked.query).terms, lru_cache(maxsize=None)(counter.count)  # cached for this search only
 
     def ranked() -> tuple[list[Passage], bool]:
         hits = _passages(found, terms)
@@ -204,12 +208,12 @@ async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter
 
     def chosen(hits: Sequence[Passage], beside: Sequence[Passage]) -> Recalled:
         order, tokens = packed(hits, beside, asked.max_tokens, count, terms)
-        order = [_marked(one, terms) if one.is_hit else one for one in order]
-        left = len(found) - sum(one.is_hit for one in order)
-        return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=left)
+        order = [_marked(passage, terms) if passage.is_hit else passage for passage in order]
+        left_out = len(found) - sum(passage.is_hit for passage in order)
+        return Recalled(passages=tuple(order), tokens=tokens, found=len(found), left_out=left_out)
 
-    hits, more = await finder.apart(ranked)
-    return await finder.apart(chosen, hits, await _beside(finder, asked, found) if more else [])
+    hits, with_neighbours = await finder.apart(ranked)
+    return await finder.apart(chosen, hits, await _beside(finder, asked, found) if with_neighbours else [])
 
 
 def _passages(found: Iterable[Found], terms: Sequence[str]) -> list[Passage]:
@@ -217,12 +221,15 @@ def _passages(found: Iterable[Found], terms: Sequence[str]) -> list[Passage]:
 
 
 def _passage(session: str, entry: Entry, score: float, part: int | None, terms: Sequence[str]) -> Passage:
-    """The passage of an entry: all of its text, or of a long one the part that answers (None: its beginning)."""
+    """Make the passage of an entry: all of its text, or of a long one the part that answers.
+
+    `part` is None for a neighbour of a hit: of a long one the beginning is taken.
+    """
     whole, start = said(entry), 0
     end = len(whole)
     if end > WHOLE:
         start, end = span_of(entry, part or 0)
-    if end - start > WHOLE:  # a part of a very long text: what is around the first word that was asked for
+    if end - start > WHOLE:  # a part may be longer still: take the text around the first match
         matched = highlighted(whole[start:end], terms) if part is not None else ()
         first = matched[0][0] if matched else 0
         start += max(0, min(first - WHOLE // 4, end - start - WHOLE))
@@ -245,20 +252,20 @@ def _passage(session: str, entry: Entry, score: float, part: int | None, terms: 
     )
 
 
-def _marked(one: Passage, terms: Sequence[str]) -> Passage:
-    """The passage with the words that were asked for: only what is shown is looked through for them."""
-    return msgspec.structs.replace(one, matched=highlighted(one.text, terms))
+def _marked(passage: Passage, terms: Sequence[str]) -> Passage:
+    """Return the passage with its matches of the query. Only passages that are returned are searched for these."""
+    return msgspec.structs.replace(passage, matched=highlighted(passage.text, terms))
 
 
 async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[Passage]:
-    """What stands beside hits, in the same interactions, the nearest of the best first."""
-    there = {(one.session, one.entry.seq) for one in found}
+    """Return the neighbours of hits in the same interactions, those of the best hit first, and the nearest first."""
+    hits = {(hit.session, hit.entry.seq) for hit in found}
     wanted = dict[tuple[str, int], set[int]]()
-    for one in found:
-        for far in range(1, asked.neighbours + 1):
-            for seq in (one.entry.seq - far, one.entry.seq + far):
-                if seq > 0 and (one.session, seq) not in there:
-                    wanted.setdefault((one.session, seq), set()).add(one.entry.turn)
+    for hit in found:
+        for distance in range(1, asked.neighbours + 1):
+            for seq in (hit.entry.seq - distance, hit.entry.seq + distance):
+                if seq > 0 and (hit.session, seq) not in hits:
+                    wanted.setdefault((hit.session, seq), set()).add(hit.entry.turn)
 
     async def neighbours() -> dict[tuple[str, int], Entry]:
         entries = dict[tuple[str, int], Entry]()
@@ -267,13 +274,14 @@ async def _beside(finder: Finder, asked: Asked, found: Sequence[Found]) -> list[
             entries |= {(session, entry.seq): entry for entry in await finder.living(session, seqs)}
         return entries
 
-    return await finder.apart(_stand, found, wanted, await finder.together(neighbours))
+    return await finder.apart(_neighbour_passages, found, wanted, await finder.together(neighbours))
 
 
-def _stand(
+def _neighbour_passages(
     found: Sequence[Found], wanted: Mapping[tuple[str, int], set[int]], entries: Mapping[tuple[str, int], Entry]
 ) -> list[Passage]:
-    known = {(one.entry.role, said(one.entry)) for one in found}
+    """Make passages of the wanted neighbours that are in the interaction of their hit and do not repeat other words."""
+    known = {(hit.entry.role, said(hit.entry)) for hit in found}
     beside = list[Passage]()
     for place, turns in wanted.items():
         entry = entries.get(place)

@@ -1,1 +1,1 @@
-"""Where knowledge bases are kept: shelves of documents, and what keeps those of summaries true to their sessions."""
+"""The storage of knowledge bases: shelves of documents, and the keeper that keeps summaries on them up to date."""

@@ -1,9 +1,10 @@
-"""What is known of the documents of knowledge bases, and by which names they are stored. Pure.
+"""The records of knowledge bases, and the names under which they are stored. Pure.
 
-A shelf is a tenant of its own, which no user's can be called: a collection, of one user (`user`), of everybody
-(`shared`: documents that somebody added), or of sessions that are nobody's (`nobody`). A document is a session of it
-for each of its versions, whose entries are its chunks, and a record, an item, that says which version holds. A summary
-is a document by the id of its session. Links, items by session, say which shelves have one of its summaries.
+A shelf holds the documents of one collection that belong to one user (`user`), to everybody (`shared`: documents that
+were added without a user), or to sessions without a user (`nobody`: their summaries). It is a tenant of its own, whose
+name no user's tenant can have. Each version of a document is a session of that tenant, with the chunks as entries. A
+record (an item) says which version is current. The summaries of a session are one document, whose id is the session's.
+Links (items by session) say which shelves have the summaries of a session.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from palimpsest.recall.splitter import Chunk
 
 OWNER = "\x01knowledge"
-"""What tenants of knowledge bases begin with."""
+"""The beginning of the names of tenants that keep knowledge bases."""
 DOCUMENTS, SHELVES, LINKS = "documents", "shelves", "links/"
-"""Namespaces of items: a shelf's records; of a tenant, its shelves, and the links of each session."""
+"""Namespaces of items: the records of a shelf; the shelves of a tenant; the links of each session (its id follows)."""
 
 Owned: TypeAlias = Literal["user", "shared", "nobody"]
 Kind: TypeAlias = Literal["document", "summary"]
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which shelf it is: of a collection, `owned` by a user or not."""
+    """Identifies a shelf: the collection, and whether a `user`, everybody or nobody owns it."""
 
     collection: str
     owned: Owned
@@ -42,22 +43,23 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, collection: str, user: str | None, kind: Kind) -> Place:
-        """The shelf that something of this kind goes to."""
+        """Return the shelf that documents of this kind go to."""
         if user is not None:
             return cls(collection, "user", user)
         return cls(collection, "shared" if kind == "document" else "nobody")
 
     @property
     def key(self) -> str:
-        """What it is known by."""
+        """The key of the shelf, a hash."""
         return _digest(self.collection, self.owned, self.user or "")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A document: its `version`, whose `chunks` are stored, when it came (`at`, microseconds), and what is said of it.
+    """A document: its current `version`, the number of its `chunks`, when it was added (`at`, microseconds), and more.
 
-    That of a summary is true as long as its session, which began at `created`, is at `epoch`, or says the same then;
-    `covers` is what it tells of. `embedder` names what made the vectors of its chunks.
+    A record of summaries holds for its session of the creation time `created` at `epoch`, and later as long as the
+    session has the same summaries; `covers` are the entries that they cover. `embedder` is the name of the embedder
+    that made the vectors of the chunks.
     """
 
     id: str
@@ -74,17 +76,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """What it is known by on its shelf."""
+        """The document's key on its shelf."""
         return document_key(self.kind, self.id)
 
     @property
     def session(self) -> str:
-        """The session of its chunks."""
+        """The session that has the chunks of this version."""
         return f"{self.key}.{self.version}"
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """That the summaries of a session go to a shelf, split so, counted by this encoding."""
+    """Says that the summaries of a session go to a shelf, with this splitter and encoding ("": not a known one)."""
 
     place: Place
     splitter: TextSplitter
@@ -95,11 +97,11 @@ ready(Place, Record, Link)
 
 
 class KnowledgeDocument(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """A document of a knowledge base: its `id` in the `collection`, how many `chunks` it has, and when this version of
-    it came (`at`, microseconds since 1970, UTC).
+    """A document of a knowledge base: its `id` in the `collection`, the number of its `chunks`, and when this version
+    was added (`at`, microseconds since 1970, UTC).
 
-    `title` is what it is called, `metadata` what else was said of it. `session` is the one whose summary it is; None:
-    somebody added it. `user` is whose it is; None: everybody's.
+    `title` and `metadata` are those that it was added with. `session` is the session whose summaries it is made of;
+    None for a document that was added. `user` is the owner; None: everybody's.
     """
 
     id: str
@@ -113,11 +115,11 @@ class KnowledgeDocument(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw
 
     @classmethod
     def of(cls, place: Place, record: Record) -> KnowledgeDocument:
-        """The document of a record.
+        """Make the public view of a record.
 
         Args:
-            place: its shelf.
-            record: what is known of it.
+            place: the shelf.
+            record: the document's record.
         """
         return cls(
             id=record.id,
@@ -132,15 +134,15 @@ class KnowledgeDocument(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw
 
     @property
     def created_at(self) -> datetime:
-        """When this version of it came, UTC."""
+        """When this version was added, UTC."""
         return moment(self.at)
 
 
 class KnowledgeHit(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
     """A chunk that answers: its `text`, with a `score` from 0 to 1, from a `document` (its id) of a `collection`.
 
-    It is `part` (from 1) `of` so many. `session` is the one whose summary it is from; None: a document that was added.
-    `id` is the chunk's own, `title` what the document is called, `metadata` what else was said of it.
+    It is number `part` (from 1) of the `of` parts of the document. `session` is the session whose summary it is from;
+    None for a document that was added. `id` is the chunk's own; `title` and `metadata` are the document's.
     """
 
     id: str
@@ -156,64 +158,65 @@ class KnowledgeHit(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
 
     @property
     def shown(self) -> str:
-        """The chunk with a line that says where it is from."""
-        what = f"summary of session {self.session}" if self.session is not None else self.title or self.document
-        return f"[{self.collection}: {what}, part {self.part} of {self.of}]\n{self.text}"
+        """The chunk below a line that says where it is from."""
+        source = f"summary of session {self.session}" if self.session is not None else self.title or self.document
+        return f"[{self.collection}: {source}, part {self.part} of {self.of}]\n{self.text}"
 
 
 def tenant_of(tenant: str, place: Place | None = None) -> str:
-    """The tenant of a shelf of this tenant's; without one, that of its links and of the list of its shelves."""
+    """Return the tenant that stores a shelf of `tenant`; without a place, the one for links and the list of shelves."""
     return f"{OWNER}\x01{tenant}" if place is None else f"{OWNER}\x01{tenant}\x01{place.key}"
 
 
 def places_of(collection: str, user: str | None) -> list[Place]:
-    """The shelves on which somebody may find something: one's own, and what is everybody's."""
+    """Return the shelves of a collection that a user (None: a session of nobody) may search: the own and the shared."""
     own = Place(collection, "nobody") if user is None else Place(collection, "user", user)
     return [own, Place(collection, "shared")]
 
 
 def document_key(kind: Kind, id: str) -> str:
-    """What a document is known by on its shelf."""
+    """Return the key of a document on its shelf."""
     return _digest(kind, id)
 
 
 def version_of(parts: Sequence[object]) -> str:
-    """A version, which is another one where any of these is."""
+    """Return a version that differs if any of these parts differs."""
     return _digest(msgspec.json.encode(parts, order="sorted").decode())
 
 
 def chunk_entries(
     record: Record, chunks: Sequence[Chunk], vectors: Sequence[Sequence[int]] | None, *, start_index: bool
 ) -> list[Entry]:
-    """The entries of a document's chunks: the same of the same, so that writing them again adds nothing."""
-    made = list[Entry]()
+    """Return the entries of a document's chunks. The same chunks give the same ids, so a second append adds nothing."""
+    entries = list[Entry]()
     for number, (chunk, id) in enumerate(zip(chunks, derived_ids(record.session, len(chunks)), strict=True)):
-        said: dict[str, Any] = {"document": record.id, "part": number + 1, "of": len(chunks)}
+        metadata: dict[str, Any] = {"document": record.id, "part": number + 1, "of": len(chunks)}
         if start_index:
-            said["start_index"] = chunk.start
+            metadata["start_index"] = chunk.start
         if vectors is not None:
-            said["vector"] = list(vectors[number])
-        made.append(Entry(id=id, kind="context", role="user", content=chunk.text, metadata=said))
-    return made
+            metadata["vector"] = list(vectors[number])
+        entries.append(Entry(id=id, kind="context", role="user", content=chunk.text, metadata=metadata))
+    return entries
 
 
 def summary_version(summaries: Sequence[Summary], splitter: TextSplitter, embedder: str) -> str:
-    """The version of a document that is made of these summaries."""
-    return version_of([[[one.id, one.text] for one in summaries], msgspec.to_builtins(splitter), embedder])
+    """Return the version of a document made of these summaries."""
+    texts = [[summary.id, summary.text] for summary in summaries]
+    return version_of([texts, msgspec.to_builtins(splitter), embedder])
 
 
 def hit_of(place: Place, record: Record, entry: Entry, score: float) -> KnowledgeHit:
-    """A chunk as a search returns it."""
-    said: Mapping[str, Any] = entry.metadata or {}
-    own = {"start_index": said["start_index"]} if "start_index" in said else {}
+    """Return a chunk as a search returns it."""
+    chunk: Mapping[str, Any] = entry.metadata or {}
+    own = {"start_index": chunk["start_index"]} if "start_index" in chunk else {}
     return KnowledgeHit(
         id=entry.id,
         collection=place.collection,
         document=record.id,
         text=entry.text,
         score=round(min(max(score, 0.0), 1.0), 6),
-        part=said.get("part", 1),
-        of=said.get("of", 1),
+        part=chunk.get("part", 1),
+        of=chunk.get("of", 1),
         title=record.title,
         session=record.id if record.kind == "summary" else None,
         metadata={**record.metadata, **own},

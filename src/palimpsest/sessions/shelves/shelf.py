@@ -1,8 +1,8 @@
-"""One shelf: documents are put on it, found and taken away.
+"""One shelf: putting documents on it, reading and removing them.
 
-Putting is three steps that may end anywhere: the chunks of the new version, then its record, which is what makes it
-hold, then away with what other versions there are. What a process that was killed has left is not found, since no
-record holds of it, and goes when the document is put again, or taken away.
+Putting takes three steps, and a process may be killed between any of them. First the chunks of the new version are
+written, then its record, which makes the version current, then other versions are deleted. Chunks that a killed process
+has left are not found, since no record names their version. They go when the document is put again, or removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from palimpsest.stores import Store
 
 
 class Home(Protocol):
-    """What shelves are kept by: the scope of a memory."""
+    """What keeps shelves: the scope of a memory."""
 
     @property
     def tenant(self) -> str: ...
@@ -41,7 +41,7 @@ class Home(Protocol):
 
 
 class Shelf:
-    """A collection's documents, of one user, of everybody, or of nobody. `scope` is that of its own tenant."""
+    """The documents of one place. `scope` is the memory scope of the shelf's own tenant."""
 
     def __init__(self, home: Home, place: Place) -> None:
         self._home, self.place = home, place
@@ -49,70 +49,71 @@ class Shelf:
 
     @property
     def tenant(self) -> str:
-        """The tenant that it is."""
+        """The tenant that stores the shelf."""
         return self.scope.tenant
 
     async def record(self, kind: Kind, id: str) -> Record | None:
-        """The record of a document, or None."""
+        """Return the record of a document, or None."""
         return (await self.records_of([document_key(kind, id)]))[0]
 
     async def records_of(self, keys: Sequence[str]) -> list[Record | None]:
-        """The records of documents, by their keys."""
-        found = await self._home.store.get_items(self.tenant, DOCUMENTS, keys)
-        return [None if item is None else msgspec.json.decode(item.value, type=Record) for item in found]
+        """Return the records of these keys, in their order; None for a document that does not exist."""
+        items = await self._home.store.get_items(self.tenant, DOCUMENTS, keys)
+        return [None if item is None else msgspec.json.decode(item.value, type=Record) for item in items]
 
     async def records(self) -> list[Record]:
-        """All records, in the order in which documents came first."""
+        """Return all records, in the order in which the documents were first added."""
         items = await self._home.store.list_items(self.tenant, DOCUMENTS)
         return [msgspec.json.decode(item.value, type=Record) for item in items]
 
     async def put(self, record: Record, entries: Sequence[Entry]) -> None:
-        """Have a version of a document hold, and no other."""
+        """Write a version of a document, make it current, and delete the others."""
         store, key = self._home.store, SessionKey(self.tenant, record.session)
-        await self._known()
+        await self._register()
         head = await store.head(key)
-        if head is not None and (head.erased or head.entries != len(entries)):  # something of it was forgotten
+        if head is not None and (head.erased or head.entries != len(entries)):  # incomplete, or partly forgotten
             await self._drop(record.session)
         await store.append(key, entries, check_ids=True)
         await self.note(record)
-        await self._known()  # somebody may have emptied it meanwhile
-        await self._drop_versions(record.key, record.session)
+        await self._register()  # another process may have emptied the shelf meanwhile
+        await self._drop_versions(record.key, but=record.session)
 
-    async def _known(self) -> None:
-        """See that the shelf is among those that there are, which an erasure asks for."""
+    async def _register(self) -> None:
+        """Add the shelf to the tenant's list of shelves, by which an erasure finds it."""
         store, home = self._home.store, tenant_of(self._home.tenant)
         if await store.get_item(home, SHELVES, self.place.key) is None:
             await store.put_item(home, SHELVES, self.place.key, msgspec.json.encode(self.place))
 
     async def note(self, record: Record) -> None:
-        """Have this be what is known of a document."""
+        """Write the record of a document."""
         await self._home.store.put_item(self.tenant, DOCUMENTS, record.key, msgspec.json.encode(record))
 
     async def remove(self, kind: Kind, id: str) -> int:
-        """Take a document away, with all versions; return how many chunks that were."""
+        """Remove a document with all its versions; return how many chunks were removed."""
         key = document_key(kind, id)
         await self._home.store.delete_item(self.tenant, DOCUMENTS, key, destroys=True)
         return await self._drop_versions(key)
 
     async def empty(self) -> int:
-        """Take away all that is on it, and forget the shelf; return how many documents that were."""
-        store, gone = self._home.store, 0
+        """Remove all documents and the shelf itself; return how many documents there were."""
+        store, removed = self._home.store, 0
         for record in await self.records():
             await self.remove(record.kind, record.id)
-            gone += 1
-        while left := await store.sessions(self.tenant):
-            for info in left:
+            removed += 1
+        while infos := await store.sessions(self.tenant):  # versions without a record
+            for info in infos:
                 await self._drop(info.session)
         await store.clear_items(self.tenant)
         await store.delete_item(tenant_of(self._home.tenant), SHELVES, self.place.key, destroys=True)
-        return gone
+        return removed
 
     async def _drop_versions(self, key: str, but: str = "") -> int:
+        """Delete the versions of a document except the session `but`; return how many chunks they had."""
         infos = await self._home.store.sessions(self.tenant, begin=key, limit=16)
-        there = [info for info in infos if info.session.startswith(key) and info.session != but]
-        for info in there:
+        versions = [info for info in infos if info.session.startswith(key) and info.session != but]
+        for info in versions:
             await self._drop(info.session)
-        return sum(info.entries for info in there)
+        return sum(info.entries for info in versions)
 
     async def _drop(self, session: str) -> None:
         key = SessionKey(self.tenant, session)
@@ -121,6 +122,6 @@ class Shelf:
 
 
 async def shelves(home: Home) -> list[Shelf]:
-    """All shelves of a tenant."""
+    """Return all shelves of a tenant."""
     items = await home.store.list_items(tenant_of(home.tenant), SHELVES)
     return [Shelf(home, msgspec.json.decode(item.value, type=Place)) for item in items]

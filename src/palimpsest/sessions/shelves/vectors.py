@@ -1,4 +1,4 @@
-"""Vectors of chunks and questions, as they are kept: whole numbers from -127 to 127."""
+"""Vectors of chunks and questions as they are stored: whole numbers from -127 to 127."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCALE = 127
 
 
 async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
-    """Return the vectors of texts that are to be found. Raises EmbedderFailed."""
+    """Return the vectors of chunks. Raises EmbedderFailed."""
     return await embedder.runner.read(_wholes, await embedder.embed(texts))
 
 
@@ -33,15 +33,15 @@ def _whole(row: Sequence[float]) -> list[int]:
     return [round(number * SCALE) for number in row]
 
 
-def likeness(one: Sequence[int], other: Sequence[int]) -> float:
-    """The cosine of two vectors, 0 where it is less, or they are not of one length."""
-    if len(one) != len(other):
+def likeness(first: Sequence[int], second: Sequence[int]) -> float:
+    """Return the cosine of two vectors, but 0 if it is negative or the vectors have different lengths."""
+    if len(first) != len(second):
         return 0.0
-    size = sqrt(sum(map(mul, one, one)) * sum(map(mul, other, other)))
-    return min(max(sum(map(mul, one, other)) / size, 0.0), 1.0) if size else 0.0
+    size = sqrt(sum(map(mul, first, first)) * sum(map(mul, second, second)))
+    return min(max(sum(map(mul, first, second)) / size, 0.0), 1.0) if size else 0.0
 
 
 def vector_of(metadata: Any) -> list[int] | None:
-    """The vector that is kept with a chunk."""
-    found = (metadata or {}).get("vector")
-    return found if isinstance(found, list) and all(values.is_whole(one) for one in found) else None
+    """Return the vector in a chunk's metadata, or None."""
+    vector = (metadata or {}).get("vector")
+    return vector if isinstance(vector, list) and all(values.is_whole(number) for number in vector) else None
