@@ -61,5 +61,5 @@ __all__ = [  # noqa: PLE0604 (the names of a literal table)
     *sorted(_HOMES),
 ]
 
-if not TYPE_CHECKING:  # a type checker that saw it would believe in every name
+if not TYPE_CHECKING:  # with `__getattr__` a type checker would accept any name
     __getattr__, __dir__ = _names(globals(), _HOMES)

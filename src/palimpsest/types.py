@@ -1,4 +1,4 @@
-"""What to annotate with: values that verbs return and contexts report, and what options may be."""
+"""Types for annotations: values that verbs return and contexts report, and values of options."""
 
 from typing import TYPE_CHECKING
 
@@ -127,5 +127,5 @@ __all__ = [  # noqa: PLE0604 (the names of a literal table)
     *sorted(_HOMES),
 ]
 
-if not TYPE_CHECKING:  # a type checker that saw it would believe in every name
+if not TYPE_CHECKING:  # with `__getattr__` a type checker would accept any name
     __getattr__, __dir__ = _names(globals(), _HOMES)

@@ -1,1 +1,1 @@
-"""Conversations on their way out and in: exports, their way back, and the files of other programs."""
+"""Exporting sessions, reading exports back, and reading conversations from files of other programs."""

@@ -1,4 +1,4 @@
-"""Plain values of an export: checked, and read. Pure."""
+"""Checking and reading the plain JSON values of an export. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from palimpsest.log.checks import unfit
 from palimpsest.log.entry import LAST_MOMENT, microseconds_of
 
 DEEPEST = 32
-"""Levels of what we say of a session; what programs say, such as metadata, may be deeper."""
+"""The most levels of Palimpsest's own values in an export. Values of programs, such as metadata, may be deeper."""
 
 
 def check_plain(value: object, where: str, *, names: bool = False, depth: int = 0) -> None:
-    """Raise ImportFailed for a value that what we say of a session never has, however often its type fits.
+    """Raise ImportFailed for a value that Palimpsest never writes into an export, even if its type is right.
 
-    Every number there counts something or is a time, so it is finite, not below 0 (-1: all of a text) and no later than
-    the last time. With `names` the texts are names, too: views, strategies, sessions.
+    Every number is a count or a time, so it is finite, at least 0 (or -1, for all of a text) and at most the last time
+    that an entry can have. With `names` texts are checked as names of views, strategies or sessions.
     """
     if depth > DEEPEST:
         raise ImportFailed(where, f"is more than {DEEPEST} levels deep")
@@ -41,7 +41,7 @@ def check_plain(value: object, where: str, *, names: bool = False, depth: int = 
 
 
 def list_of(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
-    """The list of this name. Raises ImportFailed for what is none."""
+    """Return the list under this name (empty if it is missing). Raises ImportFailed for anything but a list."""
     value = data.get(name) or ()
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ImportFailed(f"{where}.{name}", f"{shorten(value)} is not a list")
@@ -49,7 +49,7 @@ def list_of(data: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
 
 
 def instant(text: object, where: str) -> int:
-    """A time in ISO 8601 as microseconds since 1970; 0 for None. Raises ImportFailed."""
+    """Return a time in ISO 8601 as microseconds since 1970; 0 for None. Raises ImportFailed."""
     if text is None:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""An export taken back: every reference and link checked, every total made anew. Reads nothing but what it is given."""
+"""Reading an export back: checks every reference and link, and recomputes every total. Pure."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from palimpsest.transfer.relinking import head_of, relinked
 from palimpsest.transfer.writing import FIELDS, KIND, KNOWN_VERSIONS, LINKS, Access
 
 MOST_PSEUDONYMS = 1024
-"""More than `privacy.pseudonyms.NUMBERED`, for branches that were redacted together have the numbers of both."""
+"""More than `privacy.pseudonyms.NUMBERED`, since branches that were redacted together have the numbers of both."""
 
 UNREADABLE = (msgspec.ValidationError, UnicodeEncodeError, RecursionError)
-"""What the codec raises for a value of another type."""
+"""The errors of the codec for a value of a wrong type."""
 
 _PSEUDONYM = re.compile(r"[A-Z0-9_]{1,64}:[0-9a-f]{32}")
 
 
 def imported(data: object, where: str = "data", gate: Gate | None = None) -> tuple[str, Dump]:
-    """Return the session id and what a store is to hold, every reference and every link checked.
+    """Return the session id of an export and the dump that a store can load, with all references and links checked.
 
-    With `gate` it is what that admits. Raises ImportFailed naming the place of the first thing that does not hold
-    together, and PrivacyRefused where something could not be checked.
+    With `gate` the dump is redacted. Raises ImportFailed, naming the place of the first inconsistency, and
+    PrivacyRefused if the policy could not check something.
     """
     data, session, outline = _envelope(data, where)
     entries = [
@@ -50,15 +50,15 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
     _check_places(entries, outline, where)
     records = _records(data, where)
     given = _given_head(outline, entries, records, where)
-    left = left_out(records)
-    entries = relinked(entries, given.first_seq, given.rewound, where, left)
+    displaced = left_out(records)
+    entries = relinked(entries, given.first_seq, given.rewound, where, displaced)
     if gate is not None:
         before = entries, records
         entries, records, pseudonyms = gate.session(entries, records, given)
         given = msgspec.structs.replace(gate.head(given), pseudonyms=pseudonyms)
-        if (entries, records) != before:  # views were reckoned of other texts, and begin anew
+        if (entries, records) != before:  # the cuts of views were made for the texts before redaction: drop them
             given = msgspec.structs.replace(given, views={})
-    linked = head_of(entries, given.first_seq, given.rewound, left)
+    linked = head_of(entries, given.first_seq, given.rewound, displaced)
     taken_back = set(spans.members(given.rewound))
     head = msgspec.structs.replace(
         linked,
@@ -76,26 +76,26 @@ def imported(data: object, where: str = "data", gate: Gate | None = None) -> tup
 
 
 def accesses_of(data: Mapping[str, Any], dump: Dump, where: str = "data") -> list[Access]:
-    """Return which entries an export says were fetched. Raises ImportFailed for what cannot be."""
-    found: list[Access] = []
+    """Return the accesses to entries that an export has. Raises ImportFailed for one that is not possible."""
+    accesses: list[Access] = []
     for i, raw in enumerate(list_of(data, "accesses", where) if "accesses" in data else ()):
         place = f"{where}.accesses[{i}]"
         seq, stamp, fetches = access = _converted(raw, Access, place)
         if not dump.head.first_seq <= seq < dump.head.next_seq or not (0 < stamp < 2**63 and 0 < fetches <= MOST):
             raise ImportFailed(place, f"{shorten(raw)} is no access to an entry of this export")
-        found.append(access)
-    return found
+        accesses.append(access)
+    return accesses
 
 
 _AS_GIVEN = (
     *("epoch", "epoch_reason", "first_seq", "rewound", "forked_from", "about"),
     *("views", "compaction", "attempts", "pseudonyms"),
 )
-"""What an export says of a head that its entries and records do not."""
+"""Fields of the head that are taken from the export, since entries and records do not tell them."""
 
 
 def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: Sequence[Record], where: str) -> Head:
-    """What an export says of its head, as far as its entries do not say it, checked against these and the records."""
+    """Return the exported head without what entries tell, checked against entries and records."""
     place = f"{where}.head"
     try:
         views = msgspec.convert(outline.get("views") or {}, dict[str, Any])
@@ -127,7 +127,7 @@ def _given_head(outline: Mapping[str, Any], entries: Sequence[Entry], records: S
 
 
 def _about(raw: object, where: str) -> About | None:
-    """What an export says of its session. Raises ImportFailed for what may not be said."""
+    """Return the session's user, title and metadata in an export. Raises ImportFailed for what is not accepted."""
     given = _converted(raw, dict[str, Any] | None, where)
     if given is None:
         return None
@@ -145,7 +145,7 @@ def _converted(raw: object, kind: Any, where: str) -> Any:
 
 
 def _unreadable(where: str, fault: Exception) -> ImportFailed:
-    """What is told of a value that is not as an export has it."""
+    """Return the error for a value of a wrong type."""
     if isinstance(fault, UnicodeEncodeError):
         return ImportFailed(where, "cannot be read (a lone surrogate stands where one of the known names has to)")
     return ImportFailed(where, f"cannot be read ({fault})")
@@ -167,7 +167,7 @@ def _check_outline(outline: Mapping[str, Any], where: str) -> None:
 
 
 def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping[str, Any]]:
-    """Check what an export says of itself; return it with its session id and the outline of its head."""
+    """Check the kind, version and session of an export. Return it with the session id and the raw head."""
     if not isinstance(data, Mapping):
         raise ImportFailed(where, f"an export is a mapping, not {type(data).__name__}")
     kind = data.get("kind", KIND)
@@ -184,7 +184,7 @@ def _envelope(data: object, where: str) -> tuple[Mapping[str, Any], str, Mapping
     if not isinstance(outline, Mapping):
         raise ImportFailed(f"{where}.head", "is missing")
     _check_outline(outline, f"{where}.head")
-    check_plain({name: one for name, one in outline.items() if name != "about"}, f"{where}.head", names=True)
+    check_plain({name: value for name, value in outline.items() if name != "about"}, f"{where}.head", names=True)
     check_plain(data.get("usage"), f"{where}.usage")
     return data, session, outline
 
@@ -193,8 +193,8 @@ def _records(data: Mapping[str, Any], where: str) -> list[Record]:
     records: list[Record] = []
     for i, raw in enumerate(list_of(data, "records", where)):
         if isinstance(raw, Mapping):
-            said = {name: value for name, value in raw.items() if name != "detail"}
-            check_plain(said, f"{where}.records[{i}]")
+            fields = {name: value for name, value in raw.items() if name != "detail"}
+            check_plain(fields, f"{where}.records[{i}]")
         record = _converted(raw, Record, f"{where}.records[{i}]")
         if record.revision > MOST:
             raise ImportFailed(f"{where}.records[{i}].revision", f"{record.revision} is too large")
@@ -217,7 +217,7 @@ def _check_compactions(
     views: Mapping[str, Cut],
     where: str,
 ) -> None:
-    """Check what head, cuts and compactions say of compactions, summaries and the entries that they stand for."""
+    """Check all references to compactions, summaries and covered entries, in head, cuts and compactions."""
     places = {record.revision: f"{where}.records[{i}]" for i, record in enumerate(records)}
     states = {record.revision: record.compaction for record in records if record.compaction is not None}
     graves = spans.of(entry.seq for entry in entries if entry.erased)
@@ -236,7 +236,8 @@ def _check_compactions(
 def _check_cut(cut: Cut, states: Mapping[int, Compaction], last: int, where: str) -> None:
     if not 1 <= cut.start <= last + 1:
         raise ImportFailed(f"{where}.start", f"{cut.start} is no place in the log, or right behind it")
-    # Before its start it knows which pins are gone, and what is hidden; earlier versions left there what was skipped.
+    # These ranges may lie before the start of the cut: gone pins and hidden entries do, and skipped ones did in earlier
+    # versions.
     for name, hidden in (("gone", cut.gone), ("skipped", cut.skipped), ("hidden", cut.hidden)):
         if (astray := spans.astray(hidden, 1, last)) is not None:
             reason = f"{astray[0]} to {astray[1]} is no range of entries behind the one before"
@@ -284,8 +285,8 @@ def _read_entry(raw: object, where: str) -> Entry:
     if unknown:
         raise ImportFailed(f"{where}.{min(unknown)}", "is no field of an entry")
     try:
-        made = msgspec.convert({**fields, "at": at}, Entry)
-        entry = msgspec.structs.replace(made, **{name: links[name] for name in LINKS if name in links})
+        unlinked = msgspec.convert({**fields, "at": at}, Entry)
+        entry = msgspec.structs.replace(unlinked, **{name: links[name] for name in LINKS if name in links})
         check(entry, where)
         check_names(entry, where)
         entry = buried(entry)

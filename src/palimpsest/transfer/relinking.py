@@ -1,7 +1,8 @@
-"""Links of a log that comes from elsewhere: kept where it has them and they can be, made anew where it has none. Pure.
+"""Links of an imported log: kept where it has valid ones, made anew where it has none. Pure.
 
-Which call a result answers, and what is one group, was decided when it was added, by what was open then: ids, names and
-erasures of today do not tell it any more. What follows from these two, and from the kinds, is made anew in any case.
+Which call a result answers and which entries form a group was decided when they were added, by what was open then. It
+cannot be derived from ids and names any more, since entries may be erased. Links that follow from these two and from
+the kinds of entries are always made anew.
 """
 
 from __future__ import annotations
@@ -20,70 +21,72 @@ from palimpsest.log.resuming import Displaced, Walk
 from palimpsest.log.spans import Span
 
 JOINS = ("tool_call", "tool_result")
-"""Kinds that may belong to the group before them, and so may what an assistant says."""
+"""Kinds of entries that may join the group before them. Messages of the assistant may, too."""
 
 
 def relinked(
-    entries: Sequence[Entry], first: int, rewound: Sequence[Span], where: str, left: Sequence[Displaced] = ()
+    entries: Sequence[Entry], first: int, rewound: Sequence[Span], where: str, displaced: Sequence[Displaced] = ()
 ) -> list[Entry]:
-    """Return the entries, which have their places from `first` on, with links; `left` is what was left out in between.
+    """Return the entries with their links. They have consecutive places from `first` on.
 
-    Raises ImportFailed for links that no log has: to a call that is hidden, answered already or of another id, to a
-    group that does not end just before, and revisions that go back.
+    `displaced` is what replacements in between have left out. Raises ImportFailed for links that no log can have: to a
+    call that is hidden, answered already or of another id, or to a group that does not end just before; and for
+    revisions that go back.
     """
-    log, taken_back = _Log(first, where, left), set(spans.members(rewound))
+    log, taken_back = _Log(first, where, displaced), set(spans.members(rewound))
     for entry in entries:
         log.add(entry, hidden=entry.seq in taken_back)
     return list(log.entries.values())
 
 
-def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span], left: Sequence[Displaced] = ()) -> Head:
-    """Return the head after entries that have their links: what is open, which names are known."""
-    walk, taken_back = Walk(first, left), set(spans.members(rewound))
+def head_of(entries: Sequence[Entry], first: int, rewound: Sequence[Span], displaced: Sequence[Displaced] = ()) -> Head:
+    """Return the head behind linked entries: what is open, which names are known."""
+    walk, taken_back = Walk(first, displaced), set(spans.members(rewound))
     walk.follow([entry for entry in entries if entry.seq not in taken_back])
     head = walk.end()
-    waits = any(call.group == head.group for call in head.calls)  # one that was erased does not
+    waits = any(call.group == head.group for call in head.calls)  # an erased call does not wait
     end = entries[-1].seq + 1 if entries else first
     return replace(head, next_seq=end, group=head.group if waits else 0)
 
 
-def joining(entries: Sequence[Entry], rewound: Sequence[Span], there: Mapping[str, Entry]) -> list[Entry]:
-    """Return what of a log goes into another one, which has the entries `there` of it by their ids.
+def joining(entries: Sequence[Entry], rewound: Sequence[Span], stored: Mapping[str, Entry]) -> list[Entry]:
+    """Return those entries of a log that a merge adds to another one, which has the entries `stored` of it (by id).
 
-    That is not what was erased or taken back, nor a result whose call was erased: by itself it would be shown. A result
-    names its call by the place that this has there, or in the log that it is from.
+    Erased and rewound entries are left out, and so are results whose call was erased: contexts would show them alone. A
+    result answers the stored call by its place there, or else keeps the place of the call in the log it comes from.
     """
-    from_there, taken_back = {entry.seq: entry for entry in entries}, set(spans.members(rewound))
-    found: list[Entry] = []
+    by_seq, taken_back = {entry.seq: entry for entry in entries}, set(spans.members(rewound))
+    joining_entries: list[Entry] = []
     for entry in entries:
         if entry.erased or entry.seq in taken_back:
             continue
         if not entry.answers:
-            found.append(entry)
+            joining_entries.append(entry)
             continue
-        call = from_there[entry.answers]
-        known = there.get(call.id)
-        if not (call.erased or (known is not None and known.erased)):
-            found.append(entry if known is None else replace(entry, seq=0, answers=known.seq))
-    return found
+        call = by_seq[entry.answers]
+        stored_call = stored.get(call.id)
+        if not (call.erased or (stored_call is not None and stored_call.erased)):
+            linked = entry if stored_call is None else replace(entry, seq=0, answers=stored_call.seq)
+            joining_entries.append(linked)
+    return joining_entries
 
 
 class _Log:
-    """A log as far as its entries were looked at."""
+    """The part of a log that has been linked so far."""
 
-    def __init__(self, first: int, where: str, left: Sequence[Displaced]) -> None:
+    def __init__(self, first: int, where: str, displaced: Sequence[Displaced]) -> None:
         self.entries: dict[int, Entry] = {}
-        self._where, self._walk = where, Walk(first, left)
+        self._where, self._walk = where, Walk(first, displaced)
         self._calls: set[int] = set()
         self._answered: set[int] = set()
         self._revision = 0
 
     def add(self, entry: Entry, *, hidden: bool) -> None:
-        """Take the next entry; one that is hidden is not what the next one follows."""
+        """Link the next entry. One that a rewind hides has no influence on the links of later ones."""
         if entry.revision and entry.revision < self._revision:
             self._refuse(entry, f"is of revision {entry.revision}, which does not come after {self._revision}")
         self._revision = entry.revision or self._revision
-        if entry.revision != self._revision:  # what stays as it is, is not there twice
+        if entry.revision != self._revision:  # an unchanged entry is not copied, so that it is not in memory twice
             entry = replace(entry, revision=self._revision)
         if not hidden:
             self._walk.reach(self._revision)
@@ -113,17 +116,18 @@ class _Log:
 
     def _check_answer(self, entry: Entry) -> None:
         call = self.entries[entry.answers]
-        known = not (call.erased or entry.erased or call.call_id is None or entry.call_id is None)
+        comparable = not (call.erased or entry.erased or call.call_id is None or entry.call_id is None)
         if call.seq in self._answered:
             self._refuse(entry, f"answers {call.seq}, which is answered already")
         if call.seq not in self._calls or entry.kind != "tool_result":
             self._refuse(entry, f"answers {call.seq}, which it cannot")
-        if known and call.call_id != entry.call_id:
+        if comparable and call.call_id != entry.call_id:
             self._refuse(entry, f"answers {call.seq}, which is a call of another id")
         self._answered.add(call.seq)
 
     def _hidden(self, entry: Entry) -> Entry:
-        """What a rewind has hidden follows something that is not there any more: its links are to be in the log."""
+        """Link an entry that a rewind has hidden. It may follow entries that cannot be told any more, so its links are
+        only checked to lead to existing groups and interactions."""
         group = entry.group or entry.seq
         first = entry if group == entry.seq else self.entries.get(group)
         if first is None or (first is not entry and first.group != group):

@@ -1,4 +1,4 @@
-"""What is left of a session's changes without those records that cannot be read, so that it holds together. Pure."""
+"""Making the head and the readable records of a damaged session consistent with each other. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palimpsest.log.summary import Compaction, faults
 
 
 class Sound(NamedTuple):
-    """A head and records that hold together, and the revisions of those that were left out for that."""
+    """A consistent head and records, and the revisions of the records that were dropped for that."""
 
     head: Head
     records: list[Record]
@@ -23,37 +23,37 @@ class Sound(NamedTuple):
 
 
 def sound(head: Head, records: Sequence[Record], erased: Sequence[Span]) -> Sound:
-    """Return what an import takes of a session some of whose records are gone; `erased` are its tombstones.
+    """Return a head and records that an import accepts, of a session some of whose records are lost.
 
-    A compaction whose summaries are not there tells of nothing any more, nor does a cut that shows them. What is
-    compacted then is what the newest one says that is left.
+    `erased` are the tombstones of the session. Compactions whose summaries are lost are dropped, and so are cuts that
+    show them. The newest compaction that remains becomes the current one.
     """
-    left, dropped = list(records), list[int]()
+    kept, dropped = list(records), list[int]()
     while True:
-        states = {one.revision: one.compaction for one in left if one.compaction is not None}
+        states = {record.revision: record.compaction for record in kept if record.compaction is not None}
         bad = {revision for revision, _, _ in faults(states, head.first_seq, head.next_seq - 1, erased)}
-        bad |= {one.revision for one in left if one.cut is not None and not _stands(one.cut, states)}
+        bad |= {record.revision for record in kept if record.cut is not None and not _stands(record.cut, states)}
         if not bad:
             break
-        left, dropped = [one for one in left if one.revision not in bad], dropped + sorted(bad)
+        kept, dropped = [record for record in kept if record.revision not in bad], dropped + sorted(bad)
     compaction = head.compaction
     if compaction not in states:
-        compaction = next((one.revision for one in reversed(standing(left)) if one.revision in states), 0)
+        compaction = next((record.revision for record in reversed(standing(kept)) if record.revision in states), 0)
     views = {name: cut for name, cut in head.views.items() if _stands(cut, states)}
-    records = [_without_parents(one, states) for one in left]
+    records = [_without_lost_parents(record, states) for record in kept]
     return Sound(replace(head, compaction=compaction, views=views), records, sorted(dropped))
 
 
 def _stands(cut: Cut, states: Mapping[int, Compaction]) -> bool:
-    """Whether the compaction and the summaries are there that a cut shows."""
-    shown = [states.get(one.revision) for one in cut.summaries]
-    return (not cut.compaction or cut.compaction in states) and all(one and one.summary for one in shown)
+    """Return whether the compaction and the summaries that a cut shows still exist."""
+    shown = [states.get(summary.revision) for summary in cut.summaries]
+    return (not cut.compaction or cut.compaction in states) and all(state and state.summary for state in shown)
 
 
-def _without_parents(record: Record, there: Collection[int]) -> Record:
-    """The record of a summary that names none before it which is gone."""
-    made = record.compaction.summary if record.compaction is not None else None
-    if record.compaction is None or made is None or all(parent in there for parent in made.parents):
+def _without_lost_parents(record: Record, revisions: Collection[int]) -> Record:
+    """Return the record with a summary that names only parents among these revisions."""
+    summary = record.compaction.summary if record.compaction is not None else None
+    if record.compaction is None or summary is None or all(parent in revisions for parent in summary.parents):
         return record
-    made = replace(made, parents=tuple(parent for parent in made.parents if parent in there))
-    return replace(record, compaction=replace(record.compaction, summary=made))
+    summary = replace(summary, parents=tuple(parent for parent in summary.parents if parent in revisions))
+    return replace(record, compaction=replace(record.compaction, summary=summary))

@@ -1,4 +1,4 @@
-"""A session as plain JSON. `palimpsest.transfer.reading` takes it back."""
+"""Writing a session as plain JSON. `palimpsest.transfer.reading` reads it back."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ from palimpsest.log.summary import Summary
 from palimpsest.runtime.private_files import as_before, private
 
 SCHEMA_VERSION = 2
-"""Version 2 knows what rewinds have hidden, and compactions; exports of version 1 are read, too."""
+"""Version 2 added rewound entries and compactions. Exports of version 1 can still be read."""
 
 KNOWN_VERSIONS = (1, 2)
 KIND = "palimpsest/session"
 
 LEFT_SECONDS = 3600.0
-"""After so long a half-written file is of an export that was killed: what is written is there before it is begun."""
+"""The age at which a partial file counts as left by a killed export. An export is complete before its file is begun, so
+writing the file never takes that long."""
 
 LINKS = ("seq", "turn", "group", "answers", "late", "continues", "revision")
-"""Fields of an entry that are its place and its links."""
+"""Fields of an entry that are its place in the log and its links to other entries."""
 
 FIELDS = tuple(field for field in Entry.__struct_fields__ if field not in ("at", "tokens", "lone", "damaged", *LINKS))
-"""Fields of an entry that are itself."""
+"""The other fields of an entry that are exported."""
 
 Access = tuple[int, int, int]
-"""An entry that was fetched by its `seq`, when (on the session's access clock), and how often."""
+"""The `seq` of an entry that was fetched, when (on the session's access clock), and how often."""
 
 Apart = Callable[[Callable[[Entry], bytes], Entry], Awaitable[bytes]]
-"""Calls a function that takes long, without holding up an event loop."""
+"""Calls a long-running function without holding up the event loop."""
 
 LONG = 256 * 1024
-"""Characters of an entry that takes long."""
+"""Characters from which on encoding an entry counts as long-running."""
 
 _DEFAULTS = Entry()
 
@@ -58,17 +59,17 @@ def exported(
     accesses: Sequence[Access] = (),
     facts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the session as JSON values; `import_session` takes them back.
+    """Return the session as JSON values, which `import_session` accepts.
 
-    `accesses` say which entries were fetched (`palimpsest.sessions.accesses`), `facts` what is in the session's working
-    memory (`palimpsest.sessions.carried`). `summaries` are those that
-    the records hold, for readers: an import takes them from there.
+    `accesses` say which entries were fetched (`palimpsest.sessions.accesses`), `facts` are those of the session's
+    working memory (`palimpsest.sessions.carried`). The section `summaries` repeats summaries of the records for human
+    readers; an import ignores it.
     """
-    made = [record.compaction.summary for record in records if record.compaction is not None]
+    summaries = [record.compaction.summary for record in records if record.compaction is not None]
     return _frame(key, head, now, accesses, facts) | {
         "entries": [_entry(entry) for entry in entries if not entry.erased],
         "tombstones": [_entry(entry) for entry in entries if entry.erased],
-        "summaries": [_summary(summary) for summary in made if summary is not None],
+        "summaries": [_summary(summary) for summary in summaries if summary is not None],
         "records": [_plain(record) for record in records],
     }
 
@@ -83,17 +84,17 @@ async def written(
     facts: Sequence[Mapping[str, Any]],
     apart: Apart,
 ) -> AsyncIterator[bytes]:
-    """Yield the JSON text of `exported` in pieces, without ever holding the log. What is long is made `apart`.
+    """Yield the JSON text of `exported` in pieces, without holding the log in memory. Long entries are encoded `apart`.
 
-    It is one pass over the log, so that what is erased meanwhile is in one section only, and then one over the records,
-    so that no summary tells of what was erased before.
+    The log is read once, so that an entry erased meanwhile is in one section only. The records are read after it, so
+    that no summary tells of an entry that was erased before.
     """
-    with SpooledTemporaryFile(1 << 20) as tombstones, SpooledTemporaryFile(1 << 20) as told:
+    with SpooledTemporaryFile(1 << 20) as tombstones, SpooledTemporaryFile(1 << 20) as record_lines:
         sections = {
             "entries": _living(entries, tombstones, apart),
-            "tombstones": _put_aside(tombstones),
-            "summaries": _summarised(records, told),
-            "records": _put_aside(told),
+            "tombstones": _lines_of(tombstones),
+            "summaries": _summarised(records, record_lines),
+            "records": _lines_of(record_lines),
         }
         for i, (name, value) in enumerate(_frame(key, head, now, accesses, facts).items()):
             yield b"".join((b"{" if i == 0 else b",\n", encoded(name), b": "))
@@ -113,7 +114,7 @@ def _line(entry: Entry) -> bytes:
 
 
 async def _living(entries: AsyncIterator[Entry], tombstones: IO[bytes], apart: Apart) -> AsyncIterator[bytes]:
-    """Yield entries; tombstones are put aside for their own section."""
+    """Yield the lines of entries that are not erased. Write tombstones to a file, for their own section."""
     async for entry in entries:
         line = await apart(_line, entry) if len(entry.text) > LONG else _line(entry)
         if entry.erased:
@@ -122,16 +123,15 @@ async def _living(entries: AsyncIterator[Entry], tombstones: IO[bytes], apart: A
             yield line
 
 
-async def _summarised(records: AsyncIterator[Record], told: IO[bytes]) -> AsyncIterator[bytes]:
-    """Yield the summaries that records hold; the records are put aside for their own section."""
+async def _summarised(records: AsyncIterator[Record], record_lines: IO[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines of the records' summaries. Write the records to a file, for their own section."""
     async for record in records:
-        told.write(encoded(_plain(record)) + b"\n")
+        record_lines.write(encoded(_plain(record)) + b"\n")
         if record.compaction is not None and record.compaction.summary is not None:
             yield encoded(_summary(record.compaction.summary))
 
 
-async def _put_aside(lines: IO[bytes]) -> AsyncIterator[bytes]:
-    """Yield what was put aside."""
+async def _lines_of(lines: IO[bytes]) -> AsyncIterator[bytes]:
     lines.seek(0)
     for line in lines:
         yield line.rstrip(b"\n")
@@ -140,7 +140,7 @@ async def _put_aside(lines: IO[bytes]) -> AsyncIterator[bytes]:
 def _frame(
     key: SessionKey, head: Head, now: int, accesses: Sequence[Access], facts: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Everything about a session but its entries and records."""
+    """Return the export without entries and records."""
     return {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
@@ -175,19 +175,19 @@ def _frame(
 
 
 class Sink(Protocol):
-    """Whatever bytes can be written to, such as a file opened in binary mode."""
+    """An object to which bytes can be written, such as a file opened in binary mode."""
 
     def write(self, data: bytes, /) -> object:
-        """Take the next bytes."""
+        """Write the next bytes."""
         ...
 
 
 @contextmanager
 def replacing_file(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
-    """Open what is to be written: a path gets its new content when all of it is there, and keeps the old otherwise.
+    """Open a destination for writing. A path gets its new content at the end of the block, and none after an error.
 
-    A new file is its owner's alone; one whose place is taken gives its mode. A link stays, and so does what is no file,
-    such as a pipe or a device: that is written to as it is. Raises ConfigError for a database.
+    Only its owner may read a new file; a file that is replaced keeps its mode. A symbolic link stays and its target is
+    replaced. A pipe or a device is written to directly. Raises ConfigError if the path is a database.
     """
     if not isinstance(file, str | os.PathLike):
         yield file
@@ -200,45 +200,46 @@ def replacing_file(file: str | os.PathLike[str] | Sink) -> Iterator[Sink]:
     path = os.path.realpath(file)
     folder = os.path.dirname(path)
     _clear(folder)
-    own = os.path.join(folder, f".palimpsest-{secrets.token_hex(8)}.partial")  # two do not write into one another
+    temporary = os.path.join(folder, f".palimpsest-{secrets.token_hex(8)}.partial")  # unique: exports may run at once
     try:
-        with open(own, "xb", opener=private) as out:
+        with open(temporary, "xb", opener=private) as out:
             as_before(out.fileno(), path)
             yield out
-        os.replace(own, path)
+        os.replace(temporary, path)
     except BaseException as fault:
-        if isinstance(fault, OSError) and fault.filename == own:
-            fault.filename = os.fspath(file)  # the one that whoever reads it has named
+        if isinstance(fault, OSError) and fault.filename == temporary:
+            fault.filename = os.fspath(file)  # the name that the caller knows
         with suppress(OSError):
-            os.unlink(own)
+            os.unlink(temporary)
         raise
 
 
 def spare_databases(path: str | os.PathLike[str]) -> None:
-    """Raise ConfigError for the path of an SQLite database: its place would be taken, and all that it has."""
+    """Raise ConfigError if the path is an SQLite database: writing the file would destroy everything in it."""
     if os.path.isfile(path):
-        from palimpsest.transfer.sources.databases import LEAST, is_database  # only over a file that is there
+        from palimpsest.transfer.sources.databases import LEAST, is_database  # loaded only if the file exists
 
         if os.path.getsize(path) >= LEAST and is_database(os.fspath(path)):
-            told = "a file that is no database: all that is in this one would be lost"
-            raise ConfigError("file", os.fspath(path), told)
+            allowed = "a file that is no database: all that is in this one would be lost"
+            raise ConfigError("file", os.fspath(path), allowed)
 
 
 def _clear(folder: str) -> None:
-    """Remove what exports to this folder have left that were killed."""
-    with suppress(OSError), os.scandir(folder) as there:
-        for one in there:
-            if _PARTIAL(one.name) and one.stat().st_mtime < time.time() - LEFT_SECONDS:
-                os.unlink(one)
+    """Remove partial files that killed exports have left in this folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _PARTIAL(entry.name) and entry.stat().st_mtime < time.time() - LEFT_SECONDS:
+                os.unlink(entry)
 
 
 _PARTIAL = re.compile(r"\.palimpsest-[0-9a-f]{16}\.partial").fullmatch
 
 
 def listed(context: Context) -> bytes:
-    """The messages of a context as a file: the provider's list, or its arguments where system text stands beside it.
+    """Return the messages of a context as the content of a file: the provider's list of messages, or its call arguments
+    if the system text is not among the messages.
 
-    Nobody sends a file, so it has no marks for a provider's cache: read again, they would be the log's own.
+    Marks for a provider's cache are left out: they serve only a call, and an import of the file would keep them.
     """
     if context.format == "text":
         return context.text.encode("utf-8", "replace")
@@ -257,17 +258,17 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
-    """A summary for readers: what it says, what it covers, and its times as text."""
-    told = _plain(summary)
+    """Return a summary for human readers: its text, what it covers, and its times as text."""
+    fields = _plain(summary)
     for name in ("at", "first_at", "last_at"):
-        told.pop(name, None)
+        fields.pop(name, None)
     start, end = summary.time_range
     times = {"start": start.isoformat(), "end": end.isoformat()}
-    return {**told, "created_at": _time(summary.at), "time_range": times}
+    return {**fields, "created_at": _time(summary.at), "time_range": times}
 
 
 def _plain(value: object) -> Any:
-    """Return the value as JSON has it: mappings, lists, text, numbers."""
+    """Return the value as JSON types: mappings, lists, texts, numbers."""
     return _listed(msgspec.to_builtins(value))
 
 

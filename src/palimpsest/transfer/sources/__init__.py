@@ -1,4 +1,4 @@
-"""The seam to where conversations come from. One file per source; names resolve here, and so does `auto`."""
+"""The seam to files of other programs: `Source`, one module for each source, and the table that resolves names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which conversation a piece belongs to: its own id and title, where it has them.
+    """The conversation that a piece belongs to, with its own id and title, if it has them.
 
-    `number` is its place among the conversations of a file; it names the session where nothing else does.
+    `number` is its place among the conversations of the file. It becomes part of the session's id if the conversation
+    has no id.
     """
 
     id: str | None = None
@@ -26,14 +27,15 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a file, or what is wrong at this place. Pieces come in the order of the file.
+    """One message of a file, or a fault at its place. Pieces come in the order of the file.
 
     `place` is a line number (`12`) or a path (`conversations[3].mapping.abc`). Without a `conversation` the message
-    belongs to the one that the whole file is. `key` is the source's own id of the message, and nothing of what it
-    says; with `shared` another file may have another message under it, and with `once` the same words are taken
-    once, wherever in the file they stand. Without a key a message is known by its place: how many pieces that `counts`
-    came before it in its conversation. `fault` says why there are no entries. `export` is a session of our own, whole.
-    `left_out` counts what was not taken, by reason. `end` is how many bytes of the file were read.
+    belongs to the one conversation that the file is. `key` is the source's own id of the message and has nothing of its
+    text. With `shared` another file may have another message under the same key. With `once` the same words are
+    imported only once, wherever they are in the file. A message without a key is identified by its place: the number of
+    pieces with `counts` before it in its conversation. `fault` says why there are no entries. `export` is a whole
+    session exported by Palimpsest. `left_out` counts by reason what was not imported. `end` is how many bytes of the
+    file were read.
     """
 
     place: str
@@ -50,34 +52,34 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol):
-    """Reads one kind of file. Made for one file; all of it is reading, nothing is stored.
+    """Reads one kind of file. One object reads one file; it stores nothing.
 
-    `format` is what the messages of the file are written in, for sources of provider messages.
+    `format` is the format of the messages in the file, for sources of provider messages, else None.
     """
 
     format: str | None
 
     def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
-        """Look at the file's beginning. Raises ImportFailed for one that is not of this source.
+        """Read the beginning of the file. Raises ImportFailed if it is not of this source.
 
-        With `branches` every branch of a conversation is one of its own, not just the current one.
+        With `branches` every branch of a conversation becomes a conversation; without, only the current one does.
         """
         ...
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether a JSON value, alone or as an item of the file's list, is of this source's shape."""
+        """Return whether a JSON value, alone or as an item of the file's list, has the shape of this source."""
         ...
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield what is in the file, holding no more than one conversation at a time."""
+        """Yield the pieces of the file, with no more than one conversation in memory at a time."""
         ...
 
 
 SourceName: TypeAlias = Literal[
     "auto", "palimpsest", "chatgpt", "claude", "langchain", "pydantic-ai", "openai-agents", "messages"
 ]
-"""What a file of conversations is; "auto" finds out. For a source of your own, a type checker wants a cast."""
+"""The names of sources; "auto" detects the source. Registered sources need a cast for type checkers."""
 
 NAMES = {
     "palimpsest": "palimpsest.transfer.sources.exports:Exports",
@@ -88,8 +90,8 @@ NAMES = {
     "openai-agents": "palimpsest.transfer.sources.openai_agents:OpenAIAgents",
     "messages": "palimpsest.transfer.sources.messages:Messages",
 }
-"""In the order in which `auto` asks them whether a value is theirs: the most particular first, since others' messages
-may have a `role` or `parts`, too."""
+"""In the order in which `auto` asks whether a value is theirs: the most specific first, since messages of several
+sources have a `role` or `parts`."""
 
 SOURCES = Registry("source", "palimpsest.sources", dict(NAMES))
-"""Sources by name. `SOURCES.register("mine", Mine)` adds a class of this seam; it is not part of `auto`."""
+"""Sources by name. `SOURCES.register("mine", Mine)` adds a `Source` class; `auto` does not consider it."""

@@ -1,4 +1,4 @@
-"""Archives of data exports: their conversations, one member after the other, within limits that are looked at first."""
+"""Archives of data exports: a stream of the conversations in all members, within limits that are checked first."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from palimpsest.transfer.sources.limits import MEBIBYTE, Limits
 
 CHUNK = 1 << 16
 FREE = 64 * MEBIBYTE
-"""Bytes that may come of an archive of any size."""
+"""Bytes that any archive may have unpacked, whatever its ratio."""
 
 PER_MEMBER = 160
-"""Bytes that the directory of an archive may have for each member, at most."""
+"""The most bytes that the directory of an archive may have for each member."""
 
 _CONVERSATIONS = re.compile(r"(?:.*/)?conversations(?:[-_]?\d+)?\.json")
-"""What both vendors' archives call what holds the conversations; where that is many files, they are numbered."""
+"""The name of the member with the conversations in archives of both vendors; several are numbered."""
 
 
 class Archive:
-    """A stream of the conversations in an archive. Raises ImportFailed where they cannot be unpacked.
+    """A stream of the conversations in an archive. Raises ImportFailed if they cannot be unpacked.
 
-    `size` is how many bytes there are, `others` how many files beside the conversations.
+    `size` is the number of unpacked bytes, `others` the number of files that hold no conversations.
     """
 
     def __init__(self, raw: IO[bytes], name: str, limits: Limits) -> None:
@@ -43,27 +43,30 @@ class Archive:
         members = self._archive.infolist()
         if len(members) > limits.members:
             raise ImportFailed(name, f"the archive holds {limits.told('members', 'files')}")
-        found = sorted((one for one in members if _CONVERSATIONS.fullmatch(one.filename)), key=lambda one: one.filename)
-        if not found:
-            seen = ", ".join(one.filename for one in members[:5]) or "nothing"
+        conversations = sorted(
+            (member for member in members if _CONVERSATIONS.fullmatch(member.filename)),
+            key=lambda member: member.filename,
+        )
+        if not conversations:
+            seen = ", ".join(member.filename for member in members[:5]) or "nothing"
             raise ImportFailed(name, f"there is no conversations.json in it, but {seen}")
-        self.size = sum(member.file_size for member in found)
-        self.others = sum(not member.filename.endswith("/") for member in members) - len(found)
-        self._check(found, packed)
-        self._left = found[::-1]
+        self.size = sum(member.file_size for member in conversations)
+        self.others = sum(not member.filename.endswith("/") for member in members) - len(conversations)
+        self._check(conversations, packed)
+        self._remaining = conversations[::-1]
         self._current: IO[bytes] | None = None
 
-    def _check(self, found: list[zipfile.ZipInfo], packed: int) -> None:
-        """Look at what the directory says; no more than that is unpacked."""
-        for member in found:
+    def _check(self, conversations: list[zipfile.ZipInfo], packed: int) -> None:
+        """Check the sizes in the archive's directory. `zipfile` never unpacks more than the directory says."""
+        for member in conversations:
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 reason = "is packed in a way that is not read here; unpack it, and import the conversations.json"
                 raise ImportFailed(member.filename, reason)
         if self.size > self._limits.unpacked:
             raise ImportFailed(self._name, f"unpacked, it has {self._limits.told('unpacked', 'bytes')}")
         if self.size > max(FREE, packed * self._limits.ratio):
-            told = self._limits.told("ratio", "times the bytes of the archive")
-            raise ImportFailed(self._name, f"unpacked, it has {told}")
+            excess = self._limits.told("ratio", "times the bytes of the archive")
+            raise ImportFailed(self._name, f"unpacked, it has {excess}")
 
     def __enter__(self) -> Self:
         return self
@@ -72,25 +75,25 @@ class Archive:
         self._archive.close()
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes: some, or none at the end."""
-        name = self._left[-1].filename if self._left else ""
+        """Return the next bytes, at most `size`; none at the end."""
+        name = self._remaining[-1].filename if self._remaining else ""
         try:
-            while self._left:
-                name = self._left[-1].filename
+            while self._remaining:
+                name = self._remaining[-1].filename
                 if self._current is None:
-                    self._current = self._archive.open(self._left[-1])
-                if found := self._current.read(min(size, CHUNK)):
-                    return found
+                    self._current = self._archive.open(self._remaining[-1])
+                if chunk := self._current.read(min(size, CHUNK)):
+                    return chunk
                 self._current.close()
                 self._current = None
-                self._left.pop()
+                self._remaining.pop()
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OverflowError) as fault:
             raise ImportFailed(name, f"cannot be unpacked ({fault})") from fault
         return b""
 
 
 class _Bounded:
-    """A file whose pieces are of a bounded size: the directory of an archive is read in one."""
+    """A file that refuses very large reads: `zipfile` reads the directory of an archive in one piece."""
 
     def __init__(self, raw: IO[bytes], name: str, limits: Limits) -> None:
         self._raw, self._name, self._limits = raw, name, limits

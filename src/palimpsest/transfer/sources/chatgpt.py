@@ -1,7 +1,7 @@
-"""`chatgpt`: the conversations of ChatGPT's data export, as conversations.json or inside the archive.
+"""`chatgpt`: the conversations of ChatGPT's data export, from conversations.json or from the archive.
 
-A conversation is a tree of nodes. The path to its current node is what was said; edits and regenerated answers are
-branches beside it.
+A conversation is a tree of nodes. The path to its current node is the conversation as shown; edits and regenerated
+answers are branches beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChatGPT(DocumentSource):
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether this is a conversation: an object with a `mapping` of nodes."""
+        """Return whether this is a conversation: an object with a `mapping` of nodes."""
         return isinstance(value, dict) and isinstance(value.get("mapping"), dict)
 
     def pieces(self) -> Iterator[Piece]:
@@ -73,7 +73,10 @@ class _Talk:
         self._nodes = nodes
 
     def pieces(self, branches: Limits | None, end: int) -> Iterator[Piece]:
-        """Yield the current branch, then the others within these limits (None: how much there is in them)."""
+        """Yield the current branch, then the others within the limits `branches`.
+
+        With None the others are left out, and only the number of their messages is reported.
+        """
         for node, held in self._mapping.items():
             if not isinstance(held, dict):
                 yield Piece(place=f"{self._place}.mapping.{node}", fault="a node is an object", end=end)
@@ -85,9 +88,9 @@ class _Talk:
                 reason = "is no node of the mapping; the newest branch is taken"
                 yield Piece(place=f"{self._place}.current_node", fault=reason, end=end)
             current = max(self._tree.leaves, key=self._time)
-        taken = self._tree.path(current)
-        yield from self._branch(taken, 1, end)
-        seen = set(taken)
+        current_path = self._tree.path(current)
+        yield from self._branch(current_path, 1, end)
+        seen = set(current_path)
         others = sorted((leaf for leaf in self._tree.leaves if leaf not in seen), key=self._time)
         if branches is not None:
             try:
@@ -96,9 +99,9 @@ class _Talk:
             except TooManyBranches as fault:
                 yield Piece(place=f"{self._place}.mapping", fault=str(fault), end=end)
             return
-        left = sum(self._speaks(node) for node in self._nodes if node not in seen)
-        if left:
-            yield Piece(place=self._place, left_out={ELSEWHERE: left}, end=end)
+        left_out = sum(self._speaks(node) for node in self._nodes if node not in seen)
+        if left_out:
+            yield Piece(place=self._place, left_out={ELSEWHERE: left_out}, end=end)
 
     def _time(self, node: str) -> int:
         message = self._nodes[node].get("message")
@@ -134,14 +137,20 @@ class _Talk:
 
 
 class _Path:
-    """The messages of one branch, in order: which calls are open, and what time it is where a message does not say."""
+    """Converts the messages of one branch in order. It remembers open calls and the time of the last message.
+
+    `about` goes into the metadata of the first entry.
+    """
 
     def __init__(self, began: int, about: Mapping[str, Any]) -> None:
-        self._now, self._about = began, about
+        self._now, self._about = began, about  # the time of the last message that had one
         self._open: dict[str, list[str]] = {}  # by the root of a tool's name, the ids of calls
 
     def entries(self, node: Mapping[str, Any], id: str) -> tuple[list[Entry], str | None]:
-        """Return what a node says, and why it was left out if it says nothing. Raises InvalidEntry within the node."""
+        """Return the entries of a node, and if there are none, why (None: it has no message).
+
+        Raises InvalidEntry with a place within the node.
+        """
         message = node.get("message")
         if message is None:
             return [], None
@@ -176,34 +185,35 @@ class _Path:
         parts: list[Part],
         kept: Mapping[str, Any],
     ) -> Entry:
-        made: Kind = "message"
-        speaker: Role = "user"
+        entry_kind: Kind = "message"
+        entry_role: Role = "user"
         name = call_id = None
         status: Status | None = None
-        said: str | tuple[Part, ...] = content(parts)
+        body: str | tuple[Part, ...] = content(parts)
         tool = _recipient(message) if role == "assistant" else None
         if kind in ("user_editable_context", "model_editable_context"):
-            made, name = "context", "custom instructions" if kind.startswith("user") else "memory"
+            entry_kind, name = "context", "custom instructions" if kind.startswith("user") else "memory"
         elif tool is not None:
-            made, speaker, name, call_id = "tool_call", "assistant", tool, f"call_{id}"
+            entry_kind, entry_role, name, call_id = "tool_call", "assistant", tool, f"call_{id}"
             self._open.setdefault(_root(tool), []).append(call_id)
-            spoken = "\n".join(part.text for part in parts if isinstance(part, Text))
-            said = arguments(spoken, "code" if kind == "code" else "text")
+            text = "\n".join(part.text for part in parts if isinstance(part, Text))
+            body = arguments(text, "code" if kind == "code" else "text")
         elif role == "tool":
-            named = author.get("name")
-            made, speaker, name = "tool_result", "tool", named if isinstance(named, str) and named else None
+            author_name = author.get("name")
+            entry_kind, entry_role = "tool_result", "tool"
+            name = author_name if isinstance(author_name, str) and author_name else None
             call_id = self._answered(name) or f"result_{id}"
             status = "error" if kind == "system_error" else None
         elif role in _ROLES:
-            speaker = _ROLES[role]
+            entry_role = _ROLES[role]
         else:
-            made, name = "context", role
-        if made == "message" and speaker == "user":
+            entry_kind, name = "context", role
+        if entry_kind == "message" and entry_role == "user":
             self._open.clear()
         return Entry(
-            kind=made,
-            role=speaker,
-            content=said,
+            kind=entry_kind,
+            role=entry_role,
+            content=body,
             name=name,
             call_id=call_id,
             status=status,
@@ -213,9 +223,9 @@ class _Path:
         )
 
     def _answered(self, tool: str | None) -> str | None:
-        """The call that a tool's message answers, where that is certain: the only open one of this tool."""
-        same = self._open.get(_root(tool or ""), [])
-        return same.pop() if len(same) == 1 else None
+        """Return the call that a tool's message answers: the only open one of this tool. None if there are several."""
+        open_calls = self._open.get(_root(tool or ""), [])
+        return open_calls.pop() if len(open_calls) == 1 else None
 
 
 def _root(tool: str) -> str:
@@ -223,7 +233,7 @@ def _root(tool: str) -> str:
 
 
 def _recipient(message: Mapping[str, Any]) -> str | None:
-    """The tool that an assistant's message goes to."""
+    """Return the tool that an assistant's message is addressed to, or None."""
     recipient = message.get("recipient")
     return recipient if isinstance(recipient, str) and recipient not in ("", "all") else None
 
@@ -233,7 +243,7 @@ def _text(value: object) -> list[Part]:
 
 
 def _parts(kind: str, body: Mapping[str, Any]) -> list[Part]:
-    """What a message says; nothing for one that says nothing. Content of unknown types is kept whole."""
+    """Return the parts of a message, none for one that says nothing. Content of unknown types is kept whole."""
     if kind in ("text", "multimodal_text"):
         held = need(body.get("parts", []), list, "message.content.parts", "a list of parts")
         return [part for value in held for part in _part(value)]
@@ -263,7 +273,7 @@ def _part(value: Any) -> list[Part]:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, dict) and isinstance(value.get("text"), str):
-        return _text(value["text"])  # what was said, written down
+        return _text(value["text"])  # the transcript of speech
     if isinstance(value, dict):
         return [opaque(str(value.get("content_type") or "part"), value)]
     return [opaque("part", {"value": value})] if value is not None else []
@@ -272,13 +282,14 @@ def _part(value: Any) -> list[Part]:
 def _thought(thought: Any) -> str:
     if not isinstance(thought, dict):
         return thought if isinstance(thought, str) else ""
-    told = (thought.get("summary"), thought.get("content"))
-    return "\n".join(text for text in told if isinstance(text, str) and text)
+    texts = (thought.get("summary"), thought.get("content"))
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
-_TOLD = ("text", "summary", "content", "content_type")
+_PART_KEYS = ("text", "summary", "content", "content_type")
+"""Keys of a part, or of a thought, that its entry has already."""
 
-_SAID = {
+_BODY_KEYS = {
     "text": ("parts",),
     "multimodal_text": ("parts",),
     "code": ("text",),
@@ -293,13 +304,17 @@ _SAID = {
 }
 
 
+"""For each type of content the keys that its entry has already."""
+
+
 def _beside(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """What content holds beside what is said; for an unknown type all of it is in the entry already."""
-    if kind not in _SAID:
+    """Return what content has beside the text of its entry; nothing for an unknown type, which is kept whole."""
+    if kind not in _BODY_KEYS:
         return {}
-    kept = rest(body, "content_type", *_SAID[kind])
+    kept = rest(body, "content_type", *_BODY_KEYS[kind])
     listed = body.get("thoughts" if kind == "thoughts" else "parts")
-    told = [value for value in listed if isinstance(value, dict)] if isinstance(listed, list) else []
-    more = [left for value in told if "text" in value or kind == "thoughts" if (left := rest(value, *_TOLD))]
-    kept |= {"parts": more} if more else {}
+    parts = [value for value in listed if isinstance(value, dict)] if isinstance(listed, list) else []
+    texts = [value for value in parts if "text" in value or kind == "thoughts"]
+    extras = [extra for value in texts if (extra := rest(value, *_PART_KEYS))]
+    kept |= {"parts": extras} if extras else {}
     return {"content_type": kind, **kept} if kept or kind != "text" else kept

@@ -1,6 +1,6 @@
-"""`claude`: the conversations of Claude's data export, as conversations.json or inside the archive.
+"""`claude`: the conversations of Claude's data export, from conversations.json or from the archive.
 
-One message may hold thoughts, text, calls of tools and their results in a row; they become entries in that order.
+One message may have thoughts, text, tool calls and their results in a row. They become entries in that order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from palimpsest.transfer.sources.common import (
     Tree,
     as_json,
     content,
+    has_value,
     metadata,
     microseconds,
     native,
     need,
     opaque,
     rest,
-    said,
     within,
 )
 from palimpsest.transfer.sources.documents import DocumentSource
@@ -43,7 +43,7 @@ _SHAPES: dict[str, tuple[str, ...]] = {
     "image": ("source",),
     "document": ("source", "title", "context"),
 }
-"""Blocks that are of the Messages API's shape, and the keys that it knows of them."""
+"""Blocks that have the shape of the Messages API, and the keys that it has for them."""
 
 
 class Claude(DocumentSource):
@@ -51,7 +51,7 @@ class Claude(DocumentSource):
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether this is a conversation: an object with `chat_messages`."""
+        """Return whether this is a conversation: an object with `chat_messages`."""
         return isinstance(value, dict) and isinstance(value.get("chat_messages"), list)
 
     def pieces(self) -> Iterator[Piece]:
@@ -69,40 +69,42 @@ class Claude(DocumentSource):
         id = own if isinstance(own, str) and own else None
         about = {"id": id, "title": title if isinstance(title, str) and title else None}
         messages: list[Any] = value["chat_messages"]
-        taken = 0
+        current_length = 0
         try:
             for branch, path in enumerate(_branches(messages, self._limits), 1):
                 if branch > 1 and not self._branches:
                     break
-                taken = taken or len(path)
+                current_length = current_length or len(path)
                 conversation = Conversation(
                     id=id if branch == 1 or id is None else f"{id}~{branch}",
                     title=about["title"],
                     number=number if branch == 1 else f"{number}~{branch}",
                 )
-                first = {"conversation": {key: known for key, known in about.items() if known}}
+                first = {"conversation": {key: text for key, text in about.items() if text}}
                 for i in path:
                     piece = _piece(messages[i], f"{place}.chat_messages[{i}]", conversation, id or "", first, end)
                     first = first if piece.fault or not piece.entries else {}
                     yield piece
         except TooManyBranches as fault:
             yield Piece(place=f"{place}.chat_messages", fault=str(fault), end=end)
-        if not self._branches and taken < len(messages):
-            yield Piece(place=place, left_out={ELSEWHERE: len(messages) - taken}, end=end)
+        if not self._branches and current_length < len(messages):
+            yield Piece(place=place, left_out={ELSEWHERE: len(messages) - current_length}, end=end)
 
 
 def _branches(messages: list[Any], limits: Limits) -> Iterator[list[int]]:
-    """The branches as indexes of messages, the newest first; one that holds all where messages name no parents.
+    """Yield the branches as indexes of messages, the newest first. If messages name no parents, yield one with all.
 
-    Raises TooManyBranches before one, behind the first, that is beyond a limit.
+    Raises TooManyBranches before a branch, other than the first, that is beyond a limit.
     """
     places = {
         message["uuid"]: i
         for i, message in enumerate(messages)
         if isinstance(message, dict) and isinstance(message.get("uuid"), str)
     }
-    named = [isinstance(message, dict) and isinstance(message.get("parent_message_uuid"), str) for message in messages]
-    if not messages or len(places) < len(messages) or not all(named):
+    have_parents = [
+        isinstance(message, dict) and isinstance(message.get("parent_message_uuid"), str) for message in messages
+    ]
+    if not messages or len(places) < len(messages) or not all(have_parents):
         yield list(range(len(messages)))
         return
     tree = Tree({id: messages[i]["parent_message_uuid"] for id, i in places.items()})
@@ -131,7 +133,10 @@ def _piece(message: Any, place: str, conversation: Conversation, id: str, about:
 
 
 def _entries(message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Entry]:
-    """Return what a message says: its attachments, then its blocks. Raises InvalidEntry within the message."""
+    """Return the entries of a message: its attachments, then its blocks, then its files.
+
+    Raises InvalidEntry with a place within the message.
+    """
     sender = need(message.get("sender"), str, "sender", "human or assistant")
     if sender not in _SENDERS:
         raise InvalidEntry("sender", f"{shorten(sender)} is neither human nor assistant")
@@ -142,7 +147,7 @@ def _entries(message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Entry
         reader.attachment(need(given, dict, f"attachments[{i}]", "an attachment, which is an object"))
     blocks = need(message.get("content") or [], list, "content", "a list of blocks")
     text = message.get("text")
-    if not any(map(_tells, blocks)) and isinstance(text, str) and text:
+    if not any(map(_repeats_text, blocks)) and isinstance(text, str) and text:
         blocks = [*blocks, {"type": "text", "text": text}]
     for i, block in enumerate(blocks):
         reader.block(need(block, dict, f"content[{i}]", "a block, which is an object"), i)
@@ -151,15 +156,15 @@ def _entries(message: Mapping[str, Any], about: Mapping[str, Any]) -> list[Entry
     return reader.done()
 
 
-def _tells(block: Any) -> bool:
-    """Whether a block says what the `text` of its message says, too: that of one with calls tells of these."""
+def _repeats_text(block: Any) -> bool:
+    """Return whether the `text` of the message only repeats this block. With tool calls it describes these."""
     if not isinstance(block, dict):
         return False
     return block.get("type") in ("tool_use", "tool_result") or (block.get("type") == "text" and bool(block.get("text")))
 
 
 class _Blocks:
-    """Makes entries of the blocks of one message, in order."""
+    """Converts the blocks of one message to entries, in order."""
 
     def __init__(self, role: Role, id: str, at: int, kept: Mapping[str, Any]) -> None:
         self._role, self._id, self._at, self._kept = role, id, at, dict(kept)
@@ -167,26 +172,26 @@ class _Blocks:
         self._parts: list[Part] = []
         self._beside: list[dict[str, Any]] = []
         self._calls: dict[str, OrderedDict[str, None]] = {}  # by tool, the ids of open calls, the oldest first
-        self._tools: dict[str, list[str]] = {}  # the other way round
-        self._runs = False  # whether the last entry is of the model, so that a call goes with it
+        self._tools: dict[str, list[str]] = {}  # by id of an open call, its tools
+        self._runs = False  # whether the last entry is the model's, so that a call continues it
 
     def attachment(self, given: Mapping[str, Any]) -> None:
-        """A file whose text is in the export is background; of one whose text is not, only its name is known."""
+        """Add an attachment: as a context entry if the export has its text, else as an opaque part with its name."""
         text, name = given.get("extracted_content"), given.get("file_name")
         if not isinstance(text, str) or not text:
             self.part(opaque("attachment", given))
             return
-        named = name if isinstance(name, str) and name else "attachment"
-        self._add(Entry(kind="context", content=text, name=named), rest(given, "file_name", "extracted_content"))
+        context_name = name if isinstance(name, str) and name else "attachment"
+        self._add(Entry(kind="context", content=text, name=context_name), rest(given, "file_name", "extracted_content"))
 
     def part(self, part: Part, beside: Mapping[str, Any] | None = None) -> None:
-        """A part of what is said."""
+        """Add a part of the message; `beside` are values of it that no part has a field for."""
         self._parts.append(part)
         if beside:
             self._beside.append(dict(beside))
 
     def block(self, block: Mapping[str, Any], index: int) -> None:
-        """One block of the message's content."""
+        """Add one block of the message's content."""
         kind = block.get("type")
         text = block.get("text" if kind == "text" else "thinking")
         if kind in ("text", "thinking") and isinstance(text, str):
@@ -199,16 +204,17 @@ class _Blocks:
             self.part(self._decoded(block, str(kind)) or opaque(str(kind or "block"), block))
 
     def _tool(self, block: Mapping[str, Any], kind: str, index: int) -> None:
+        """Add a tool call or a tool result."""
         known = ("type", *_SHAPES[kind], *(("name",) if kind == "tool_result" else ()))
         name = block.get("name")
         tool = name if isinstance(name, str) and name else "unknown"
         if kind == "tool_use":
             given = block.get("id")
             id = given if isinstance(given, str) and given else f"call_{self._id}_{index}"
-            self._say()
+            self._end_message()
             self._calls.setdefault(tool, OrderedDict())[id] = None
             self._tools.setdefault(id, []).append(tool)
-            made = Entry(
+            entry = Entry(
                 kind="tool_call",
                 role="assistant",
                 name=tool,
@@ -217,11 +223,11 @@ class _Blocks:
                 continues=self._runs,
             )
             beside = rest(block, *known) | ({} if isinstance(block.get("input"), dict) else rest(block, "id", "name"))
-            self._add(made, beside, runs=True)
+            self._add(entry, beside, runs=True)
             return
-        self._say()
+        self._end_message()
         parts = self._result(block.get("content"))
-        made = Entry(
+        entry = Entry(
             kind="tool_result",
             role="tool",
             name=tool if name else None,
@@ -230,10 +236,10 @@ class _Blocks:
             status="error" if block.get("is_error") is True else None,
             native=native(NAME, parts),
         )
-        self._add(made, rest(block, *known))
+        self._add(entry, rest(block, *known))
 
     def _answered(self, given: object, tool: str, index: int) -> str:
-        """The id of the call that a result answers: its own, else that of the oldest open call of the tool."""
+        """Return the id of the call that a result answers: the given one, else that of the tool's oldest open call."""
         if not isinstance(given, str) or not given:
             given = next(iter(self._calls.get(tool, ())), f"result_{self._id}_{index}")
         for name in self._tools.pop(given, ()):
@@ -243,22 +249,22 @@ class _Blocks:
     def _result(self, given: Any) -> list[Part]:
         if isinstance(given, str):
             return [Text(text=given)] if given else []
-        found: list[Part] = []
-        for block in given if isinstance(given, list) else [given] if said(given) else []:
+        parts: list[Part] = []
+        for block in given if isinstance(given, list) else [given] if has_value(given) else []:
             if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
-                found.append(Text(text=block["text"]))
+                parts.append(Text(text=block["text"]))
             elif isinstance(block, dict):
                 kind = str(block.get("type") or "block")
-                found.append(self._decoded(block, kind) or opaque(kind, block))
+                parts.append(self._decoded(block, kind) or opaque(kind, block))
             else:
-                found.append(Text(text=block if isinstance(block, str) else as_json(block)))
-        return found
+                parts.append(Text(text=block if isinstance(block, str) else as_json(block)))
+        return parts
 
     def _decoded(self, block: Mapping[str, Any], kind: str) -> Part | None:
-        """The part that the Messages API's format makes of an image or a document of its shape."""
+        """Return the part that the Messages API's format makes of an image or document; None for another shape."""
         if kind not in ("image", "document"):
             return None
-        plain = {"type": kind, **{key: block[key] for key in _SHAPES[kind] if said(block.get(key))}}
+        plain = {"type": kind, **{key: block[key] for key in _SHAPES[kind] if has_value(block.get(key))}}
         try:
             entries = find_format("anthropic").decode([{"role": "user", "content": [plain]}], "messages")
         except InvalidEntry:
@@ -267,13 +273,13 @@ class _Blocks:
         part = held[0] if isinstance(held, tuple) and len(held) == 1 else None
         return None if part is None or isinstance(part, Opaque) or part.extra else part
 
-    def _say(self) -> None:
-        """Make an entry of the parts that wait."""
+    def _end_message(self) -> None:
+        """Make a message entry of the parts that were added since the last entry."""
         parts, self._parts = self._parts, []
         beside, self._beside = self._beside, []
         if parts:
-            made = Entry(role=self._role, content=content(parts), native=native(NAME, parts))
-            self._add(made, {"blocks": beside} if beside else {}, runs=self._role == "assistant")
+            entry = Entry(role=self._role, content=content(parts), native=native(NAME, parts))
+            self._add(entry, {"blocks": beside} if beside else {}, runs=self._role == "assistant")
 
     def _add(self, entry: Entry, beside: Mapping[str, Any], *, runs: bool = False) -> None:
         kept = {**self._kept, **beside}
@@ -282,5 +288,5 @@ class _Blocks:
 
     def done(self) -> list[Entry]:
         """Return the entries."""
-        self._say()
+        self._end_message()
         return self._entries

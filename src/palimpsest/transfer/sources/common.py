@@ -1,4 +1,4 @@
-"""What sources share: times, values that a log can keep, parts of foreign kinds, the branches of a tree. Pure."""
+"""Helpers of several sources: times, storable values, parts of foreign kinds, the branches of a tree. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from palimpsest.log.entry import Audio, Entry, File, Image, Native, Opaque, Part
 from palimpsest.transfer.sources.limits import Limits
 
 _DEEPEST = 80
-"""Levels of a foreign value that are kept as they are; what is deeper is kept as JSON text."""
+"""Levels of a foreign value that are kept as values. Deeper ones are kept as JSON text."""
 
 _LATEST = 253_402_300_799
-"""The last second that a datetime can tell, and an entry can be of."""
+"""The last second that a datetime, and so the time of an entry, can have."""
 
 
 def microseconds(value: object) -> int:
-    """A time as sources write it, in microseconds since 1970: seconds, or ISO 8601 text. 0 for what is neither.
+    """Return a time in microseconds since 1970. Sources write seconds, or ISO 8601 text (without a time zone: UTC).
 
-    Text without a time zone is UTC. A time that no entry can have is none.
+    0 for anything else, and for a time that no entry can have.
     """
     if isinstance(value, str):
         try:
@@ -39,7 +39,7 @@ def microseconds(value: object) -> int:
 
 
 def storable(value: Any, depth: int = 0) -> Any:
-    """The value as a log can keep it: what JSON has no form for (NaN, integers of more than 64 bits) becomes text."""
+    """Return the value as a log can keep it: NaN and integers of more than 64 bits, for example, become text."""
     if isinstance(value, dict):
         if depth >= _DEEPEST:
             return json.dumps(value)
@@ -54,35 +54,35 @@ def storable(value: Any, depth: int = 0) -> Any:
 
 
 def within(place: str, fault: InvalidEntry) -> str:
-    """The place of a fault that was found within a message, in the file."""
+    """Return the place in the file of a fault within the message at `place`."""
     where = fault.where.removeprefix("messages[0]").removeprefix(".")
     return f"{place}.{where}" if where else place
 
 
-def said(value: object) -> bool:
-    """Whether a value of a foreign record says anything: None, "", [] and {} do not."""
+def has_value(value: object) -> bool:
+    """Return whether a value of a foreign record says anything: None, "", [] and {} do not."""
     return value not in (None, "", [], {})
 
 
 def rest(value: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """What a foreign record says beside the keys that are known, as a log can keep it."""
-    return {key: storable(inner) for key, inner in value.items() if key not in known and said(inner)}
+    """Return the values of a foreign record beside the known keys, as a log can keep them, without empty ones."""
+    return {key: storable(inner) for key, inner in value.items() if key not in known and has_value(inner)}
 
 
 def opaque(kind: str, value: Mapping[str, Any]) -> Opaque:
-    """A foreign part that has no counterpart, kept whole under its type."""
+    """Return a foreign part that has no counterpart as an opaque part, whole and under its type."""
     return Opaque(item={"type": kind, **storable(dict(value))})
 
 
 def content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Parts as an entry holds them: a single text is plain text."""
+    """Return parts as the content of an entry: a single text becomes plain text."""
     if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].extra is None:
         return parts[0].text
     return tuple(parts) if parts else ""
 
 
 def native(source: str, parts: list[Part]) -> Native | None:
-    """Whose the parts of an entry are, where that matters: opaque parts go back to no provider as they are."""
+    """Mark the source of an entry that has opaque parts, so that these are not sent to a provider as they are."""
     return Native(format=source) if any(isinstance(part, Opaque) for part in parts) else None
 
 
@@ -90,7 +90,7 @@ _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio
 
 
 def media(media_type: str, base64: str, filename: str | None = None) -> Part:
-    """Data in base64 as the part for its media type: an image, a sound, or else a document."""
+    """Return base64 data as the part for its media type: an image, a sound, or else a document."""
     if media_type in _SOUNDS:
         return Audio(data=base64, format=_SOUNDS[media_type])
     address = data_address(media_type, base64)
@@ -98,12 +98,12 @@ def media(media_type: str, base64: str, filename: str | None = None) -> Part:
 
 
 def as_json(value: object) -> str:
-    """A value as JSON text, for the arguments of a call and for results that are no text."""
+    """Return a value as JSON text, for the arguments of a call and for results that are no text."""
     return json.dumps(storable(value), ensure_ascii=False)
 
 
 def arguments(value: object, name: str) -> str:
-    """The arguments of a call as JSON text: text that is a JSON object already, else an object with `name`."""
+    """Return the arguments of a call as JSON text. A value that is no JSON object is put into one under `name`."""
     if isinstance(value, str):
         try:
             if isinstance(json.loads(value), dict):
@@ -115,19 +115,19 @@ def arguments(value: object, name: str) -> str:
 
 
 def metadata(source: str, kept: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What has no field of an entry, under the source's name."""
+    """Return metadata that keeps values without a field in an entry, under the source's name."""
     return {source: dict(kept)} if kept else None
 
 
 def need(value: Any, kind: type | tuple[type, ...], where: str, what: str) -> Any:
-    """Return the value. Raises InvalidEntry at `where` unless it is of this kind, which `what` names."""
+    """Return the value if it is of this kind. Else raise InvalidEntry at `where`, saying that it is not `what`."""
     if isinstance(value, kind):
         return value
     raise InvalidEntry(where, f"{shorten(value)} is not {what}")
 
 
 def first_with(entries: list[Entry], source: str, kept: Mapping[str, Any]) -> list[Entry]:
-    """The entries, the first of them with more in its metadata."""
+    """Return the entries, with `kept` added to the metadata of the first one."""
     if not entries or not kept:
         return entries
     first = entries[0]
@@ -136,16 +136,16 @@ def first_with(entries: list[Entry], source: str, kept: Mapping[str, Any]) -> li
 
 
 def checked(entries: list[Entry]) -> list[Entry]:
-    """The entries. Raises InvalidEntry where a log would refuse one of them."""
+    """Return the entries. Raises InvalidEntry if a log would refuse one of them."""
     for entry in entries:
         check(entry, "messages[0]")
     return entries
 
 
 class Tree:
-    """The messages of a conversation that has branches: each node knows its parent.
+    """The messages of a conversation with branches: each node names its parent.
 
-    A node whose parent is not there begins a branch of its own; a circle is cut where it closes.
+    A node whose parent does not exist is a root. A cycle is cut where it closes.
     """
 
     def __init__(self, parents: Mapping[str, str | None]) -> None:
@@ -154,16 +154,16 @@ class Tree:
         self.leaves = [node for node in parents if node not in inner] or list(parents)[-1:]
 
     def path(self, leaf: str) -> list[str]:
-        """The nodes from the root to `leaf`."""
-        found: dict[str, None] = {}
+        """Return the nodes from the root to `leaf`."""
+        path: dict[str, None] = {}
         node: str | None = leaf
-        while node is not None and node in self._parents and node not in found:
-            found[node] = None
+        while node is not None and node in self._parents and node not in path:
+            path[node] = None
             node = self._parents[node]
-        return list(reversed(found))
+        return list(reversed(path))
 
     def paths(self, leaves: Sequence[str], limits: Limits) -> Iterator[list[str]]:
-        """The paths to these leaves. Raises TooManyBranches before one that is beyond a limit."""
+        """Yield the path to each of these leaves. Raises TooManyBranches before a path that is beyond a limit."""
         messages = 0
         for number, leaf in enumerate(leaves, 1):
             if number > limits.branches:
@@ -176,4 +176,4 @@ class Tree:
 
 
 class TooManyBranches(ValueError):
-    """The branches of a conversation are beyond a limit, which the message names."""
+    """The branches of a conversation are beyond a limit, which the error message names."""

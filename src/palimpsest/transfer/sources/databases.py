@@ -1,8 +1,8 @@
-"""SQLite files of others, read so that nobody in this process loses a lock.
+"""Reading SQLite files of other programs without losing this process's locks on them.
 
-A process that closes any descriptor of a file gives up all its POSIX locks on it, those of a database that it has open
-itself, too. SQLite knows its own descriptors and waits with closing them. So what may be a database is opened by SQLite
-alone, also to find out what it is.
+A process that closes any descriptor of a file gives up all its POSIX locks on that file, including those of a database
+connection. SQLite keeps track of its own descriptors and delays closing them. So a file that may be a database is
+opened by SQLite alone, even to find out whether it is one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from palimpsest.errors import ImportFailed
 from palimpsest.transfer.sources.limits import Limits
 
 LEAST = 512
-"""Bytes of the smallest database that is not empty."""
+"""The bytes of the smallest database that is not empty."""
 
 _VERSIONS = slice(18, 20)
-"""Where the header says whether writes go to a log of their own first (2), which is not there in a copy."""
+"""The bytes of the header that say whether the database uses a write-ahead log (2), which a copied file lacks."""
 
 
 def is_database(path: str) -> bool:
-    """Whether SQLite takes this file, which has `LEAST` bytes or more, for a database of its own.
+    """Return whether SQLite accepts this file, which has at least `LEAST` bytes, as a database.
 
-    It is opened as one that nobody changes: so nothing is locked, waited for or written.
+    It is opened as immutable, so nothing is locked, waited for or written.
     """
     db = None
     try:
@@ -39,20 +39,21 @@ def is_database(path: str) -> bool:
 
 
 def opened(path: str, name: str, limits: Limits) -> sqlite3.Connection:
-    """Open the database at a path for reading only. Raises ImportFailed where that cannot be.
+    """Open the database at a path for reading only. Raises ImportFailed if that is not possible.
 
-    Reading a database whose last writer has left would leave files beside it, so that one is opened as it is.
+    If it uses a write-ahead log that no process has open, a normal connection would leave files beside it. So then it
+    is opened as immutable.
     """
-    rests = not os.path.exists(f"{path}-wal") and _has_log(path)
+    is_idle = not os.path.exists(f"{path}-wal") and _has_log(path)
     try:
-        db = sqlite3.connect(_address(path, "immutable=1" if rests else ""), uri=True, check_same_thread=False)
+        db = sqlite3.connect(_address(path, "immutable=1" if is_idle else ""), uri=True, check_same_thread=False)
     except sqlite3.Error as fault:
         raise ImportFailed(name, f"cannot be opened: {fault}") from fault
     return _careful(db, limits)
 
 
 def loaded(body: bytearray, name: str, limits: Limits) -> sqlite3.Connection:
-    """Open the database that these bytes are, in memory. Raises ImportFailed where that cannot be."""
+    """Open a database from its bytes, in memory. Raises ImportFailed if that is not possible."""
     if not hasattr(sqlite3.Connection, "deserialize"):  # SQLite was built without it
         raise ImportFailed(name, "is an SQLite database, which this Python reads from a path alone")
     body[_VERSIONS] = b"\1\1"
@@ -66,10 +67,10 @@ def loaded(body: bytearray, name: str, limits: Limits) -> sqlite3.Connection:
 
 
 def _careful(db: sqlite3.Connection, limits: Limits) -> sqlite3.Connection:
-    """The connection, for a file of which nothing is known.
+    """Set a connection up for an untrusted file, and return it.
 
-    Texts come as bytes: what is damaged must not stop the rest. No text or row may be larger than a value, and what
-    the file says of itself runs nothing.
+    Texts are returned as bytes, so that a damaged one does not stop the rest. No text or row may be larger than the
+    limit of a value. The schema of the file must not run functions.
     """
     db.text_factory = bytes
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(limits.value, 2**31 - 1))
@@ -78,7 +79,7 @@ def _careful(db: sqlite3.Connection, limits: Limits) -> sqlite3.Connection:
 
 
 def _has_log(path: str) -> bool:
-    """Whether the database says that its writes go to a log: that takes locks, without which SQLite cannot open it."""
+    """Return whether the database uses a write-ahead log: without locks SQLite cannot open such a database."""
     db = sqlite3.connect(_address(path, "nolock=1"), uri=True)
     try:
         db.execute("PRAGMA schema_version")

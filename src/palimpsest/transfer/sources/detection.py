@@ -1,4 +1,4 @@
-"""What a file is, told by the file itself: the first bytes, then the shape of the first values."""
+"""Detecting the source of a file, from its first bytes and the shape of its first values."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from palimpsest.transfer.sources.documents import Document
 from palimpsest.transfer.sources.files import SourceFile
 
 _DATABASE = "openai-agents"
-"""Of our sources, the one whose files are SQLite databases."""
+"""The built-in source whose files are SQLite databases."""
 
 
 def find_source(name: str, file: SourceFile) -> tuple[str, type[Source]]:
-    """Return the source of this name, or for `auto` the one that the file speaks for, with its name.
+    """Return the name and class of a source: the one named, or for `auto` the one that fits the file.
 
-    Raises ConfigError for an unknown name, ImportFailed for a file that is of none or could be of several.
+    Raises ConfigError for an unknown name, ImportFailed for a file that fits no source or several.
     """
-    found = name if name != "auto" else _DATABASE if file.is_sqlite else _recognised(file)
-    source: type[Source] = SOURCES.find(found)
-    if file.is_sqlite and found != _DATABASE and found in NAMES:
-        raise ImportFailed(file.name or "the file", f"is an SQLite database, which {found!r} is not")
-    return found, source
+    source_name = name if name != "auto" else _DATABASE if file.is_sqlite else _recognised(file)
+    source: type[Source] = SOURCES.find(source_name)
+    if file.is_sqlite and source_name != _DATABASE and source_name in NAMES:
+        raise ImportFailed(file.name or "the file", f"is an SQLite database, which {source_name!r} is not")
+    return source_name, source
 
 
 def _recognised(file: SourceFile) -> str:
     document = Document(file.stream, file.name, file.limits)
     sample, where = document.sample(), file.name or "the file"
-    found: dict[str, Any] = {}
+    samples: dict[str, Any] = {}
     for value in sample:
         name = next((name for name in NAMES if SOURCES.find(name).speaks(value)), None)
         if name is not None:
-            found.setdefault(name, value)
-    if found.keys() == {"messages", "palimpsest"}:
-        return "messages"  # which takes exports on its lines, too
-    if len(found) == 1:
-        return next(iter(found))
-    if found:
-        seen = "; ".join(f"{name}: {_described(value)}" for name, value in sorted(found.items()))
-        raise ImportFailed(where, f"could be of more than one source ({seen}). Name one: {', '.join(NAMES)}")
+            samples.setdefault(name, value)
+    if samples.keys() == {"messages", "palimpsest"}:
+        return "messages"  # this source also reads exports on single lines
+    if len(samples) == 1:
+        return next(iter(samples))
+    if samples:
+        candidates = "; ".join(f"{name}: {_described(value)}" for name, value in sorted(samples.items()))
+        raise ImportFailed(where, f"could be of more than one source ({candidates}). Name one: {', '.join(NAMES)}")
     if document.is_empty and not file.name.endswith((".jsonl", ".ndjson")):
         raise ImportFailed(where, "is empty")
     if document.is_blank:
@@ -49,7 +49,7 @@ def _recognised(file: SourceFile) -> str:
 
 
 def _seen(document: Document) -> str:
-    """What an unknown file holds."""
+    """Describe the beginning of an unrecognised file."""
     for item in document.first:
         if item.fault is not None:
             return f"{item.fault} (line {item.place})" if document.layout != "list" else item.fault

@@ -1,9 +1,9 @@
-"""JSON of any size, value by value: lines, the items of a list, or one value. What is broken is told, the rest read.
+"""Reading JSON of any size value by value: lines, the items of a list, or one value. Broken values become faults.
 
-A list is taken apart by its brackets and strings alone, and each item is read for itself: so a broken item costs no
-other, numbers and lone surrogates come as they are, and never more than one item is held. What is larger than a limit
-is passed over without being held. A large object is looked through first (`palimpsest.transfer.sources.outlines`), so
-that whoever can take the items of a list of its one by one need not hold them.
+A list is split by its brackets and strings alone, and each item is decoded for itself. So a broken item does not affect
+others, numbers and lone surrogates are kept, and no more than one item is in memory. A value beyond a limit is skipped
+without being held. Of a large object an outline is made first (`palimpsest.transfer.sources.outlines`), so that sources
+can take the items of its lists one by one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from palimpsest.transfer.sources.values import BOM, VALUE, Value, loads, read
 Layout = Literal["lines", "list", "value"]
 
 SAMPLE_BYTES, SAMPLE_ITEMS = 1 << 20, 50
-"""How much is looked at to tell what a file holds. More bytes are read where the first item has more."""
+"""How much of a file is read to detect what it holds. More bytes are read if the first item is larger."""
 
 
 class Document:
-    """The JSON values of a stream. `name` is the file's: its ending says whether it is lines where that is open.
+    """The JSON values of a stream. The ending of the file's `name` decides about lines where the content does not.
 
-    `outline` is there where it is one large object that can be read twice; its first value has the beginnings of lists.
+    `outline` is set for one large object that can be read twice. `first` then has the value of the outline.
     """
 
     def __init__(self, stream: Ahead, name: str, limits: Limits = Limits()) -> None:  # noqa: B008 (it is frozen)
@@ -39,59 +39,59 @@ class Document:
         head, self.first = self._look(name)
         self.is_empty = not self.first and not head.strip()
         self.is_blank = not self.first
-        """Whether there is no value at all: nothing, or an empty list."""
+        """Whether there is no value at all: the file is empty, or has an empty list."""
 
     def _look(self, name: str) -> tuple[bytes, list[Value]]:
-        """Find out the layout and the first values, reading ahead until there is a whole one, or one too large."""
+        """Detect the layout and the first values, reading ahead until one value is complete or too large."""
         size, most = SAMPLE_BYTES, self._limits.value
         while True:
             head = self._stream.ahead(size)
             over = len(head) < size
             self.layout: Layout = _layout(head.removeprefix(BOM), name, over, self._limits)
-            found = list[Value]()
+            values = list[Value]()
             if self.layout == "value" and not over and size == SAMPLE_BYTES:
                 self.outline = outline_of(self._stream, self._limits)
                 if self.outline is not None:
                     return head, [Value(1, self.outline.value, None, self.outline.end)]
             if over and self.layout == "value":
-                found = list(self._read_whole(head, len(head)))
+                values = list(self._read_whole(head, len(head)))
             elif over or self.layout != "value":
-                found = list(islice(self._items(Ahead(io.BytesIO(head)), over), SAMPLE_ITEMS))
-            if over or found:
-                return head, found
+                values = list(islice(self._items(Ahead(io.BytesIO(head)), over), SAMPLE_ITEMS))
+            if over or values:
+                return head, values
             if size > most + CHUNK:
                 return head, [Value(1, fault=self._limits.told("value", VALUE))]
             size *= 4
 
     def sample(self) -> list[Any]:
-        """The first values; what cannot be read is left out."""
+        """Return the first values, without those that cannot be read."""
         return [item.value for item in self.first if item.fault is None]
 
     def items(self) -> Iterator[Value]:
-        """Take all values, in order, each of them whole."""
+        """Yield all values in order, each of them whole."""
         if self.layout == "value" and self.outline is None and self.sample():
-            found, self.first = self.first, []  # it was read whole, and is not to be held twice
+            values, self.first = self.first, []  # the value was read whole already: do not hold it twice
             self._stream.skip()
-            return iter(found)
+            return iter(values)
         return self._items(self._stream, True)
 
     def listed(self, name: str) -> Iterator[Value]:
-        """Take the items of a list of the one object that this is, which has an outline."""
-        assert self.outline is not None, "the caller has looked"
+        """Yield the items of one list of an object that has an outline."""
+        assert self.outline is not None, "only for a document with an outline"
         return self.outline.items(self._stream, name, self._limits)
 
     def fits(self, name: str) -> bool:
-        """Whether a list of that object is no larger than a value may be."""
-        assert self.outline is not None, "the caller has looked"
+        """Return whether a list of an object that has an outline is within the limit of a value."""
+        assert self.outline is not None, "only for a document with an outline"
         return self.outline.lists[name].end - self.outline.lists[name].begin <= self._limits.value
 
     def conversations(self) -> Iterator[tuple[str, str, Value]]:
-        """Take all values as the conversations of a data export: each with its path in the file and its number."""
+        """Yield all values as conversations of a data export: the path in the file, the number, and the value."""
         for number, item in enumerate(self.items()):
             yield "conversation" if self.layout == "value" else f"conversations[{number}]", str(number + 1), item
 
     def _items(self, stream: Ahead, over: bool) -> Iterator[Value]:
-        """The values of a stream; where that is not all of the file (`over`), one that may be cut off is not given."""
+        """Yield the values of a stream. `over`: it is the whole file, else a last value that is cut off is left out."""
         place = 0
         try:
             if self.layout == "list":
@@ -115,16 +115,16 @@ class Document:
             yield read(place, text, end, self._limits)
 
     def _whole(self, stream: Ahead) -> Iterator[Value]:
-        """The one value that a document is."""
+        """Yield the one value of the document."""
         pieces, length = list[bytes](), 0
-        while more := stream.read():
-            pieces.append(more)
-            length += len(more)
+        while chunk := stream.read():
+            pieces.append(chunk)
+            length += len(chunk)
             if length > self._limits.value:
                 yield Value(1, fault=self._limits.told("value", VALUE), end=stream.taken)
                 return
         body = b"".join(pieces)
-        del pieces  # it is not to be held twice while it is read
+        del pieces  # do not hold the bytes twice while they are decoded
         yield from self._read_whole(body, stream.taken)
 
     def _read_whole(self, body: bytes, end: int) -> Iterator[Value]:
@@ -135,7 +135,7 @@ class Document:
 
 
 class DocumentSource:
-    """A source whose file is JSON: its document, the limits, and whether all branches are meant."""
+    """The base of sources whose files are JSON: the document, the limits, and whether all branches are wanted."""
 
     format: str | None = None
 
@@ -158,15 +158,15 @@ def _layout(head: bytes, name: str, over: bool, limits: Limits) -> Layout:
 
 
 def _first_lines(head: bytes, over: bool) -> tuple[bytes, bytes]:
-    """The first two lines that are not blank, as far as their ends are known."""
-    found, at = list[bytes](), 0
-    while len(found) < 2 and (line := _LINE.match(head, at)) is not None:
+    """Return the first two lines that are not blank and complete; b"" for one that is missing."""
+    lines, at = list[bytes](), 0
+    while len(lines) < 2 and (line := _LINE.match(head, at)) is not None:
         if line[1] and (over or line[2]):
-            found.append(line[1])
+            lines.append(line[1])
         at = line.end()
         if not line[2]:
             break
-    first, second = [*found, b"", b""][:2]
+    first, second = [*lines, b"", b""][:2]
     return first, second
 
 
@@ -178,10 +178,10 @@ def _is_whole(line: bytes, limits: Limits) -> bool:
 
 
 _OPENS = re.compile(rb"\s*+\[")
-"""Where a list begins."""
+"""Matches the beginning of a list."""
 
 _EXPORT = re.compile(rb'\s*+\{\s*+"kind"\s*+:\s*+"palimpsest/session"\s*+,[ \r]*+\n')
-"""How an export of ours begins that stands on many lines, whatever its file is called."""
+"""Matches the beginning of an export of Palimpsest on several lines, whatever the file's ending."""
 
 _LINE = re.compile(rb"\s*+([^\n]*+)(\n?)")
-"""The next line that is not blank, and whether it ends."""
+"""Matches the next line that is not blank, and its end if that was read."""

@@ -1,4 +1,4 @@
-"""JSON that is not UTF-8 as UTF-8: its first bytes say what it is, for all of it. Pure."""
+"""Converting JSON in UTF-16 or UTF-32 to UTF-8. The first bytes tell the encoding. Pure."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Protocol
 from palimpsest.errors import ImportFailed
 
 LOOKED_AT = 8
-"""Bytes that say what a text is: a mark of their order and the first character, in any encoding."""
+"""How many bytes tell the encoding: a byte order mark and the first character, in any encoding."""
 
 _BEGINS = frozenset(" \t\r\n[{")
-"""What JSON of a conversation begins with."""
+"""The characters that JSON of a conversation may begin with."""
 
 
 class Readable(Protocol):
-    """What bytes come from."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 def encoding_of(head: bytes) -> str | None:
-    """UTF-16 or UTF-32 where a file that begins so is JSON of it, with a mark of its order or without; else None."""
-    found = json.detect_encoding(head)
-    if found.startswith("utf-8"):
+    """Return the UTF-16 or UTF-32 encoding of a JSON file that begins with these bytes; None for any other file."""
+    encoding = json.detect_encoding(head)
+    if encoding.startswith("utf-8"):
         return None
-    begun = codecs.getincrementaldecoder(found)("replace").decode(head)
-    return found if begun[:1] in _BEGINS else None
+    beginning = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    return encoding if beginning[:1] in _BEGINS else None
 
 
 class Recoded:
-    """The bytes of a stream as UTF-8. Raises ImportFailed where they are not what they began as."""
+    """A stream converted to UTF-8. Raises ImportFailed where the bytes do not fit the encoding."""
 
     def __init__(self, stream: Readable, encoding: str, name: str) -> None:
         self._stream, self._name, self._encoding = stream, name, encoding
@@ -39,12 +39,12 @@ class Recoded:
         self._over = False
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes: some, or none at the end."""
+        """Return the next bytes; none at the end."""
         while not self._over:
-            read = self._stream.read(size)
-            self._over = not read
+            chunk = self._stream.read(size)
+            self._over = not chunk
             try:
-                text = self._decoder.decode(read, final=self._over)
+                text = self._decoder.decode(chunk, final=self._over)
             except UnicodeDecodeError as fault:
                 self._over = True
                 what = self._encoding.upper()[:6]

@@ -1,4 +1,4 @@
-"""Which provider's messages these are: told by keys, roles and types that only one of them has. Pure."""
+"""Recognising the provider of messages, by keys, roles and types that only one provider has. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest.errors import ImportFailed
 
 DEFAULT = "openai"
-"""What messages are taken for that speak for nobody: a role and a text are chat completions, and most others', too."""
+"""The format of messages without a sign of any: a role and a text are valid there, and in most other formats, too."""
 
 _BLOCKS = {
     "anthropic": {
@@ -29,33 +29,33 @@ _BLOCKS = {
     "openai": {"image_url", "input_audio"},
     "openai-responses": {"input_text", "output_text", "input_image", "input_file", "summary_text", "reasoning_text"},
 }
-"""Types of content that only this provider's messages hold. `text`, `file` and `refusal` belong to several."""
+"""Types of content that only one provider's messages have. `text`, `file` and `refusal` belong to several."""
 
 _ITEMS = {"reasoning", "item_reference", "compaction", "image_generation_call", "additional_tools"}
 
 
 def format_of(messages: list[Any], objects: list[Any], place: str) -> str:
-    """The format that the messages speak for; `openai` where they speak for none.
+    """Return the format that signs in the messages point to, or `DEFAULT` if there are no signs.
 
-    `objects` are what the messages came in, whose keys speak, too. Raises ImportFailed, with what was found, where
-    they speak for more than one.
+    `objects` are the objects that the messages came in; their keys are signs, too. Raises ImportFailed, naming the
+    signs, if they point to more than one format.
     """
-    found: dict[str, str] = {}
+    signs: dict[str, str] = {}
     for value in objects:
-        for name, what in _object_signs(value):
-            found.setdefault(name, what)
+        for name, sign in _object_signs(value):
+            signs.setdefault(name, sign)
     for i, message in enumerate(messages):
         if isinstance(message, dict):
-            for name, what in _signs(message):
-                found.setdefault(name, f"{what} in message {i + 1}")
-    if len(found) > 1:
-        seen = "; ".join(f"{name} because of {what}" for name, what in sorted(found.items()))
-        raise ImportFailed(place, f"the messages could be of more than one format: {seen}. Name it with `format`")
-    return next(iter(found), DEFAULT)
+            for name, sign in _signs(message):
+                signs.setdefault(name, f"{sign} in message {i + 1}")
+    if len(signs) > 1:
+        listed = "; ".join(f"{name} because of {sign}" for name, sign in sorted(signs.items()))
+        raise ImportFailed(place, f"the messages could be of more than one format: {listed}. Name it with `format`")
+    return next(iter(signs), DEFAULT)
 
 
 def is_provider_message(value: Mapping[str, Any]) -> bool:
-    """Whether an object looks like a message, or an item, of any provider."""
+    """Return whether an object looks like a message, or an item, of any provider."""
     if isinstance(value.get("role"), str):
         return True
     return (isinstance(value.get("parts"), list) and "kind" not in value) or _is_item(value)
@@ -80,7 +80,7 @@ def _is_item(message: Mapping[str, Any]) -> bool:
 
 
 def _signs(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What of a message speaks for which format."""
+    """Yield the signs in a message: a format, and what in the message points to it."""
     role = message.get("role")
     if isinstance(message.get("parts"), list):
         yield "gemini", "`parts`"

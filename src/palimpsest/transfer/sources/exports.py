@@ -1,4 +1,4 @@
-"""`palimpsest`: sessions that `export()` gave, one in a file, in a list or on each line."""
+"""`palimpsest`: sessions that `export()` wrote, one in a file, several in a list, or one on each line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Exports(DocumentSource):
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether this is an export."""
+        """Return whether this is an export."""
         return is_export(value)
 
     def pieces(self) -> Iterator[Piece]:

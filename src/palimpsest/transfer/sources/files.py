@@ -1,4 +1,4 @@
-"""The file behind an import: a path or a stream, looked ahead into, unpacked on the way where it is an archive."""
+"""The file behind an import: a path or a stream that can be peeked into, unpacked while reading if it is an archive."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PACKED = {
     b"7z\xbc\xaf\x27\x1c": "7-Zip",
     b"Rar!": "RAR",
 }
-"""How files begin that are compressed, and are not unpacked here, and with what."""
+"""The first bytes of compressed files that are not unpacked here, and the name of the compression."""
 
 
 class Window:
-    """The bytes of a file from one place to another (None: to its end), whoever else reads in it meanwhile."""
+    """The bytes of a file from one position to another (None: the end). Others may read the same file meanwhile."""
 
     def __init__(self, raw: IO[bytes], begin: int, end: int | None = None) -> None:
         self._raw, self._begin, self._end = raw, begin, end
@@ -44,39 +44,39 @@ class Window:
 
     def read(self, size: int, /) -> bytes:
         self._raw.seek(self._at)
-        found = self._raw.read(size if self._end is None else min(size, self._end - self._at))
-        self._at += len(found)
-        return found
+        chunk = self._raw.read(size if self._end is None else min(size, self._end - self._at))
+        self._at += len(chunk)
+        return chunk
 
     def part(self, begin: int, end: int | None) -> Window:
-        """The bytes between two places of this one."""
+        """Return the bytes between two positions of this window."""
         return Window(self._raw, self._begin + begin, None if end is None else self._begin + end)
 
 
 class Ahead:
-    """A stream of bytes that can be looked ahead into. `taken` is how many bytes were read for good.
+    """A stream of bytes that can be peeked into. `taken` is how many bytes were taken by `read`, `skip` or `lines`.
 
-    What stops the reading is raised where it stands in the stream: not before what comes before it was taken.
+    An error met while peeking is raised only when the bytes before it have been taken.
     """
 
     def __init__(self, stream: Readable, taken: int = 0) -> None:
         self._stream, self._over = stream, False
-        self._waiting, self._at = b"", 0  # what was looked at, and how much of it was taken
+        self._waiting, self._at = b"", 0  # the bytes that were peeked at, and how many of them were taken
         self._stopped: ImportFailed | OSError | None = None
         self.taken = taken
-        self._made: Any = None
+        self._cached: Any = None
 
     def once(self, make: Callable[[], T]) -> T:
-        """Return what is made of all that comes; it is made once."""
-        if self._made is None:
-            self._made = (make(),)
-        made: T = self._made[0]
-        return made
+        """Return the result of `make`, which reads through the stream. It is called once and its result is cached."""
+        if self._cached is None:
+            self._cached = (make(),)
+        result: T = self._cached[0]
+        return result
 
     def part(self, begin: int, end: int | None) -> Ahead | None:
-        """Return what stands between two places of all that comes (None: up to its end), as a stream of its own.
+        """Return the bytes between two positions (None: to the end) as a stream of its own.
 
-        None where the bytes come only once.
+        None if the stream cannot be read twice.
         """
         return Ahead(self._stream.part(begin, end), begin) if isinstance(self._stream, Window) else None
 
@@ -95,28 +95,28 @@ class Ahead:
         return self._waiting[:size]
 
     def read(self, size: int = CHUNK) -> bytes:
-        """Take the next bytes: some, or none at the end."""
+        """Take the next bytes, at most `size`; none at the end."""
         if self._at < len(self._waiting):
-            found = self._waiting[self._at : self._at + size]
-            self._at += len(found)
+            chunk = self._waiting[self._at : self._at + size]
+            self._at += len(chunk)
         elif self._stopped is not None:
             raise self._stopped
         else:
             self._waiting, self._at = b"", 0
-            found = b"" if self._over else self._stream.read(size)
-        self.taken += len(found)
-        return found
+            chunk = b"" if self._over else self._stream.read(size)
+        self.taken += len(chunk)
+        return chunk
 
     def skip(self) -> None:
-        """Take what was looked at, and hold it no longer."""
+        """Take the bytes that were peeked at, and free them."""
         self.taken += len(self._waiting) - self._at
         self._waiting, self._at = b"", 0
 
     def lines(self, most: int) -> Iterator[bytes | None]:
-        """Take all lines that are left, with their ends; None for each that has more than `most` bytes."""
+        """Take all remaining lines, with their line ends; None for each that has more than `most` bytes."""
         begun, length = list[bytes](), 0
-        while more := self.read():
-            *ends, rest = more.split(b"\n")
+        while chunk := self.read():
+            *ends, rest = chunk.split(b"\n")
             for end in ends:
                 yield b"".join([*begun, end, b"\n"]) if length + len(end) <= most else None
                 begun, length = [], 0
@@ -127,14 +127,14 @@ class Ahead:
 
 
 class SourceFile:
-    """What a path or a stream gives to a source.
+    """The file that a source reads, from a path or a stream.
 
-    `name` is the file's own name ("" for a stream without one), `size` how many bytes there are to read (None where
-    nobody knows). `stream` is what is to be read: the file, or what an archive holds of conversations; `others` says
-    how many members of an archive hold none. Of an SQLite database (`is_sqlite`) that has a path it gives nothing: see
-    `database`. With `twice` it can be read once more, by `again`.
+    `name` is the file's own name ("" for a stream without one), `size` the number of bytes to read (None: unknown).
+    `stream` gives the bytes of the file, or of the conversations in an archive; `others` is the number of members of an
+    archive that hold no conversations. For an SQLite database (`is_sqlite`) at a path the stream is empty: use
+    `database`. With `twice` the file can be read a second time after `again`.
 
-    Raises OSError where the path cannot be opened, ImportFailed for an archive that cannot be read.
+    Raises OSError if the path cannot be opened, ImportFailed for an archive that cannot be read.
     """
 
     def __init__(
@@ -168,45 +168,48 @@ class SourceFile:
 
     @property
     def stem(self) -> str:
-        """What names the sessions of a file that names none itself."""
+        """The file's name without endings. It names the sessions of a file that names none itself."""
         return self.name.split(".")[0]
 
     def database(self) -> Connection:
-        """Return a new connection to the database that this is: at its path, or in memory where it is a stream.
+        """Return a new connection to the SQLite database in this file. One from a stream is held in memory.
 
-        Raises ImportFailed where it cannot be opened, or where a stream has more bytes than its limit.
+        Raises ImportFailed if it cannot be opened, or if a stream has more bytes than the limit `database`.
         """
         name = self.name or "the file"
         if self._path is not None:
             return databases.opened(self._path, name, self.limits)
         if self._held is None:
             self._held = bytearray()
-            while more := self.stream.read():
-                self._held += more
+            while chunk := self.stream.read():
+                self._held += chunk
                 if len(self._held) > self.limits.database:
                     hint = "it is held in memory, as it comes as a stream: give its path, or "
-                    told = self.limits.told("database", "bytes").replace("; ", f"; {hint}", 1)
-                    raise ImportFailed(name, f"is an SQLite database of {told}")
+                    excess = self.limits.told("database", "bytes").replace("; ", f"; {hint}", 1)
+                    raise ImportFailed(name, f"is an SQLite database of {excess}")
         return databases.loaded(self._held, name, self.limits)
 
     def again(self) -> None:
         """Go back to the beginning."""
-        assert self._start is not None, "opened to be read twice"
+        assert self._start is not None, "only for a file that was opened with `twice`"
         self._raw.seek(self._start)
         self.stream, self.others = Ahead(Window(self._raw, self._start)), 0
         self._look()
 
     def close(self) -> None:
-        """Close what was opened here; a stream that was given stays open."""
+        """Close what was opened here. A stream that the caller gave stays open."""
         self._opened.close()
 
     def _of_path(self, path: str) -> IO[bytes]:
-        """What is at a path: nothing of what SQLite reads, or may be about to write."""
-        facts = os.stat(path)
-        if stat.S_ISREG(facts.st_mode):
-            self._is_database = facts.st_size >= LEAST and is_database(path)
-            if self._is_database or (not facts.st_size and os.access(path, os.R_OK)):
-                self._size = facts.st_size
+        """Open the file at a path; an empty stream for an SQLite database, and for an empty file.
+
+        An empty file may be a database that a process is about to write: only SQLite may open it.
+        """
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode):
+            self._is_database = status.st_size >= LEAST and is_database(path)
+            if self._is_database or (not status.st_size and os.access(path, os.R_OK)):
+                self._size = status.st_size
                 return io.BytesIO()
         return self._opened.enter_context(open(path, "rb"))
 
@@ -229,7 +232,7 @@ class SourceFile:
                 self.name or "the file", f"is compressed with {packed}: unpack it, and import what was in it"
             )
         if (encoding := encoding_of(self.stream.ahead(LOOKED_AT))) is not None:
-            self.size = None  # what is read is not as long as the file
+            self.size = None  # converted to UTF-8 it has another length
             self.stream = Ahead(Recoded(self.stream, encoding, self.name or "the file"))
 
     def _unpack(self) -> None:
@@ -240,10 +243,10 @@ class SourceFile:
         self.stream = Ahead(archive)
 
     def _copy(self) -> None:
-        """Put the stream into a temporary file, which has no name that could outlive this process; go on with that."""
+        """Copy the stream to an unnamed temporary file, which ends with this process, and read from that."""
         copy: IO[bytes] = self._opened.enter_context(_nameless())
-        while waiting := self.stream.read():
-            copy.write(waiting)
+        while chunk := self.stream.read():
+            copy.write(chunk)
         copy.flush()
         copy.seek(0)
         self._raw, self._start = copy, 0

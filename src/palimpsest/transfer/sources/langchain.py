@@ -43,39 +43,41 @@ class LangChain(DocumentSource):
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether this is a message of LangChain, a list of them, or an object that has them."""
-        return any(_known(message) is not None for message in first_messages([value]))
+        """Return whether this is a message of LangChain, a list of them, or an object that has them."""
+        return any(_recognised(message) is not None for message in first_messages([value]))
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the messages."""
         return pieces(self._document, self)
 
     def begin(self) -> None:
-        """Every message is read for itself."""
+        """Do nothing: each message is read independently."""
 
     def is_message(self, value: Mapping[str, Any]) -> bool:
-        """Whether an object is a message."""
-        return _known(value) is not None
+        """Return whether an object is a message."""
+        return _recognised(value) is not None
 
     def conversation_id(self, messages: list[Any]) -> str | None:
-        """Messages of LangChain do not say what they belong to."""
+        """Return None: messages of LangChain do not name their conversation."""
         return None
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
-        """Return a message's entries; an order to remove another is left out."""
-        found = _known(message)
-        if found is None:
+        """Return a message's entries; an order to remove another message is left out."""
+        recognised = _recognised(message)
+        if recognised is None:
             raise InvalidEntry("messages[0]", "is no message of LangChain: neither type and data, nor a constructor")
-        kind, body = found
+        kind, body = recognised
         if kind == "remove":
             return [], {REMOVED: 1}
         kept = rest(body, *_FIELDS)
         return checked(first_with(_entries(kind, body), NAME, kept)), {}
 
 
-def _known(message: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """What kind of message this is, and what it says, in whichever of the three ways it was written; None for anything
-    else. What a message has beside its content may be called like what another way has."""
+def _recognised(message: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the kind and the fields of a message written in any of the three ways; None for anything else.
+
+    Fields of a message in one way may have the same names as marks of another, so the order of the checks matters.
+    """
     if not isinstance(message, dict):
         return None
     body: Any = message
@@ -95,8 +97,8 @@ def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
     if not isinstance(given, str | list):
         raise InvalidEntry("messages[0].content", "neither text nor a list of blocks")
     calls = need(body.get("tool_calls") or [], list, "messages[0].tool_calls", "a list")
-    bad = need(body.get("invalid_tool_calls") or [], list, "messages[0].invalid_tool_calls", "a list")
-    ids = [call.get("id") for call in [*calls, *bad] if isinstance(call, dict)]
+    invalid_calls = need(body.get("invalid_tool_calls") or [], list, "messages[0].invalid_tool_calls", "a list")
+    ids = [call.get("id") for call in [*calls, *invalid_calls] if isinstance(call, dict)]
     blocks = _Blocks({id for id in ids if isinstance(id, str)})
     for block in [given] if isinstance(given, str) else given:
         blocks.take(block)
@@ -106,13 +108,13 @@ def _entries(kind: str, body: Mapping[str, Any]) -> list[Entry]:
     role = _ROLES.get(kind) or _ROLES.get(str(body.get("role", "")).lower()) or "user"
     if kind == "chat" and str(body.get("role", "")).lower() not in _ROLES:
         name = name or str(body.get("role") or "") or None
-    said = content(blocks.parts)
+    body_content = content(blocks.parts)
     entries = []
-    calling = [*blocks.calls, *calls, *bad]
-    if said or not calling:
+    calling = [*blocks.calls, *calls, *invalid_calls]
+    if body_content or not calling:
         about = metadata(NAME, {"blocks": blocks.beside} if blocks.beside else {})
         entries.append(
-            Entry(role=role, content=said, name=name or None, native=native(NAME, blocks.parts), metadata=about)
+            Entry(role=role, content=body_content, name=name or None, native=native(NAME, blocks.parts), metadata=about)
         )
     for i, call in enumerate(calling):
         entries.append(
@@ -139,7 +141,7 @@ def _result(kind: str, body: Mapping[str, Any], name: str | None, blocks: _Block
 
 
 def _call(call: Mapping[str, Any], index: int, before: list[Entry]) -> Entry:
-    """A call. The arguments of an invalid one are the text that could not be read as JSON."""
+    """Return the entry of a call. The arguments of an invalid one are the text that could not be parsed as JSON."""
     where = f"messages[0].tool_calls[{index}]"
     name, call_id, args = call.get("name"), call.get("id"), call.get("args", {})
     if name is not None and not isinstance(name, str):
@@ -159,7 +161,10 @@ def _call(call: Mapping[str, Any], index: int, before: list[Entry]) -> Entry:
 
 
 class _Blocks:
-    """Content blocks as parts: OpenAI's, Anthropic's and LangChain's own. Calls that stand in the content, too."""
+    """Converts content blocks of OpenAI, Anthropic and LangChain to parts, and collects calls among them.
+
+    `known` are the ids of the calls that the message lists beside its content.
+    """
 
     def __init__(self, known: set[str]) -> None:
         self._known = known
@@ -168,7 +173,7 @@ class _Blocks:
         self.beside: list[dict[str, Any]] = []
 
     def take(self, block: Any) -> None:
-        """Take one block, or a text."""
+        """Convert one block, or a text."""
         if isinstance(block, str):
             if block:
                 self.parts.append(Text(text=block))
@@ -185,27 +190,26 @@ class _Blocks:
     def _call(self, block: Mapping[str, Any]) -> None:
         id = block.get("call_id") or block.get("id")
         if isinstance(id, str) and id in self._known:
-            return  # the message lists it among its calls
+            return  # the message lists this call among its `tool_calls`, too
         args: Any = next((block[key] for key in ("args", "input", "arguments") if block.get(key) is not None), {})
         known = ("type", "id", "call_id", "name", "args", "input", "arguments")
         self.calls.append({**rest(block, *known), "name": block.get("name"), "id": id, "args": args})
 
 
 def _part(block: Mapping[str, Any]) -> tuple[Part, tuple[str, ...]]:
-    """The part for a block and the keys that it says; no keys where the block is kept whole."""
+    """Return the part for a block and the keys that the part covers; no keys if the block is kept whole."""
     kind = str(block.get("type", ""))
     for key in ("text", "thinking", "reasoning"):
         if kind in (key, "text-plain") and isinstance(block.get(key), str):
             return (Text if key == "text" else Reasoning)(text=block[key]), (key,)
     if kind == "reasoning" and isinstance(block.get("summary"), list):
-        told = [one.get("text") for one in block["summary"] if isinstance(one, dict)]
-        return Reasoning(text="\n".join(text for text in told if isinstance(text, str))), ("summary",)
-    found = _medium(kind, block)
-    return found or (opaque(kind or "block", block), ())
+        texts = [item.get("text") for item in block["summary"] if isinstance(item, dict)]
+        return Reasoning(text="\n".join(text for text in texts if isinstance(text, str))), ("summary",)
+    return _medium(kind, block) or (opaque(kind or "block", block), ())
 
 
 def _medium(kind: str, block: Mapping[str, Any]) -> tuple[Part, tuple[str, ...]] | None:
-    """The part for a medium in OpenAI's, Anthropic's or LangChain's own words; None for what is none of these."""
+    """Return the part for a medium in the shape of OpenAI, Anthropic or LangChain, and its keys; None for others."""
     if isinstance(block.get("source"), dict):
         return _of_anthropic(kind, block, block["source"])
     if kind in ("image_url", "input_audio", "file") and kind in block:
@@ -224,14 +228,14 @@ def _of_openai(kind: str, held: Any) -> tuple[Part, tuple[str, ...]] | None:
     if kind == "image_url":
         url = held.get("url") if isinstance(held, dict) else held
         detail = held.get("detail") if isinstance(held, dict) else None
-        found = Image(source=url, detail=detail if isinstance(detail, str) else None) if isinstance(url, str) else None
-        return (found, (kind,)) if found else None
+        image = Image(source=url, detail=detail if isinstance(detail, str) else None) if isinstance(url, str) else None
+        return (image, (kind,)) if image else None
     if not isinstance(held, dict):
         return None
     if kind == "input_audio":
         return (Audio(data=held["data"], format=held["format"]), (kind,)) if _texts(held, "data", "format") else None
-    known = {name: held[key] for key, name in _FILE.items() if isinstance(held.get(key), str)}
-    return (File(**known), (kind,)) if known else None
+    fields = {name: held[key] for key, name in _FILE.items() if isinstance(held.get(key), str)}
+    return (File(**fields), (kind,)) if fields else None
 
 
 def _of_anthropic(

@@ -1,4 +1,4 @@
-"""How large what is imported may be, so that a file that was made to harm takes only so much memory and time."""
+"""Limits of an import, so that a malicious file cannot take any amount of memory and time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RAISE = "raise it with limits={{{name!r}: ...}}, or --limit {name}=NUMBER"
 
 
 class Limits(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What a file may have, at most. Real exports are far below all of these.
+    """The most that a file may have. Real exports are far below all of these limits.
 
-    `value` is for the bytes of one JSON value: a line, an item of a list, a document that is one value, a row of a
-    database. `string` is for the characters of one string in it, `values` for how many objects, lists and items it has.
-    `unpacked` is for the bytes of all conversations in an archive, `ratio` for how many times larger than the archive
-    they are (beyond 64 MiB), `members` for the files in it. `branches` is for the branches of one conversation,
-    `branch_messages` for the messages of all of them together. `database` is for the bytes of an SQLite database that
-    comes as a stream: it is held in memory. `refused` is for how many faults the report lists; others are counted.
+    `value` limits the bytes of one JSON value: a line, an item of a list, a document that is one value, a row of a
+    database. `string` limits the characters of one string in it, `values` the number of its objects, lists and items.
+    `unpacked` limits the bytes of all conversations in an archive, `ratio` how many times larger than the archive they
+    may be (beyond 64 MiB), `members` the number of files in it. `branches` limits the branches of one conversation,
+    `branch_messages` the messages of all of them together. `database` limits the bytes of an SQLite database that comes
+    as a stream, since it is held in memory. `refused` limits how many faults the report lists; others are counted.
     """
 
     value: int = 128 * MEBIBYTE
@@ -37,17 +37,17 @@ class Limits(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
     refused: int = 10_000
 
     def told(self, name: str, what: str) -> str:
-        """What to say where the limit `name` is passed, and how to raise it. `what` is counted."""
+        """Say for an error that the limit `name` is exceeded, and how to raise it. `what` names what is counted."""
         most = getattr(self, name)
         return f"more than {most:,} {what} (the limit {name!r}; {RAISE.format(name=name)})"
 
 
 Given: TypeAlias = Limits | Mapping[str, int] | None
-"""What `limits=` takes: limits, or those of them that are others than the usual ones."""
+"""The argument `limits=`: limits, or a mapping of those that differ from the defaults."""
 
 
 def limits_of(given: object) -> Limits:
-    """Return the limits that were given. Raises ConfigError, naming it, for one that is unknown or no number."""
+    """Return the given limits. Raises ConfigError, naming the limit, for one that is unknown or no number."""
     if given is None:
         return Limits()
     numbers: Any = msgspec.structs.asdict(given) if isinstance(given, Limits) else given

@@ -1,4 +1,4 @@
-"""The items of a JSON list of any size, one at a time, by its brackets and strings alone."""
+"""Reading the items of a JSON list of any size one at a time, separated by their brackets and strings alone."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from palimpsest.transfer.sources.limits import Limits
 from palimpsest.transfer.sources.values import BOM, VALUE, VALUES, Value, brackets, read
 
 _UP_TO_BRACKET = re.compile(rb'(?>(?:[^"\[\]{}]++|"(?>(?:[^"\\]++|\\.)*)")*)([\[\]{}]|")', re.DOTALL)
-"""Everything up to the next bracket outside of strings, or up to a string whose end has not been read yet."""
+"""Matches up to the next bracket outside of strings, or up to a string whose end has not been read yet."""
 
 _REST_OF_STRING = re.compile(rb'(?>(?:[^"\\]++|\\.)*)("?)', re.DOTALL)
-"""What is left of a string: up to its end, or as far as it was read."""
+"""Matches the rest of a string: up to its end, or as far as it was read."""
 
 _COMMAS = re.compile(rb"[\s,]*+")
 
 _PAIRS = [b"[" * count + b"]" * count for count in (64, 16, 4, 1)]
-"""What means nothing to how deep it is, the most of it first."""
+"""Balanced runs of brackets, which do not change the depth, the longest first."""
 
 
 class ListReader:
-    """The items of one JSON list, or of several in a row, as the members of an archive are.
+    """Reads the items of one JSON list, or of several in a row, as in the members of an archive.
 
-    What was read is looked at once. It is kept from where an item begins, and of one that is beyond a limit no more.
+    Each byte is scanned once. Bytes are kept from the beginning of the current item on, but not of an item that is
+    beyond a limit. With `over` the stream is the whole file; else it is a sample, and a cut off end is no fault.
     """
 
     _level = 1
     """How many brackets are open around an item."""
 
     _keeps_gaps = False
-    """Whether what stands between items is kept, though it be but commas."""
+    """Whether the bytes between items are kept even if they are only commas and blanks."""
 
     def __init__(self, stream: Ahead, over: bool, limits: Limits) -> None:
         self._stream, self._over, self._limits = stream, over, limits
-        self._body = bytearray()  # what was read and is still needed
-        self._begin = self._at = 0  # where the item at hand begins in it, and how far it was looked at
+        self._body = bytearray()  # the bytes that were read and are still needed
+        self._begin = self._at = 0  # where the current item begins in them, and up to where they were scanned
         self._in_string = False
-        self._depth = self._brackets = 0  # of the item at hand
-        self._beyond = ""  # which limit it is beyond
+        self._depth = self._brackets = 0  # open brackets, and how many brackets the current item has
+        self._beyond = ""  # why the current item is beyond a limit
         self._place = 0
 
     def items(self) -> Iterator[Value]:
-        """Yield the items, and what is wrong with others."""
+        """Yield the items in order, with a fault in the place of each that cannot be read."""
         while True:
             if not self._to_bracket():
                 if not self._more():
@@ -65,11 +66,11 @@ class ListReader:
         yield from self._rest()
 
     def _to_bracket(self) -> bool:
-        """Look on behind the next bracket that is in no string; False where none was read yet."""
+        """Scan to behind the next bracket outside of strings; return False if none has been read yet."""
         while True:
             if self._in_string:
                 rest = _REST_OF_STRING.match(self._body, self._at)
-                assert rest is not None, "it matches nothing, too"
+                assert rest is not None, "it matches the empty string, too"
                 self._at, self._in_string = rest.end(), not rest[1]
                 if self._in_string:
                     return False
@@ -82,52 +83,52 @@ class ListReader:
                 return True
 
     def _more(self) -> bool:
-        """Read on, keeping what is needed; False at the end."""
+        """Read more bytes, dropping those that are not needed any more; return False at the end."""
         while True:
-            self._judge(self._at)
-            if self._beyond or (self._depth <= self._level and self._is_of_no_use()):
+            self._check_limits(self._at)
+            if self._beyond or (self._depth <= self._level and self._is_blank_gap()):
                 self._begin = self._at
             del self._body[: self._begin]
             self._at -= self._begin
             self._begin = 0
-            more = self._stream.read()
-            self._body += more
-            if not more or self._depth <= self._level or not self._is_within():
-                return bool(more)
+            chunk = self._stream.read()
+            self._body += chunk
+            if not chunk or self._depth <= self._level or not self._skipped():
+                return bool(chunk)
 
-    def _is_within(self) -> bool:
-        """Whether the item at hand goes on behind what was read; then that was looked at.
+    def _skipped(self) -> bool:
+        """Scan all bytes read at once, if the current item does not end in them; return whether that is so.
 
-        It comes to the same as going from bracket to bracket, but takes no longer for brackets than for text.
+        The result is the same as scanning from bracket to bracket, but many brackets take no longer than text.
         """
         body = bytes(self._body[self._at :])
         if self._in_string:
             rest = _REST_OF_STRING.match(body)
-            assert rest is not None, "it matches nothing, too"
+            assert rest is not None, "it matches the empty string, too"
             if not rest[1]:
                 self._at += rest.end()
                 return True
             body = body[rest.end() :]
-        left, quote, string = brackets(body)
-        count = len(left)
+        unmatched, quote, string = brackets(body)
+        count = len(unmatched)
         for pairs in _PAIRS:
-            while len(fewer := left.replace(pairs, b"")) < len(left):
-                left = fewer
-        closing = left.count(b"]")
+            while len(reduced := unmatched.replace(pairs, b"")) < len(unmatched):
+                unmatched = reduced
+        closing = unmatched.count(b"]")
         if self._depth - closing <= self._level:
             return False
-        self._depth += len(left) - 2 * closing
+        self._depth += len(unmatched) - 2 * closing
         self._brackets += count
         self._in_string = bool(quote)
         self._at = len(self._body) - (len(string) - len(string.rstrip(b"\\"))) % 2
         return True
 
-    def _is_of_no_use(self) -> bool:
-        """Whether nobody needs what was read of what stands between two items."""
+    def _is_blank_gap(self) -> bool:
+        """Return whether only commas and blanks were read since the last item, and they need not be kept."""
         return not self._keeps_gaps and _COMMAS.fullmatch(self._body, self._begin, self._at) is not None
 
-    def _judge(self, end: int) -> None:
-        """Find out whether the item at hand, as far as `end`, is beyond a limit."""
+    def _check_limits(self, end: int) -> None:
+        """Note if the current item, as far as `end`, is beyond a limit."""
         if self._beyond:
             return
         if end - self._begin > self._limits.value:
@@ -136,16 +137,17 @@ class ListReader:
             self._beyond = self._limits.told("values", VALUES)
 
     def _drop(self, to: int) -> None:
-        """Let go of what comes before `to`."""
+        """Begin the next item at `to`; the bytes before are not needed any more."""
         self._begin, self._beyond, self._brackets = to, "", 0
 
     def _end(self) -> int:
-        """How many bytes of the file were looked at."""
+        """Return how many bytes of the file were scanned."""
         return self._stream.taken - len(self._body) + self._at
 
     def _item(self) -> Value:
+        """Return the item that ends here."""
         place, self._place = self._place, self._place + 1
-        self._judge(self._at)
+        self._check_limits(self._at)
         begin, beyond = self._begin, self._beyond
         self._drop(self._at)
         if beyond:
@@ -153,8 +155,8 @@ class ListReader:
         return read(place, bytes(self._body[begin : self._at]), self._end(), self._limits)
 
     def _between(self, end: int) -> Iterator[Value]:
-        """What stands between two brackets: commas, and perhaps items that are numbers, texts or rubbish."""
-        self._judge(end)
+        """Yield the items before a bracket that have no brackets: numbers and texts, or faults for anything else."""
+        self._check_limits(end)
         begin, beyond = self._begin, self._beyond
         self._drop(end)
         if beyond:
@@ -170,6 +172,7 @@ class ListReader:
             self._place += 1
 
     def _rest(self) -> Iterator[Value]:
+        """Yield a fault if the file ends within the list, or something else stands behind it."""
         if not self._over:
             return
         if self._depth:

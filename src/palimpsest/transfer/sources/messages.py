@@ -1,4 +1,4 @@
-"""`messages`: JSON and JSON lines of provider messages, in every format; exports of Palimpsest among them, too."""
+"""`messages`: JSON and JSON lines of provider messages in every format, also mixed with exports of Palimpsest."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from palimpsest.transfer.sources.shapes import first_messages, messages_of, piec
 
 
 class Decoder:
-    """Decodes provider messages one at a time as they would be decoded together.
+    """Decodes provider messages one at a time, with the same result as decoding them together.
 
-    What that takes is the thought that a run of the model's messages began with: in some formats the rest of the run
-    is tied to it.
+    For that it remembers the reasoning that a run of the model's messages began with: in some formats the rest of the
+    run is linked to it.
     """
 
     def __init__(self, format: str) -> None:
         self._format = find_format(format)
-        self._thought: Any = None
+        self._reasoning: Any = None
 
     def begin(self) -> None:
-        """Forget what came before."""
-        self._thought = None
+        """Begin a new conversation: forget the messages before."""
+        self._reasoning = None
 
     def read(self, message: Any) -> list[Entry]:
         """Return a message's entries. Raises InvalidEntry whose place begins with `messages[0]`."""
         entries = self._format.decode([message], "messages")
         if not entries or any(entry.role != "assistant" for entry in entries):
-            self._thought = None
-        elif self._thought is not None:
-            entries = self._format.decode([self._thought, message], "messages")[-len(entries) :]
+            self._reasoning = None
+        elif self._reasoning is not None:
+            entries = self._format.decode([self._reasoning, message], "messages")[-len(entries) :]
         elif all(entry.is_reasoning for entry in entries):
-            self._thought = message
+            self._reasoning = message
         return entries
 
 
 class Messages:
-    """Provider messages. The format is the one named, or the one that the first messages speak for."""
+    """Provider messages. The format is the one named, or the one that the first messages show signs of."""
 
     def __init__(self, file: SourceFile, *, format: str | None = None, branches: bool = False) -> None:
         self._document = Document(file.stream, file.name, file.limits)
@@ -52,7 +52,7 @@ class Messages:
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether this is a message, a list of messages, or an object that has them."""
+        """Return whether this is a message, a list of messages, or an object that has messages."""
         if isinstance(value, list):
             return any(isinstance(item, dict) and is_provider_message(item) for item in value[:50])
         if not isinstance(value, dict):
@@ -65,11 +65,11 @@ class Messages:
         return pieces(self._document, self)
 
     def begin(self) -> None:
-        """Forget what came before."""
+        """Begin a new conversation."""
         self._decoder.begin()
 
     def is_message(self, value: Mapping[str, Any]) -> bool:
-        """Whether an object is a message."""
+        """Return whether an object is a message."""
         return is_provider_message(value)
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
@@ -77,5 +77,5 @@ class Messages:
         return self._decoder.read(message), {}
 
     def conversation_id(self, messages: list[Any]) -> str | None:
-        """Provider messages do not say what they belong to."""
+        """Return None: provider messages do not name their conversation."""
         return None

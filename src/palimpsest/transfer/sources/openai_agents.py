@@ -32,13 +32,13 @@ _OTHERS = (
 )
 
 _OURS = {"place", "entry", "meta"}
-"""Tables that a store of Palimpsest has."""
+"""Tables by which a store of Palimpsest is recognised."""
 
 
 class OpenAIAgents:
     """Sessions of the OpenAI Agents SDK (`SQLiteSession`, and `AdvancedSQLiteSession` with its branches).
 
-    A session's items are items of the Responses API. Of an advanced session the branch `main` is the conversation.
+    The items of a session are items of the Responses API. The conversation of an advanced session is its branch `main`.
     """
 
     format: str | None = "openai-responses"
@@ -52,19 +52,19 @@ class OpenAIAgents:
         self.format = format or "openai-responses"
         with closing(self._file.database()) as db:
             try:
-                found = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             except sqlite3.Error as fault:
                 raise ImportFailed(self._name, f"cannot be read: {fault}") from fault
-        tables = {name.decode("utf-8", "replace") for name in found}
+        tables = {name.decode("utf-8", "replace") for name in names}
         if "agent_messages" not in tables:
-            seen = ", ".join(sorted(tables)[:6]) or "none"
+            listed = ", ".join(sorted(tables)[:6]) or "none"
             ours = "; a store of Palimpsest is copied by `palimpsest copy`" if tables >= _OURS else ""
-            raise ImportFailed(self._name, f"has no table agent_messages (its tables: {seen}){ours}")
+            raise ImportFailed(self._name, f"has no table agent_messages (its tables: {listed}){ours}")
         self._advanced = "message_structure" in tables
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """No JSON value is of this source."""
+        """Return False: this source has no JSON values."""
         return False
 
     def pieces(self) -> Iterator[Piece]:
@@ -79,40 +79,40 @@ class OpenAIAgents:
         total = db.execute("SELECT count(*) FROM agent_messages").fetchone()[0] or 1
         done = 0
         listed = db.execute("SELECT session_id, min(id) FROM agent_messages GROUP BY session_id ORDER BY min(id)")
-        for number, (given, first) in enumerate(listed, 1):
+        for number, (raw_id, first) in enumerate(listed, 1):
             try:
-                session = given.decode() if isinstance(given, bytes) else str(given)
+                session = raw_id.decode() if isinstance(raw_id, bytes) else str(raw_id)
             except UnicodeDecodeError as fault:
                 yield Piece(place=f"agent_messages.id={first}", fault=f"session_id is no UTF-8: {fault.reason}")
                 continue
-            came, most = False, self._file.limits.branches
+            has_rows, limit = False, self._file.limits.branches
             for branch, (query, arguments) in enumerate(self._queries(db, session), 1):
-                if branch > most + 1:
+                if branch > limit + 1:
                     yield Piece(place=session, fault=self._file.limits.told("branches", "branches"))
                     break
                 own = session if branch == 1 else f"{session}~{branch}"
                 conversation = Conversation(id=own, number=str(number))
                 self._decoder.begin()
                 for row, id in db.execute(query, arguments):
-                    came, done = True, min(done + 1, total)
+                    has_rows, done = True, min(done + 1, total)
                     yield self._piece(db, row, id, conversation, self._size * done // total)
-            if not came:
+            if not has_rows:
                 yield Piece(place=f"agent_messages.id={first}", fault="no row is found by its session_id")
             if self._advanced and not self._branches:
-                left = db.execute(_OTHERS, (session, MAIN)).fetchone()[0]
-                if left and db.execute(_BRANCH, (session, MAIN)).fetchone():
-                    yield Piece(place=session, left_out={ELSEWHERE: left})
+                others = db.execute(_OTHERS, (session, MAIN)).fetchone()[0]
+                if others and db.execute(_BRANCH, (session, MAIN)).fetchone():
+                    yield Piece(place=session, left_out={ELSEWHERE: others})
 
     def _queries(self, db: sqlite3.Connection, session: str) -> list[tuple[str, tuple[Any, ...]]]:
-        """What reads the branches of a session: one for a plain session, `main` first for an advanced one."""
+        """Return a query and its arguments for each branch of a session: one for a plain session, else `main` first."""
         if not self._advanced:
             return [(_PLAIN, (session,))]
         query = "SELECT branch_id FROM message_structure WHERE session_id = ? GROUP BY branch_id ORDER BY min(id)"
-        found = [branch.decode("utf-8", "replace") for (branch,) in db.execute(query, (session,))]
-        if not found:
+        branches = [branch.decode("utf-8", "replace") for (branch,) in db.execute(query, (session,))]
+        if not branches:
             return [(_PLAIN, (session,))]
-        named = sorted(found, key=lambda branch: branch != MAIN)  # stable: the others stay in order
-        return [(_BRANCH, (session, branch)) for branch in (named if self._branches else named[:1])]
+        in_order = sorted(branches, key=lambda branch: branch != MAIN)  # stable: the others stay in order
+        return [(_BRANCH, (session, branch)) for branch in (in_order if self._branches else in_order[:1])]
 
     def _piece(self, db: sqlite3.Connection, row: int, id: Any, conversation: Conversation, end: int) -> Piece:
         place = f"agent_messages.id={id}"
@@ -123,14 +123,14 @@ class OpenAIAgents:
             where = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{where}: {fault.reason}" if where else fault.reason
             return Piece(place=place, conversation=conversation, fault=reason, end=end)
-        except sqlite3.DataError:  # it is read no further than that
+        except sqlite3.DataError:  # SQLite does not read a row beyond the limit
             reason = self._file.limits.told("value", "bytes in one row")
             return Piece(place=place, conversation=conversation, fault=reason, end=end)
         key = f"{NAME} {id}"
         return Piece(place=place, conversation=conversation, entries=tuple(entries), key=key, shared=True, end=end)
 
     def _entries(self, raw: bytes, created: Any) -> list[Entry]:
-        """The entries of a row. Raises InvalidEntry for one that is damaged."""
+        """Return the entries of a row. Raises InvalidEntry for a damaged one."""
         try:
             item = loads(raw, self._file.limits)
         except TooLarge as fault:

@@ -1,8 +1,8 @@
-"""A JSON object of any size without the items of its lists: what it says beside them, and where each list stands.
+"""The outline of a JSON object of any size: its values without the items of its lists, and where each list is.
 
-All of it is read once, and held to what JSON is, so that nothing of a file is taken that is broken further on. The
-lists are read again then, item by item. What is no such object, or holds too much beside its lists, is for whoever
-reads it whole, and says what is wrong.
+The whole file is read once and checked to be valid JSON, so that nothing is imported of a file that is broken further
+on. After that the lists are read again, item by item. There is no outline for anything else, nor for an object that has
+too much beside its lists: the caller then reads it whole, and that says what is wrong.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from palimpsest.transfer.sources.lists import ListReader
 from palimpsest.transfer.sources.values import BOM, TooLarge, Value, loads
 
 SAMPLE_ITEMS, SAMPLE_BYTES = 50, 8 * MEBIBYTE
-"""How many items of a list are known, and of how many bytes together; the first one in any case."""
+"""The most items of a list that an outline has, and the most bytes of them together. The first one it always has."""
 
 _BLANK = b" \t\r\n"
 _KEY = re.compile(rb'("(?>(?:[^"\\]++|\\.)*)")\s*+:\s*+\Z', re.DOTALL)
-"""The key of what comes next."""
+"""Matches the key of the value that comes next."""
 
 
 class Listed(NamedTuple):
-    """Where a list stands in its file, in bytes, and its first items."""
+    """The position of a list in its file, in bytes, and its first items."""
 
     begin: int
     end: int
@@ -34,52 +34,53 @@ class Listed(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """An object: `value` has the first items of each of its lists, `lists` says where these stand."""
+    """The outline of an object. `value` has only the first items of each list; `lists` says where the lists are."""
 
     value: dict[str, Any]
     lists: Mapping[str, Listed]
     end: int
 
     def items(self, stream: Ahead, name: str, limits: Limits) -> Iterator[Value]:
-        """Yield the items of a list, and what is wrong with others. `stream` is what the outline was made of."""
+        """Yield the items of a list, or faults in their places. `stream` is the one that the outline was made from."""
         listed = self.lists[name]
         part = stream.part(listed.begin, listed.end)
-        assert part is not None, "it was read twice before"
+        assert part is not None, "there is an outline only of a stream that can be read twice"
         return ListReader(part, True, limits).items()
 
 
 def outline_of(stream: Ahead, limits: Limits) -> Outline | None:
-    """Return the outline of the object that a stream is; None for anything else, or where it cannot be read twice.
+    """Return the outline of the object in a stream; None for anything else, or if the stream cannot be read twice.
 
-    The stream stays where it is, and is read through for the first who asks.
+    The position of the stream does not change. The first call reads it through; the result is cached.
     """
 
-    def made() -> Outline | None:
+    def read_through() -> Outline | None:
         again = stream.part(0, None)
         return None if again is None else _Outliner(again, limits).outline()
 
-    return stream.once(made)
+    return stream.once(read_through)
 
 
 class _Refused(Exception):
-    """This is no object, is broken, or holds too much beside its lists."""
+    """The value is no object, is broken, or has too much beside its lists."""
 
 
 class _Outliner(ListReader):
-    """Reads an object as a list of its values, and of those that are lists the items.
+    """Reads an object as if it were a list of its values, and its lists item by item.
 
-    What stands between its values is put together again, a number in the place of each: so it is read as JSON, too.
+    The text between its values is joined again, with a number in the place of each, and read as JSON. So the keys and
+    the commas between the values are checked, too.
     """
 
     def __init__(self, stream: Ahead, limits: Limits) -> None:
         super().__init__(stream, True, limits)
         self._keeps_gaps = True
         self._outer = bytearray()  # the object, with `[number]` for each of its lists and objects
-        self._held: list[Any] = []  # these: their values, or a `Listed`
-        self._size = self._values = 0  # of what is held, in bytes, and how many values there are in it
-        self._opened = self._sampled = 0
-        self._first: list[Any] = []
-        self._follows = False  # whether an item comes before what stands between
+        self._held: list[Any] = []  # those by number: an object's value, or a `Listed`
+        self._size = self._values = 0  # the bytes of what is held, and the number of values in it
+        self._opened = self._sampled = 0  # where the current list begins, and the bytes of its sampled items
+        self._first: list[Any] = []  # the sampled items of the current list
+        self._follows = False  # whether the current list has had an item already
 
     def outline(self) -> Outline | None:
         """Return the outline, or None."""
@@ -90,9 +91,9 @@ class _Outliner(ListReader):
                 elif not self._more():
                     return None
             end = self._to_end()
-            return self._made(loads(bytes(self._outer.removeprefix(BOM)), self._limits), end)
+            return self._assembled(loads(bytes(self._outer.removeprefix(BOM)), self._limits), end)
         except (_Refused, ValueError, RecursionError, OSError):
-            return None  # whoever reads it whole says what is wrong
+            return None  # reading it whole will say what is wrong
 
     def _bracket(self, bracket: bytes) -> None:
         opens = bracket in b"[{"
@@ -106,7 +107,7 @@ class _Outliner(ListReader):
             self._ends(bracket)
 
     def _ends_level(self, bracket: bytes, opens: bool) -> None:
-        """The object begins or ends, or a list of its does."""
+        """Handle the bracket at which the object begins or ends, or one of its lists ends."""
         gap = self._gap(self._at - 1)
         if self._level == 1:
             if bracket != (b"{" if opens else b"}") or b"\0" in gap:
@@ -122,7 +123,7 @@ class _Outliner(ListReader):
         self._drop(self._at)
 
     def _begins(self, bracket: bytes) -> None:
-        """A value of the object begins, or an item of a list."""
+        """Handle the bracket at which a value of the object begins, or an item of a list."""
         gap = self._gap(self._at - 1)
         if self._level == 2:
             self._between_items(gap, True)
@@ -138,8 +139,8 @@ class _Outliner(ListReader):
         self._drop(self._at)
 
     def _ends(self, bracket: bytes) -> None:
-        """A value of the object ends, or an item of a list."""
-        self._judge(self._at)
+        """Handle the bracket at which a value of the object ends, or an item of a list."""
+        self._check_limits(self._at)
         text = b"" if self._beyond else bytes(self._body[self._begin : self._at])
         if self._level == 1:
             if bracket != b"}" or self._beyond:
@@ -148,24 +149,24 @@ class _Outliner(ListReader):
             self._put(loads(text, self._limits))
         else:
             self._follows = True
-            with suppress(TooLarge, RecursionError):  # whoever takes the items leaves it out, and says why
+            with suppress(TooLarge, RecursionError):  # reading the items reports it later
                 self._sample(text, [loads(text, self._limits)] if text else [])
         self._drop(self._at)
 
     def _gap(self, end: int) -> bytes:
-        """What stands between two brackets."""
-        self._judge(end)
+        """Return the text between two brackets."""
+        self._check_limits(end)
         if self._beyond:
             raise _Refused
         return bytes(self._body[self._begin : end])
 
     def _between_items(self, gap: bytes, more: bool) -> None:
-        """Look at what stands between two items: a comma, and perhaps others that are numbers or texts."""
+        """Check the text between two items with brackets: a comma, and perhaps items that are numbers or texts."""
         text = gap.strip(_BLANK)
         if text == (b"," if self._follows and more else b""):
             return
-        read = loads(b"[" + b"null" * self._follows + gap + b"null" * more + b"]", self._limits)
-        self._sample(text, read[self._follows : len(read) - more])
+        items = loads(b"[" + b"null" * self._follows + gap + b"null" * more + b"]", self._limits)
+        self._sample(text, items[self._follows : len(items) - more])
         self._follows = True
 
     def _sample(self, text: bytes, items: list[Any]) -> None:
@@ -176,7 +177,7 @@ class _Outliner(ListReader):
             self._first += items[:room]
 
     def _hold(self, text: bytes) -> None:
-        """Count what is held of the object; what that may have is what a value may have."""
+        """Count what is held of the object. It has the limits of one value."""
         self._size += len(text)
         self._values += text.count(b"[") + text.count(b"{") + text.count(b",")
         if self._size > self._limits.value or self._values > self._limits.values:
@@ -187,15 +188,16 @@ class _Outliner(ListReader):
         self._held.append(value)
 
     def _to_end(self) -> int:
-        """Read what stands behind the object, which must be nothing."""
+        """Read to the end of the file, where nothing but blanks may follow. Return how many bytes the file has."""
         more = bytes(self._body[self._at :])
         while not more.strip(_BLANK):
-            more = self._stream.read()
+            more = self._stream.read()  # empty at the end
             if not more:
                 return self._stream.taken
         raise _Refused
 
-    def _made(self, outer: dict[str, Any], end: int) -> Outline:
+    def _assembled(self, outer: dict[str, Any], end: int) -> Outline:
+        """Put the held values back into their places."""
         lists, value = {}, dict(outer)
         for name, number in outer.items():
             if isinstance(number, list):

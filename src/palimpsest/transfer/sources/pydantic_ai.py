@@ -38,14 +38,14 @@ _OUTCOMES: dict[str, Status] = {
     "interrupted": "unknown",
 }
 _STANDARD = str.maketrans("-_", "+/")
-"""The alphabet of base64 in addresses, as this source writes bytes, to the usual one."""
+"""Translates the URL-safe base64 that this source writes to standard base64."""
 
 CHARACTERS = "characters"
-"""The key under which the length of a part is kept that goes back as it came: in one of another length something was
-redacted since."""
+"""The key that keeps the length of a part which is returned to the framework unchanged. If the length differs later,
+the part was redacted since."""
 
 HOSTED_CALL, HOSTED_RETURN = "builtin-tool-call", "builtin-tool-return"
-"""A call of a tool that the provider runs itself, and what it gave: both are of one response."""
+"""A call of a tool that the provider runs itself, and its result: both are parts of one response."""
 
 _MEDIA = {
     "binary": "data",
@@ -55,10 +55,10 @@ _MEDIA = {
     "video-url": "url",
     "uploaded-file": "file_id",
 }
-"""Kinds of media, each with the key that it cannot be without."""
+"""Kinds of media, each with its required key."""
 
 BARE = "bare"
-"""The key that says of a tool's result that it was one medium, and no list of it."""
+"""The key that marks a tool result which was a single medium, not in a list."""
 
 _SPOKEN = ("system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "speech")
 
@@ -68,7 +68,7 @@ class PydanticAI(DocumentSource):
 
     @staticmethod
     def speaks(value: object) -> bool:
-        """Whether this is a request or a response of Pydantic AI, a list of them, or an object that has them."""
+        """Return whether this is a request or a response of Pydantic AI, a list of them, or an object that has them."""
         return any(isinstance(message, dict) and _is_message(message) for message in first_messages([value]))
 
     def pieces(self) -> Iterator[Piece]:
@@ -76,14 +76,14 @@ class PydanticAI(DocumentSource):
         return pieces(self._document, self)
 
     def begin(self) -> None:
-        """Every message is read for itself."""
+        """Do nothing: each message is read independently."""
 
     def is_message(self, value: Mapping[str, Any]) -> bool:
-        """Whether an object is a message."""
+        """Return whether an object is a message."""
         return _is_message(value)
 
     def conversation_id(self, messages: list[Any]) -> str | None:
-        """The conversation that the first message says it belongs to."""
+        """Return the conversation that the first message names, or None."""
         first = messages[0] if messages else None
         own = first.get("conversation_id") if isinstance(first, dict) else None
         return own if isinstance(own, str) and own else None
@@ -94,22 +94,25 @@ class PydanticAI(DocumentSource):
 
 
 def read_message(message: Any) -> tuple[list[Entry], dict[str, int]]:
-    """Return a message's entries, and what of it says nothing. Raises InvalidEntry naming what is malformed."""
+    """Return a message's entries; if there are none, also count it as left out, with the reason.
+
+    Raises InvalidEntry, naming what is malformed.
+    """
     if not _is_message(message):
         raise InvalidEntry("messages[0].kind", "is neither request nor response with a list of parts")
     at = microseconds(message.get("timestamp"))
     kept = rest(message, "kind", "parts", "timestamp")
     if message["kind"] == "request":
-        entries, more = _request(message["parts"], at)
-        if more:
-            kept["parts"] = more
+        entries, silent_parts = _request(message["parts"], at)
+        if silent_parts:
+            kept["parts"] = silent_parts
         return checked(first_with(entries, NAME, kept)), {} if entries else {SILENT: 1}
     entries = _Response(at).entries(message["parts"])
     return checked(first_with(entries, NAME, kept)), {} if entries else {EMPTY: 1}
 
 
 def characters(item: Mapping[str, Any]) -> int:
-    """The length of a part that goes back as it came."""
+    """Return the length of a part that is returned to the framework unchanged."""
     return len(as_json(item))
 
 
@@ -118,21 +121,21 @@ def _is_message(value: Mapping[str, Any]) -> bool:
 
 
 def _request(parts: list[Any], at: int) -> tuple[list[Entry], list[dict[str, Any]]]:
-    """The entries of a request's parts, and those parts that say nothing, which only tell the framework something."""
-    entries, more = [], []
+    """Return the entries of a request's parts, and the parts that are only for the framework and not for the model."""
+    entries, silent_parts = [], []
     for i, held in enumerate(parts):
         where = f"messages[0].parts[{i}]"
         part = need(held, dict, where, "a part, which is an object")
         kind = need(part.get("part_kind"), str, f"{where}.part_kind", "text")
         if kind not in _SPOKEN:
-            more.append(rest(part))
+            silent_parts.append(rest(part))
             continue
-        entries.append(_asked(part, kind, where, microseconds(part.get("timestamp")) or at))
-    return entries, more
+        entries.append(_sent(part, kind, where, microseconds(part.get("timestamp")) or at))
+    return entries, silent_parts
 
 
-def _asked(part: Mapping[str, Any], kind: str, where: str, at: int) -> Entry:
-    """The entry of a part that a model is sent."""
+def _sent(part: Mapping[str, Any], kind: str, where: str, at: int) -> Entry:
+    """Return the entry of a request's part that is sent to the model."""
     tool = part.get("tool_name")
     if kind == "tool-return" or (kind == "retry-prompt" and isinstance(tool, str)):
         return _result(part, where, at)
@@ -146,7 +149,7 @@ def _asked(part: Mapping[str, Any], kind: str, where: str, at: int) -> Entry:
         text = given if isinstance(given, str) else as_json(given)
         parts, beside = [Text(text=text)], []
     kept = rest(part, "part_kind", "content", "timestamp", *(("scope",) if part.get("scope") == "conversation" else ()))
-    kept |= _told(beside)
+    kept |= _beside_metadata(beside)
     kept |= {"part_kind": kind} if kind.startswith("retry") else {}
     return Entry(role=role, content=content(parts), native=native(NAME, parts), at=at, metadata=metadata(NAME, kept))
 
@@ -163,7 +166,7 @@ def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
         parts, beside = [Text(text=given if isinstance(given, str) else as_json(given))], []
     retried = part.get("part_kind") == "retry-prompt"
     kept = rest(part, "part_kind", "content", "content_file_digests", "timestamp", "tool_name", "tool_call_id")
-    kept |= {**_told(beside), **({BARE: True} if is_bare else {})}
+    kept |= {**_beside_metadata(beside), **({BARE: True} if is_bare else {})}
     return Entry(
         kind="tool_result",
         role="tool",
@@ -178,49 +181,49 @@ def _result(part: Mapping[str, Any], where: str, at: int) -> Entry:
 
 
 def _speech(part: Mapping[str, Any], role: Role, at: int) -> Entry:
-    said, sound = part.get("transcript"), part.get("audio")
-    parts: list[Part] = [Text(text=said)] if isinstance(said, str) and said else []
+    transcript, audio = part.get("transcript"), part.get("audio")
+    parts: list[Part] = [Text(text=transcript)] if isinstance(transcript, str) and transcript else []
     beside = [dict[str, Any]() for _ in parts]
-    if isinstance(sound, dict):
-        made, more = _medium(sound)
-        parts.append(made)
-        beside.append(more)
-    kept = rest(part, "part_kind", "transcript", "audio", "speaker") | _told(beside)
+    if isinstance(audio, dict):
+        audio_part, audio_beside = _medium(audio)
+        parts.append(audio_part)
+        beside.append(audio_beside)
+    kept = rest(part, "part_kind", "transcript", "audio", "speaker") | _beside_metadata(beside)
     return Entry(role=role, content=content(parts), native=native(NAME, parts), at=at, metadata=metadata(NAME, kept))
 
 
 class _Response:
-    """Makes entries of a response's parts: what is thought and said in a row is one entry, each call is one."""
+    """Converts the parts of a response: reasoning and text in a row become one entry, each call becomes one."""
 
     def __init__(self, at: int) -> None:
         self._at = at
         self._entries: list[Entry] = []
         self._parts: list[Part] = []
         self._beside: list[dict[str, Any]] = []
-        """For each part what it has no field for, so that it can be told whose that is."""
-        self._silent: list[dict[str, Any]] = []
-        self._runs = False
+        """For each of these parts the values that it has no field for ({}: none)."""
+        self._silent: list[dict[str, Any]] = []  # parts without text that have other values
+        self._runs = False  # whether there is an entry that a call can continue
 
     def entries(self, parts: list[Any]) -> list[Entry]:
         """Return the entries."""
         for i, held in enumerate(parts):
             self._take(need(held, dict, f"messages[0].parts[{i}]", "a part, which is an object"), i)
-        self._say()
+        self._end_message()
         return self._entries
 
     def _take(self, part: Mapping[str, Any], index: int) -> None:
         where, kind = f"messages[0].parts[{index}]", part.get("part_kind")
         given = part.get("content")
         if kind == "tool-call":
-            self._say()
+            self._end_message()
             self._add(self._call(part, where))
         elif kind in (HOSTED_CALL, HOSTED_RETURN):
             need(part.get("tool_call_id"), str, f"{where}.tool_call_id", "text")
-            said = {key: held for key, held in part.items() if key == "content" or held is not None}
-            whole = opaque(said.pop("part_kind"), said)
+            fields = {key: value for key, value in part.items() if key == "content" or value is not None}
+            whole = opaque(fields.pop("part_kind"), fields)
             self._part(whole, {CHARACTERS: characters(whole.item)})
         elif kind == "speech":
-            self._say()
+            self._end_message()
             self._add(_speech(part, "assistant", self._at))
         elif kind in ("text", "thinking") and isinstance(given, str):
             kept = rest(part, "part_kind", "content")
@@ -229,8 +232,8 @@ class _Response:
             elif kept:
                 self._silent.append(kept)
         elif kind == "file" and isinstance(given, dict):
-            made, more = _medium(given)
-            self._part(made, {**rest(part, "part_kind", "content"), **more})
+            medium, beside = _medium(given)
+            self._part(medium, {**rest(part, "part_kind", "content"), **beside})
         else:
             self._part(opaque(str(kind or "part"), rest(part)), {})
 
@@ -252,15 +255,16 @@ class _Response:
             metadata=metadata(NAME, rest(part, "part_kind", "tool_name", "tool_call_id", "args")),
         )
 
-    def _say(self) -> None:
+    def _end_message(self) -> None:
+        """Make a message entry of the parts that were added since the last entry."""
         parts, self._parts = self._parts, []
         beside, self._beside = self._beside, []
         silent, self._silent = self._silent, []
         beside = [*beside, *silent] if any(beside) or silent else []
         if parts:
             about = metadata(NAME, {"parts": beside} if beside else {})
-            made = Entry(role="assistant", content=content(parts), native=native(NAME, parts), at=self._at)
-            self._add(made, about)
+            entry = Entry(role="assistant", content=content(parts), native=native(NAME, parts), at=self._at)
+            self._add(entry, about)
 
     def _add(self, entry: Entry, about: dict[str, Any] | None = None) -> None:
         joins = self._runs and entry.kind == "tool_call"
@@ -269,7 +273,10 @@ class _Response:
 
 
 def _contents(given: Any, where: str) -> tuple[list[Part], list[dict[str, Any]]]:
-    """What a prompt or a result is made of, and for each part what has no field; behind them, what says nothing."""
+    """Return the parts of a prompt or a result, and for each part the values without a field.
+
+    Behind these the second list has what is only for the framework, such as cache points.
+    """
     if isinstance(given, str):
         return [Text(text=given)], [{}]
     pairs: list[tuple[Part, dict[str, Any]]] = []
@@ -280,19 +287,19 @@ def _contents(given: Any, where: str) -> tuple[list[Part], list[dict[str, Any]]]
         elif not isinstance(held, dict) or not isinstance(held.get("kind"), str):
             pairs.append((Text(text=as_json(held)), {}))
         elif held["kind"] == "cache-point":
-            silent.append(rest(held))  # where a provider's cache is to begin
+            silent.append(rest(held))  # the framework sets a mark for the provider's cache here
         else:
             pairs.append(_medium(held))
-    return [part for part, _ in pairs], [*(more for _, more in pairs), *silent]
+    return [part for part, _ in pairs], [*(beside for _, beside in pairs), *silent]
 
 
-def _told(beside: list[dict[str, Any]]) -> dict[str, Any]:
-    """What parts have beside their fields, if there is any such thing."""
+def _beside_metadata(beside: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return metadata that keeps, for each part, values without a field; {} if there are none."""
     return {"content": beside} if any(beside) else {}
 
 
 def _is_medium(value: Any) -> bool:
-    """Whether a tool that returned this returned an image, a sound, a document or a film, and not data of its own."""
+    """Return whether a tool's return value is an image, a sound, a document or a video, and not other data."""
     if not isinstance(value, dict):
         return False
     kind = value.get("kind")
@@ -300,15 +307,15 @@ def _is_medium(value: Any) -> bool:
 
 
 def _medium(held: Mapping[str, Any]) -> tuple[Part, dict[str, Any]]:
-    """The part for a medium, and what of it has no field. What has no counterpart is kept whole."""
+    """Return the part for a medium, and the values that it has no field for. A medium of unknown kind is kept whole."""
     kind, media_type = str(held.get("kind")), str(held.get("media_type") or "")
     about = held.get("vendor_metadata")
     given = about.get("detail") if isinstance(about, dict) else None
     detail = given if isinstance(given, str) else None
     if kind == "binary" and isinstance(held.get("data"), str):
-        made = media(media_type or "application/octet-stream", held["data"].translate(_STANDARD))
-        seen = replace(made, detail=detail) if isinstance(made, Image) else made
-        return seen, rest(held, "kind", "data", "media_type")
+        part = media(media_type or "application/octet-stream", held["data"].translate(_STANDARD))
+        part = replace(part, detail=detail) if isinstance(part, Image) else part
+        return part, rest(held, "kind", "data", "media_type")
     if kind == "image-url" and isinstance(held.get("url"), str):
         default = () if held.get("force_download") else ("force_download",)
         return Image(source=held["url"], detail=detail), rest(held, "kind", "url", *default)

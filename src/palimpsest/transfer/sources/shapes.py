@@ -1,6 +1,6 @@
-"""The shapes in which lists of messages are kept: alone, in lists, in objects; in lines or as one document.
+"""Finding messages in the shapes that files have: single messages, lists, objects with messages; lines or one document.
 
-A source of messages is a `Reading`: it knows one message. All shapes are the same for all of them.
+A source of messages implements `Reading`, which handles one message. The shapes are the same for all such sources.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from palimpsest.transfer.sources.outlines import Outline
 from palimpsest.transfer.sources.values import Value
 
 LISTS = ("messages", "input", "contents")
-"""Where an object keeps its messages."""
+"""The keys under which an object may have its messages."""
 
 SYSTEMS = ("system", "instructions", "system_instruction", "systemInstruction")
-"""Where an object keeps what the system says beside the messages."""
+"""The keys under which an object may have system text beside the messages."""
 
 CONFIG = "config"
-"""Where an object for Google's client keeps that."""
+"""The key under which an object for Google's client has its settings, system text among them."""
 
 IDS = ("session_id", "id")
 NEITHER = "neither a message, a list of messages, an object with `messages`, nor an export of Palimpsest"
 
 
 class Reading(Protocol):
-    """What a source knows of messages."""
+    """How a source reads messages."""
 
     def begin(self) -> None:
-        """A conversation begins: what was read before has nothing to do with what is read now."""
+        """Begin a new conversation: messages read before have no influence any more."""
         ...
 
     def is_message(self, value: Mapping[str, Any]) -> bool:
-        """Whether an object is a message."""
+        """Return whether an object is a message."""
         ...
 
     def read(self, message: Any) -> tuple[list[Entry], dict[str, int]]:
-        """Return a message's entries, checked, and what of it was left out, by reason.
+        """Return the checked entries of a message, and the numbers of what was left out, by reason.
 
-        Raises InvalidEntry whose `where` begins with `messages[0]`.
+        Raises InvalidEntry with a `where` that begins with `messages[0]`.
         """
         ...
 
     def conversation_id(self, messages: list[Any]) -> str | None:
-        """The id of the conversation that messages say they belong to."""
+        """Return the id of the conversation that messages name as theirs, or None."""
         ...
 
 
 def is_export(value: object) -> bool:
-    """Whether this is a session that `export()` gave."""
+    """Return whether this is a session that `export()` wrote."""
     return isinstance(value, dict) and "schema_version" in value and "entries" in value
 
 
 def messages_of(value: Mapping[str, Any]) -> tuple[str, list[Any]] | None:
-    """Where an object keeps its messages, and those; None where it has none."""
+    """Return the key under which an object has messages, and the messages; None if it has none."""
     for key in LISTS:
         held = value.get(key)
         if isinstance(held, list):
@@ -69,7 +69,7 @@ def messages_of(value: Mapping[str, Any]) -> tuple[str, list[Any]] | None:
 
 
 def first_messages(sample: list[Any]) -> Iterator[Any]:
-    """The messages in the first values of a file, whatever shape they are in."""
+    """Yield the messages in the first values of a file, whatever their shape."""
     for value in sample:
         if isinstance(value, list):
             yield from value[:50]
@@ -94,7 +94,7 @@ def pieces(document: Document, reading: Reading) -> Iterator[Piece]:
 
 
 def _streamed(document: Document, outline: Outline) -> str | None:
-    """Under which key a large object keeps messages that can be taken one by one; None where it is to be read whole."""
+    """Return the key of the messages of a large object that can be read one by one; None if it is to be read whole."""
     held = None if is_export(outline.value) else messages_of(outline.value)
     if held is None or held[0] not in outline.lists:
         return None
@@ -106,7 +106,7 @@ class _Shapes:
         self._reading = reading
 
     def list_of(self, document: Document) -> Iterator[Piece]:
-        """A list is one conversation, unless its items are conversations themselves."""
+        """Yield the pieces of a list: one conversation, unless its items are conversations themselves."""
         if any(isinstance(value, dict) and self._reading.is_message(value) for value in document.sample()):
             held = [value for value in document.sample() if isinstance(value, dict)]
             conversation = Conversation(id=self._reading.conversation_id(held))
@@ -120,7 +120,7 @@ class _Shapes:
                 yield from self._value(item, f"item {number}", f"item {number} ", number)
 
     def outlined(self, document: Document, outline: Outline, key: str) -> Iterator[Piece]:
-        """The one object of a document, whose messages are taken one by one."""
+        """Yield the pieces of the one object of a document, reading its messages one by one."""
         value = dict(outline.value)
         for name in SYSTEMS:
             if name in outline.lists:
@@ -130,7 +130,7 @@ class _Shapes:
         yield Piece(place="messages", counts=True, end=outline.end)
 
     def alone(self, item: Value, is_line: bool) -> Iterator[Piece]:
-        """A line of many, or the one value of a document."""
+        """Yield the pieces of one line, or of the one value of a document."""
         place = str(item.place)
         if item.fault is not None:
             yield Piece(place=place, fault=item.fault, counts=True, end=item.end)
@@ -154,7 +154,7 @@ class _Shapes:
             return
         else:
             yield Piece(place=place, fault=NEITHER, end=item.end)
-        yield Piece(place=place, counts=True, end=item.end)  # in the conversation that the file is
+        yield Piece(place=place, counts=True, end=item.end)  # it takes a place in the file's own conversation
 
     def _object(
         self,
@@ -165,7 +165,11 @@ class _Shapes:
         ends: tuple[int, int],
         items: Iterator[Value],
     ) -> Iterator[Piece]:
-        """An object with messages, of which `held` may be the beginning; `ends` is what was read before and after."""
+        """Yield the pieces of an object with messages.
+
+        `held` is the key of the messages with all or the first of them, `ends` how many bytes of the file are read
+        before and after them, `items` yields them all.
+        """
         key, messages = held
         begin, end = ends
         own = next((value[name] for name in IDS if isinstance(value.get(name), str) and value[name]), None)
@@ -189,7 +193,7 @@ class _Shapes:
             yield Piece(place=before or key, left_out={reason: len(beside)}, end=end)
 
     def _system(self, given: Any, name: str, before: str, conversation: Conversation, end: int) -> Iterator[Piece]:
-        """What the system says beside the messages, as a message of its own that later ones do not depend on."""
+        """Yield the system text beside the messages as a message with a key, so that places of later ones stay."""
         if given in (None, "", [], {}):
             return
         place = f"{before}{name}"
@@ -208,7 +212,7 @@ class _Shapes:
         )
 
     def _conversation(self, items: Iterator[Value], place: str, conversation: Conversation) -> Iterator[Piece]:
-        """The messages of a conversation, and what is wrong with others."""
+        """Yield the messages of a conversation, with faults in the places of malformed ones."""
         self._reading.begin()
         for item in items:
             where = f"{place}[{item.place}]"
@@ -224,8 +228,9 @@ class _Shapes:
             within = fault.where.removeprefix("messages[0]").removeprefix(".")
             reason = f"{within}: {fault.reason}" if within else fault.reason
             return Piece(place=place, conversation=conversation, fault=reason, counts=True, end=end)
-        made = tuple(entries)
-        return Piece(place=place, conversation=conversation, entries=made, counts=True, left_out=left_out, end=end)
+        return Piece(
+            place=place, conversation=conversation, entries=tuple(entries), counts=True, left_out=left_out, end=end
+        )
 
 
 def _each(messages: list[Any], end: int) -> Iterator[Value]:
@@ -233,7 +238,7 @@ def _each(messages: list[Any], end: int) -> Iterator[Value]:
 
 
 def _system_text(given: Any) -> str:
-    """The text of a system prompt: text, a list of text blocks, or an object with parts."""
+    """Return the text of a system prompt: a text, a list of text blocks, or an object with parts."""
     if isinstance(given, str):
         return given
     if isinstance(given, dict) and isinstance(given.get("parts"), list):
@@ -241,8 +246,8 @@ def _system_text(given: Any) -> str:
     if isinstance(given, dict) and isinstance(given.get("text"), str):
         given = [given]
     if isinstance(given, list):
-        texts = [part.get("text") if isinstance(part, dict) else part for part in given]
-        told = [text for text in texts if isinstance(text, str)]
-        if len(told) == len(texts):
-            return "\n".join(told)
+        values = [part.get("text") if isinstance(part, dict) else part for part in given]
+        texts = [value for value in values if isinstance(value, str)]
+        if len(texts) == len(values):
+            return "\n".join(texts)
     raise InvalidEntry("system", "neither text nor a list of text blocks")

@@ -1,4 +1,4 @@
-"""One JSON value: reading it within limits, and saying what is wrong with it."""
+"""Decoding one JSON value within limits, and describing what is wrong with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest.transfer.sources.limits import Limits
 VALUE, VALUES = "bytes in one value", "objects, lists and items in one value"
 
 LEVELS = 300
-"""How deeply a value may be nested: no message is, and whatever looks at one goes down level by level."""
+"""How deeply a value may be nested. No real message is, and code that handles values recurses into each level."""
 
 TOO_DEEP = f"nested too deeply: more than {LEVELS} levels"
 
@@ -22,9 +22,9 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Value(NamedTuple):
-    """One value: at `place` (a line number from 1, an index of the list from 0), or what is wrong there.
+    """One value at its `place` (a line number from 1, or an index of the list from 0), or the `fault` there.
 
-    `end` is how many bytes were read with it.
+    `end` is how many bytes of the file were read up to its end.
     """
 
     place: int
@@ -34,14 +34,13 @@ class Value(NamedTuple):
 
 
 class TooLarge(ValueError):
-    """A value is beyond a limit, which the message names."""
+    """A value is beyond a limit, which the error message names."""
 
 
 def loads(text: bytes, limits: Limits) -> Any:
-    """Read a JSON value.
+    """Decode a JSON value.
 
-    Raises ValueError for what is none, TooLarge for more than a limit allows, RecursionError for more than `LEVELS`
-    levels.
+    Raises ValueError for invalid JSON, TooLarge if it is beyond a limit, RecursionError for more than `LEVELS` levels.
     """
     count = text.count(b"[") + text.count(b"{")
     if len(text) > limits.values and count + text.count(b",") > limits.values:
@@ -55,14 +54,16 @@ def loads(text: bytes, limits: Limits) -> Any:
 
 
 def _decoded(text: bytes) -> Any:
-    """What `json.loads` says of UTF-8. What msgspec reads, it reads alike, and holds no copy of the text meanwhile."""
+    """Decode like `json.loads`. msgspec is tried first: it decodes valid JSON alike, without a copy of the text."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         return _decode(text)
-    return json.loads(text.removeprefix(BOM).decode("utf-8", "surrogatepass"))  # of bytes it would guess what they are
+    return json.loads(
+        text.removeprefix(BOM).decode("utf-8", "surrogatepass")
+    )  # given bytes, it would guess their encoding
 
 
 def read(place: int, text: bytes, end: int, limits: Limits, *, whole: bool = False) -> Value:
-    """Read a JSON value as the item of this place, or what is wrong with it; `whole` is one that has lines itself."""
+    """Return the JSON value at this place, or its fault. With `whole` a fault names a line within the value."""
     try:
         return Value(place, loads(text, limits), None, end)
     except json.JSONDecodeError as fault:
@@ -82,29 +83,33 @@ def read(place: int, text: bytes, end: int, limits: Limits, *, whole: bool = Fal
 def _strings_fit(value: Any, most: int) -> bool:
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            if len(one) > most:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if len(item) > most:
                 return False
-        elif isinstance(one, dict):
-            waiting += [*one, *one.values()]
-        elif isinstance(one, list):
-            waiting += one
+        elif isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, list):
+            waiting += item
     return True
 
 
 def _is_too_deep(text: bytes) -> bool:
-    """Whether there are more than `LEVELS` levels; each pass takes the innermost one away."""
-    left, _, _ = brackets(text)
+    """Return whether there are more than `LEVELS` levels. Each pass removes the innermost one."""
+    remaining, _, _ = brackets(text)
     for _ in range(LEVELS):
-        left, before = left.replace(b"[]", b""), left
-        if len(left) == len(before):
+        remaining, before = remaining.replace(b"[]", b""), remaining
+        if len(remaining) == len(before):
             break
-    return left.count(b"[") > LEVELS or b"[]" in left
+    return remaining.count(b"[") > LEVELS or b"[]" in remaining
 
 
 def brackets(text: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the brackets of a text that begins in no string, all of one kind, and what of a string has no end."""
+    """Return the brackets outside of strings, all turned into square ones, and a last string without an end.
+
+    The text must not begin within a string. The unfinished string is returned as its quote and its text, both b"" if
+    there is none.
+    """
     outside, quote, string = _STRING.sub(b"", text).partition(b'"')
     return outside.translate(_ONE_KIND, _NO_BRACKETS), quote, string
 
