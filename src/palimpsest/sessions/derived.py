@@ -190,10 +190,10 @@ class Derivations:
         await self._fetch_own(late)
         async for key, entries in unmaking.entries():
             await self._leave_notes(late, key, entries)
-        here = [derived for derived in self._all if derived.name in late]
-        for derived in here:
+        joined_here = [derived for derived in self._all if derived.name in late]
+        for derived in joined_here:
             await self._catch_up(derived)
-        return _away([name for name in late if all(derived.name != name for derived in here)])
+        return _away([name for name in late if all(derived.name != name for derived in joined_here)])
 
     async def settle(self, told: Sequence[tuple[SessionKey, dict[int, str] | None]]) -> None:
         """Tell every `Settling` object that the erasure of these entries is over."""

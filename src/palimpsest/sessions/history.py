@@ -71,9 +71,9 @@ class History:
             return Point(head.revision, head.next_seq)
         if isinstance(when, Entry | str):
             id = when if isinstance(when, str) else when.id
-            found = await self._store.fetch(self._key, ids=[id] if unfit(id) is None else ())
-            if found:
-                return Point(found[0].revision, found[0].seq + 1)
+            entries = await self._store.fetch(self._key, ids=[id] if unfit(id) is None else ())
+            if entries:
+                return Point(entries[0].revision, entries[0].seq + 1)
             if isinstance(when, Entry) or not when.isdecimal():
                 raise EntryNotFound(self._key.session, id)
         if isinstance(when, bool) or not isinstance(when, int) or not 0 <= when <= head.revision:
@@ -94,13 +94,13 @@ class History:
         low, high = head.first_seq, head.next_seq
         while low < high:
             step = max((high - low) // PROBES, 1)
-            found = await self._store.fetch(self._key, range(low + step - 1, high, step))
-            for entry in found:
+            probes = await self._store.fetch(self._key, range(low + step - 1, high, step))
+            for entry in probes:
                 if entry.revision > revision:
                     high = entry.seq
                     break
                 low = entry.seq + 1
-            if not found:  # the entries have gone since
+            if not probes:  # the entries have gone since
                 break
         return low
 
@@ -257,10 +257,10 @@ class History:
         after, most = 0, RECORDS
         while after < head.revision:
             before = min(after + most, head.revision) + 1
-            found = await self._store.records(self._key, after=after, before=before)
-            for record in found:
+            records = await self._store.records(self._key, after=after, before=before)
+            for record in records:
                 yield record
-            after, most = before - 1, RECORDS if found else 2 * most  # an import may have left a wide gap
+            after, most = before - 1, RECORDS if records else 2 * most  # an import may have left a wide gap
 
     def entries(self, head: Head) -> AsyncIterator[Entry]:
         """Yield every entry before this head, oldest first, read in batches."""

@@ -140,8 +140,8 @@ class KeptFacts:
     async def clear(self) -> int:
         """Delete all facts, and return how many there were."""
         await self._is_over()
-        gone = await self._home.store.clear_items(self._home.tenant, self._namespace)
-        return sum(gone.values())
+        deleted = await self._home.store.clear_items(self._home.tenant, self._namespace)
+        return sum(deleted.values())
 
     def _check_version(self, key: str, item: Item | None, version: int) -> None:
         current = 0 if item is None else self._stored(item).version

@@ -129,9 +129,9 @@ class LogReader:
         if isinstance(id, list | tuple | set | frozenset):
             raise ConfigError("id", id, "one id, or one number; where a verb takes several, they are given one by one")
         for seqs, ids in _ways(id):
-            found = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
-            if found:
-                return found[0]
+            entries = await self._store.fetch(self._options.key, seqs, ids, counter=self._options.counter.name)
+            if entries:
+                return entries[0]
         raise EntryNotFound(self._options.key.session, id.id if isinstance(id, Entry) else id)
 
     async def entry(self, id: object) -> Entry:
@@ -240,8 +240,8 @@ class LogReader:
         Counts of an epoch that has ended are not stored, since texts may have changed. With `stores` it raises
         StoreUnavailable if a writable store does not take the counts.
         """
-        counter, key, counted, after, more = self._options.counter, self._options.key, 0, 0, True
-        while more:  # entries that others add meanwhile are counted the next time
+        counter, key, counted, after, has_more = self._options.counter, self._options.key, 0, 0, True
+        while has_more:  # entries that others add meanwhile are counted the next time
             epoch, batch = await self._store.uncounted(key, counter.name, after=after, limit=BATCH)
             if not batch:
                 break
@@ -250,7 +250,7 @@ class LogReader:
                 storing = self._store.count(key, counter.name, counts, epoch=epoch)
                 await (storing if stores else best_effort(storing))
             counted += len(counts)
-            after, more = batch[-1].seq, len(batch) == BATCH
+            after, has_more = batch[-1].seq, len(batch) == BATCH
             await self._store.apart(batch.clear)  # freed in a thread, as `batches_of` does
         return counted
 

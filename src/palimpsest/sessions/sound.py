@@ -60,14 +60,14 @@ class SoundReader:
         before = list[Entry]()
         for low in range(head.first_seq, head.next_seq, BATCH):
             high = min(low + BATCH, head.next_seq) - 1
-            found = {entry.seq: entry for entry in await self._readable(low, high)}
+            readable = {entry.seq: entry for entry in await self._readable(low, high)}
             for seq in range(low, high + 1):
-                entry = found.get(seq)
+                entry = readable.get(seq)
                 if entry is None:
                     behind = await self._readable(seq + 1, min(seq + BESIDE, head.next_seq - 1))
                     entry = set_aside(f"damaged-{seq}", seq, b"", before[::-1], behind)
                 if entry.damaged:
-                    self.lost.append(f"entry {seq} {'cannot be read' if seq in found else 'is missing'}")
+                    self.lost.append(f"entry {seq} {'cannot be read' if seq in readable else 'is missing'}")
                 yield entry
                 before = [*before[1 - BESIDE :], entry]
 

@@ -65,30 +65,30 @@ async def _walked(store: Store, options: Options, head: Head, now: int) -> Verif
     state = states.compaction
     records = await store.records(options.key, before=head.revision + 1)
     problems = [*_of_records(records, head, state), *_of_state(state, head)]
-    walk, seen = Walk(states, now), head.first_seq - 1
+    walk, last_seq = Walk(states, now), head.first_seq - 1
     covered_groups: dict[int, set[bool]] = {}
     links = _Links(left_out(records))
 
     def follow(batch: Sequence[Entry]) -> None:
-        nonlocal covered_groups, seen
+        nonlocal covered_groups, last_seq
         for entry in batch:
-            if entry.seq != seen + 1:
-                problems.append(f"entries {seen + 1} to {entry.seq - 1} are missing")
-            seen = entry.seq
+            if entry.seq != last_seq + 1:
+                problems.append(f"entries {last_seq + 1} to {entry.seq - 1} are missing")
+            last_seq = entry.seq
             if entry.damaged:
                 problems.append(f"entry {entry.seq} is damaged and cannot be read")
             entry_state = walk.follow(entry)
             if not spans.within(head.rewound, entry.seq):  # not by its state: a rewound tombstone counts as erased
                 links.follow(entry)
-            gone = entry_state in ("erased", "rewound") or (entry_state != "covered" and entry.expired(now))
-            if not gone:  # a compaction covers only those entries of a group that still exist
+            is_gone = entry_state in ("erased", "rewound") or (entry_state != "covered" and entry.expired(now))
+            if not is_gone:  # a compaction covers only those entries of a group that still exist
                 covered_groups.setdefault(entry.group, set()).add(entry_state == "covered")
         covered_groups = _split(covered_groups, batch[-1].group, problems)
 
     async for batch in batches_of(store, options.key, [(head.first_seq, head.next_seq - 1)]):
         await store.apart(follow, batch)
-    if seen < head.next_seq - 1:
-        problems.append(f"entries {seen + 1} to {head.next_seq - 1} are missing")
+    if last_seq < head.next_seq - 1:
+        problems.append(f"entries {last_seq + 1} to {head.next_seq - 1} are missing")
     _split(covered_groups, None, problems)
     problems, counts = [*problems, *links.broken(head)], walk.counts
     if counts["erased"] != head.erased:

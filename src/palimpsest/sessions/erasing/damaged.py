@@ -52,7 +52,7 @@ async def destroyed(scope: MemoryScope, store: Store, name: str, leaving: Leavin
 async def destroyed_of(scope: MemoryScope, store: Store, user: str, leaving: Leaving, *, dry_run: bool) -> Erased:
     """Destroy the damaged sessions of a user."""
     done = Erased()
-    for name in [one.session async for one in sessions_of(store, scope.tenant, user) if one.damaged]:
+    for name in [info.session async for info in sessions_of(store, scope.tenant, user) if info.damaged]:
         done += await destroyed(scope, store, name, leaving, dry_run=dry_run)
     return done
 

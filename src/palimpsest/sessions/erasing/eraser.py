@@ -150,12 +150,12 @@ class Eraser:
         if after.revision == look.head.revision + 1:  # nobody else has written since the look
             look.after = after
         records = await self._store.records(key, after=after.revision - 1, before=after.revision + 1)
-        gone = set(records[0].seqs) if records else set()  # the session was cleared since if there is no record
-        if gone:
-            facts = {"seqs": tuple(sorted(gone)), "reason": reason, "branches": tuple(branches)}
+        erased_seqs = set(records[0].seqs) if records else set()  # the session was cleared since if there is no record
+        if erased_seqs:
+            facts = {"seqs": tuple(sorted(erased_seqs)), "reason": reason, "branches": tuple(branches)}
             await self._scope.memory.tell("erased", key.session, **facts)
-        media = sum(media_in(entry) for entry in found if entry.seq in gone)
-        done = Erased(entries=len(gone), branches=tuple(branches), media=media)
+        media = sum(media_in(entry) for entry in found if entry.seq in erased_seqs)
+        done = Erased(entries=len(erased_seqs), branches=tuple(branches), media=media)
         return done + unmaking.done, await self.lost(before)
 
     async def _silence_branches(self, mentions: Mentions | None, reason: str) -> Lost:
@@ -190,8 +190,8 @@ class Eraser:
         """Return the summaries that contexts of `session` (this session or one of its branches) show."""
         scope = self._scope.of(session)
         snapshots = SnapshotReader.of(scope)
-        seen = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # this session was just read
-        return await snapshots.summaries(await snapshots.state(seen.head if seen else await scope.head()))
+        remembered = scope.store.seen(scope.key) if scope.key == self._scope.key else None  # this session was just read
+        return await snapshots.summaries(await snapshots.state(remembered.head if remembered else await scope.head()))
 
     async def standing(self, sessions: Iterable[str]) -> Lost:
         """Return the summaries that contexts of these sessions show, by session."""

@@ -48,19 +48,19 @@ async def forget_facts(scope: MemoryScope, query: Query, *, dry_run: bool) -> Er
     if query.text is None or query.where is not None:
         return done
     mentions = finder(query.text)
-    own: set[str] | None = None
+    own_namespaces: set[str] | None = None
     if query.user is not None:
-        own = {WORKING + name for name in await scopes_of(scope.store, scope.tenant, "user", query.user)}
+        own_namespaces = {WORKING + name for name in await scopes_of(scope.store, scope.tenant, "user", query.user)}
     for namespace in await scope.store.namespaces(scope.tenant):
-        if own is not None and namespace not in own:
+        if own_namespaces is not None and namespace not in own_namespaces:
             continue
-        gone = 0
+        count = 0
         try:
             for item in await scope.store.list_items(scope.tenant, namespace):
-                gone += await _forgotten(scope, namespace, item, query, mentions, dry_run=dry_run)
+                count += await _forgotten(scope, namespace, item, query, mentions, dry_run=dry_run)
         except StoreCorrupt as fault:
             done += Erased(remains=(UNREAD.format(fault.reason),))
-        done += Erased(items={namespace: gone} if gone else {})
+        done += Erased(items={namespace: count} if count else {})
     return done
 
 
@@ -103,26 +103,26 @@ class FactScan:
         A namespace that cannot be read does not stop the others; it is reported as refused.
         """
         store, tenant = self._scope.store, self._scope.tenant
-        own = await scopes_of(store, tenant, owner, id) if owner is not None else None
-        for namespace in await store.namespaces(tenant) if own is None else [WORKING + name for name in own]:
+        scopes = await scopes_of(store, tenant, owner, id) if owner is not None else None
+        for namespace in await store.namespaces(tenant) if scopes is None else [WORKING + name for name in scopes]:
             try:
                 for item in await store.list_items(tenant, namespace):
                     yield await self.look(namespace, item)
             except StoreCorrupt:
-                found = Findings(namespace.removeprefix(WORKING), self._redactor, {})
-                found.refused.append(Unchecked(namespace.removeprefix(WORKING), "facts", UNREADABLE))
-                yield found
+                findings = Findings(namespace.removeprefix(WORKING), self._redactor, {})
+                findings.refused.append(Unchecked(namespace.removeprefix(WORKING), "facts", UNREADABLE))
+                yield findings
 
     async def look(self, namespace: str, item: Item | None) -> Findings:
         """Scan one item and return what was found. If somebody changes it meanwhile, its new value is scanned again."""
         while item is not None:
-            found = Findings(namespace.removeprefix(WORKING), self._redactor, {})
-            cleaned = self._checked(namespace, item, found)
+            findings = Findings(namespace.removeprefix(WORKING), self._redactor, {})
+            cleaned = self._checked(namespace, item, findings)
             if cleaned is None:
-                return found
+                return findings
             self.facts += 1
             if not self._applies:
-                return found
+                return findings
             put = Put(item.key, cleaned.to_bytes(), item.expires, item.version, destroys=True)
             try:
                 await self._scope.store.put_items(self._scope.tenant, namespace, [put])
@@ -131,35 +131,35 @@ class FactScan:
                 item = await self._scope.store.get_item(self._scope.tenant, namespace, item.key)
                 continue
             self.redacted += 1
-            return found
+            return findings
         return Findings(namespace, self._redactor, {})
 
-    def _checked(self, namespace: str, item: Item, found: Findings) -> Stored | None:
+    def _checked(self, namespace: str, item: Item, findings: Findings) -> Stored | None:
         """Return the redacted fact, or None if nothing in it has to change or it cannot be redacted (see `refused`)."""
-        clean = partial(found.clean, item.key)
+        clean = partial(findings.clean, item.key)
         stored = stored_of(namespace, item)
         where = f"fact {item.key}" if stored is not None else f"item {namespace}/{item.key}"
         try:
             if stored is None:
-                self._foreign(namespace, item, found)
+                self._foreign(namespace, item, findings)
                 return None
             if clean(item.key, "key") != item.key:
-                found.refused.append(Unchecked(namespace.removeprefix(WORKING), "a fact", KEY))
-                found.samples.clear()
+                findings.refused.append(Unchecked(namespace.removeprefix(WORKING), "a fact", KEY))
+                findings.samples.clear()
                 return None
-            value = partial(found.value, item.key, place="fact", numbered=False)
+            value = partial(findings.value, item.key, place="fact", numbered=False)
             cleaned = cleaned_fact(item.key, stored, value)
         except PrivacyRefused as fault:
-            found.refuse(where, fault)
+            findings.refuse(where, fault)
             return None
         if cleaned == stored:
             return None
         return msgspec.structs.replace(cleaned, since=self._scope.clock())  # so that contexts see a changed fact
 
-    def _foreign(self, namespace: str, item: Item, found: Findings) -> None:
+    def _foreign(self, namespace: str, item: Item, findings: Findings) -> None:
         """Refuse an item that is no fact if it holds something private: its format is unknown, so it stays as it is."""
         for text in (item.key, item.value.decode(errors="replace")):
-            if found.clean(namespace, text, "item") != text:
-                found.refused.append(Unchecked(namespace, "an item", FOREIGN))
-                found.samples.clear()
+            if findings.clean(namespace, text, "item") != text:
+                findings.refused.append(Unchecked(namespace, "an item", FOREIGN))
+                findings.samples.clear()
                 return

@@ -92,8 +92,8 @@ class FamilyEraser:
         With `certainly` it is deleted all the same, with what was written since.
         """
         session = self._session(name)
-        found = await SelectedAll().find(self._store, session.options, head)
-        own = await self._alone(name, found)
+        entries = await SelectedAll().find(self._store, session.options, head)
+        own_entries = await self._alone(name, entries)
         async with session.drop_derived(None) as unmaking:
             try:
                 await self._store.delete(session.key, expect=head.revision)
@@ -102,10 +102,10 @@ class FamilyEraser:
                     return None
                 await self._store.delete(session.key)
                 await unmaking.again()
-        if found:
-            facts = {"seqs": tuple(entry.seq for entry in found), "reason": self._reason, "branches": ()}
+        if entries:
+            facts = {"seqs": tuple(entry.seq for entry in entries), "reason": self._reason, "branches": ()}
             await session.tell("erased", **facts)
-        return Erased(entries=len(own), sessions=(name,), media=sum(map(media_in, own))) + unmaking.done
+        return Erased(entries=len(own_entries), sessions=(name,), media=sum(map(media_in, own_entries))) + unmaking.done
 
     async def _alone(self, name: str, found: list[Entry]) -> list[Entry]:
         """Return those of these entries that no other session shares."""

@@ -162,7 +162,7 @@ class Forgetting:
 
     async def everything(self) -> Erased:
         """Forget the tenant: all its sessions, then all its items."""
-        done, gone, attempted = Erased(), 0, set[str]()
+        done, removed_count, attempted = Erased(), 0, set[str]()
         for _ in range(1 if self._dry_run else PASSES):
             infos = [info for info in await self._listed() if info.session not in attempted]
             if not infos:
@@ -172,8 +172,8 @@ class Forgetting:
                 eraser = self._family_eraser()
                 for name in family:
                     done += await eraser.removed(name, everywhere=False)
-                    gone += 1
-                    self._progress(gone, max(gone, len(infos)))
+                    removed_count += 1
+                    self._progress(removed_count, max(removed_count, len(infos)))
         else:
             done += self._busy()
         try:

@@ -55,13 +55,13 @@ async def _forget_documents(shelf: Shelf, query: Query, *, dry_run: bool) -> Era
     """Destroy the documents whose id, title or metadata contain the text of a query that consists of a text alone."""
     if query.text is None or query.given != ("text",):
         return Erased()
-    mentions, gone = finder(query.text), 0
+    mentions, count = finder(query.text), 0
     for record in await shelf.records():
         if mentions(_description(record)):
-            gone += 1
+            count += 1
             if not dry_run:
                 await shelf.remove(record.kind, record.id)
-    return Erased(items={f"knowledge/{shelf.place.collection}": gone} if gone else {})
+    return Erased(items={f"knowledge/{shelf.place.collection}": count} if count else {})
 
 
 def _description(record: Record) -> str:

@@ -162,8 +162,8 @@ class _Scanner:
     async def items(self, owner: Owner | None = None, id: str = "") -> None:
         """Scan all facts and items of the tenant, or the facts of one owner."""
         facts = FactScan(self._scope, self._redactor.afresh(), apply=self._applies)
-        async for found in facts.all(owner, id):
-            self._sum(found)
+        async for findings in facts.all(owner, id):
+            self._sum(findings)
         self._facts, self._redacted = facts.facts, self._redacted + facts.redacted
 
     async def session(self, name: str) -> None:

@@ -176,11 +176,11 @@ class _User:
 
     def owns(self, entry: Entry) -> bool:
         """Return whether the entry is the user's, or part of an interaction that the user began."""
-        named = entry.role == "user" and entry.name == self._id
-        said = named or str((entry.metadata or {}).get("user_id", "")) == self._id
-        if said and entry.is_human:
+        has_name = entry.role == "user" and entry.name == self._id
+        is_own_words = has_name or str((entry.metadata or {}).get("user_id", "")) == self._id
+        if is_own_words and entry.is_human:
             self._begun.add(entry.seq)
-        return said or (entry.turn > 0 and entry.turn in self._begun)
+        return is_own_words or (entry.turn > 0 and entry.turn in self._begun)
 
 
 class Picked:
@@ -193,8 +193,8 @@ class Picked:
 
     async def find(self, store: Store, options: Options, head: Head, seen: Head | None = None) -> list[Entry]:
         """Return the entries in order of `seq`, without tombstones other than those of a flush."""
-        found = await store.fetch(options.key, ids=self._ids) if self._ids else []
-        return [entry for entry in found if entry.is_there]
+        entries = await store.fetch(options.key, ids=self._ids) if self._ids else []
+        return [entry for entry in entries if entry.is_there]
 
 
 def _groups(entries: Sequence[Entry], meter: Meter) -> list[Group]:

@@ -234,14 +234,14 @@ class Importer:
     async def _add(self, session: AsyncSession, entries: Sequence[Entry]) -> None:
         if not entries:
             return
-        seen = await self._revision(session.id)
-        given = await session.add_entries(entries)
+        before = await self._revision(session.id)
+        returned = await session.add_entries(entries)
         self._scope.let_go(session.options.key)  # no later message belongs to an interaction of an import
-        stored = [entry for entry in given if entry.revision]
-        if len(stored) < len(given):
-            self.account.leave_out(WITHHELD, len(given) - len(stored))
-        added = len({entry.id for entry in stored if entry.revision > seen})
-        self._seen[session.id] = max([seen, *(entry.revision for entry in stored)])
+        stored = [entry for entry in returned if entry.revision]
+        if len(stored) < len(returned):
+            self.account.leave_out(WITHHELD, len(returned) - len(stored))
+        added = len({entry.id for entry in stored if entry.revision > before})
+        self._seen[session.id] = max([before, *(entry.revision for entry in stored)])
         self.account.count(session.id, added, len(stored) - added, self._title)
 
     async def _revision(self, session: str) -> int:

@@ -50,9 +50,9 @@ class Passage(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True
     @property
     def heading(self) -> str:
         """A line that says when the entry was written, and who said it."""
-        who = f"{self.role} {_label(self.name)}" if self.name else self.role
-        what = "" if self.kind == "message" else f", {self.kind.replace('_', ' ')}"
-        return f"[{self.created_at:%Y-%m-%d %H:%M}, {who}{what}, entry {self.seq}]"
+        speaker = f"{self.role} {_label(self.name)}" if self.name else self.role
+        kind = "" if self.kind == "message" else f", {self.kind.replace('_', ' ')}"
+        return f"[{self.created_at:%Y-%m-%d %H:%M}, {speaker}{kind}, entry {self.seq}]"
 
     @property
     def shown(self) -> str:

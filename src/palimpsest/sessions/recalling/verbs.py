@@ -217,7 +217,7 @@ async def passages(finder: Finder, asked: Asked, found: Sequence[Found], counter
 
 
 def _passages(found: Iterable[Found], terms: Sequence[str]) -> list[Passage]:
-    return [_passage(one.session, one.entry, one.score, one.part, terms) for one in found]
+    return [_passage(hit.session, hit.entry, hit.score, hit.part, terms) for hit in found]
 
 
 def _passage(session: str, entry: Entry, score: float, part: int | None, terms: Sequence[str]) -> Passage:
@@ -281,12 +281,12 @@ def _neighbour_passages(
     found: Sequence[Found], wanted: Mapping[tuple[str, int], set[int]], entries: Mapping[tuple[str, int], Entry]
 ) -> list[Passage]:
     """Make passages of the wanted neighbours that are in the interaction of their hit and do not repeat other words."""
-    known = {(hit.entry.role, said(hit.entry)) for hit in found}
+    known_words = {(hit.entry.role, said(hit.entry)) for hit in found}
     beside = list[Passage]()
     for place, turns in wanted.items():
         entry = entries.get(place)
         text = said(entry) if entry is not None and entry.turn in turns else ""
-        if entry is not None and text and (entry.role, text) not in known:
-            known.add((entry.role, text))
+        if entry is not None and text and (entry.role, text) not in known_words:
+            known_words.add((entry.role, text))
             beside.append(_passage(place[0], entry, 0.0, None, ()))
     return beside

@@ -104,14 +104,14 @@ class Keeper:
         """
         if given is None:
             return None
-        known = self._embedders.get(id(given))
-        if known is None:
+        cached = self._embedders.get(id(given))
+        if cached is None:
             from palimpsest.recall.embedders import embedder  # loads numpy
 
             if len(self._embedders) >= EMBEDDERS:
                 del self._embedders[next(iter(self._embedders))]
-            known = self._embedders[id(given)] = given, embedder(given, self._home.runner)
-        return known[1]
+            cached = self._embedders[id(given)] = given, embedder(given, self._home.runner)
+        return cached[1]
 
     async def bring_up_to_date(
         self, session: str, link: Link, given: Any = None, count: Callable[[str], int] | None = None
@@ -261,5 +261,5 @@ def _state(head: Head | None) -> tuple[int, int] | None:
 
 def _differs(record: Record, summaries: Sequence[Summary], link: Link, embedder: Embedder | None) -> bool:
     """Return whether a record is of other summaries than these, or lacks the vectors that this embedder would give."""
-    known = summary_version(summaries, link.splitter, record.embedder)
-    return record.version != known or (embedder is not None and embedder.name != record.embedder)
+    version = summary_version(summaries, link.splitter, record.embedder)
+    return record.version != version or (embedder is not None and embedder.name != record.embedder)

@@ -48,8 +48,8 @@ class Archive:
             key=lambda member: member.filename,
         )
         if not conversations:
-            seen = ", ".join(member.filename for member in members[:5]) or "nothing"
-            raise ImportFailed(name, f"there is no conversations.json in it, but {seen}")
+            names = ", ".join(member.filename for member in members[:5]) or "nothing"
+            raise ImportFailed(name, f"there is no conversations.json in it, but {names}")
         self.size = sum(member.file_size for member in conversations)
         self.others = sum(not member.filename.endswith("/") for member in members) - len(conversations)
         self._check(conversations, packed)

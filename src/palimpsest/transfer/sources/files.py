@@ -226,10 +226,10 @@ class SourceFile:
         self.is_sqlite = self._is_database or head == SQLITE
         if head.startswith(ZIP):
             self._unpack()
-        packed = next((what for begin, what in PACKED.items() if head.startswith(begin)), None)
-        if packed is not None:
+        compression_found = next((compression for begin, compression in PACKED.items() if head.startswith(begin)), None)
+        if compression_found is not None:
             raise ImportFailed(
-                self.name or "the file", f"is compressed with {packed}: unpack it, and import what was in it"
+                self.name or "the file", f"is compressed with {compression_found}: unpack it, and import what was in it"
             )
         if (encoding := encoding_of(self.stream.ahead(LOOKED_AT))) is not None:
             self.size = None  # converted to UTF-8 it has another length

@@ -182,9 +182,9 @@ class _Blocks:
         if block.get("type") in ("tool_call", "tool_use", "function_call", "invalid_tool_call"):
             self._call(block)
             return
-        part, known = _part(block)
+        part, covered_keys = _part(block)
         self.parts.append(part)
-        if known and (beside := rest(block, "type", *known)):
+        if covered_keys and (beside := rest(block, "type", *covered_keys)):
             self.beside.append({"type": block.get("type"), **beside})
 
     def _call(self, block: Mapping[str, Any]) -> None:

@@ -74,11 +74,11 @@ class ListReader:
                 self._at, self._in_string = rest.end(), not rest[1]
                 if self._in_string:
                     return False
-            found = _UP_TO_BRACKET.match(self._body, self._at)
-            if found is None:
+            match = _UP_TO_BRACKET.match(self._body, self._at)
+            if match is None:
                 self._at = len(self._body)
                 return False
-            self._at, self._in_string = found.end(), found[1] == b'"'
+            self._at, self._in_string = match.end(), match[1] == b'"'
             if not self._in_string:
                 return True
 

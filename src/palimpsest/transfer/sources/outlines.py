@@ -189,10 +189,10 @@ class _Outliner(ListReader):
 
     def _to_end(self) -> int:
         """Read to the end of the file, where nothing but blanks may follow. Return how many bytes the file has."""
-        more = bytes(self._body[self._at :])
-        while not more.strip(_BLANK):
-            more = self._stream.read()  # empty at the end
-            if not more:
+        chunk = bytes(self._body[self._at :])
+        while not chunk.strip(_BLANK):
+            chunk = self._stream.read()  # empty at the end
+            if not chunk:
                 return self._stream.taken
         raise _Refused
 
