@@ -245,7 +245,7 @@ class _Look:
         self.found = False
         """Whether this look found something to erase, so that another look is needed."""
         self.after = head
-        """The head up to which everything has been looked at once this look is committed."""
+        """The head behind which the next look begins."""
 
 
 def _mentioning_about(look: _Look, mentions: Mentions | None) -> tuple[str, ...]:
