@@ -231,7 +231,7 @@ class Derivations:
             return (UNSCRUBBED.format(derived.name, type(fault).__name__),)
 
     async def summarised(self, session: str) -> None:
-        """Tell whoever wants to know that a session has other summaries than before an erasure."""
+        """Tell every `Summarised` object that an erasure or a redaction has changed the session's summaries."""
         await self._fetch_own(await self._derivers.names())
         self._unscrubbed = True
         for derived in self._all:

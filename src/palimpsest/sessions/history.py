@@ -142,7 +142,7 @@ class History:
         return msgspec.structs.replace(walk.head, next_seq=next_seq, group=_open_group(walk.head))
 
     async def shown(self, head: Head, then: Head) -> Head:
-        """Return a head of `view`, `then`, completed with everything that was pinned at that time.
+        """Return `then`, a head that `view` has returned, completed with everything that was pinned at that time.
 
         That suffices for a context without conditions. It reads the pinned entries and what was changed since, not the
         whole log. The numbers of entries and interactions, known names and open calls of closed groups are not in it.

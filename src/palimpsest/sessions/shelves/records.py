@@ -57,9 +57,9 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A document: its current `version`, the number of its `chunks`, when it was added (`at`, microseconds), and more.
 
-    A record of summaries holds for its session of the creation time `created` at `epoch`, and later as long as the
-    session has the same summaries; `covers` are the entries that they cover. `embedder` is the name of the embedder
-    that made the vectors of the chunks.
+    For the summaries of a session, `created` is the creation time of that session, `epoch` its epoch when they were
+    read, and `covers` the entries that they cover. In a later epoch the record is valid if the session still has the
+    same summaries. `embedder` is the name of the embedder that made the vectors of the chunks.
     """
 
     id: str
@@ -169,7 +169,7 @@ def tenant_of(tenant: str, place: Place | None = None) -> str:
 
 
 def places_of(collection: str, user: str | None) -> list[Place]:
-    """Return the shelves of a collection that a user (None: a session of nobody) may search: the own and the shared."""
+    """Return the shelves of a collection that a user may search: the user's own (None: nobody's) and the shared one."""
     own = Place(collection, "nobody") if user is None else Place(collection, "user", user)
     return [own, Place(collection, "shared")]
 
