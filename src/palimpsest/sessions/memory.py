@@ -305,9 +305,7 @@ class AsyncMemory:
     async def _open(self) -> None:
         if self._scope.opened is not None:  # a concurrent call opened it first
             return
-        stores: list[
-            Store
-        ] = []  # filled in the thread: a cancelled `run` returns nothing, but the store is closed here
+        stores: list[Store] = []  # filled in the thread, so that a store is closed here even if `run` is cancelled
         try:
             await self.runner.run(lambda: stores.append(self._open_store()))
             if self._check_index is not None:

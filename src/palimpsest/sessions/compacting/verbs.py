@@ -82,12 +82,12 @@ class Compacting:
     ) -> CompactionResult:
         decision, loaded = None, await compactor.load(chosen, dry_run=dry_run)
         if asks:
-            decision = await (await self._auto.there()).decision(chosen, loaded, threshold=threshold)
+            decision = await (await self._auto.loaded()).decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, loaded, decision)
         result = await compactor.run(chosen, decision, loaded=loaded, dry_run=dry_run)
         if not dry_run:
-            await (await self._auto.there()).tell(compactor, result)
+            await (await self._auto.loaded()).tell(compactor, result)
         return result
 
     async def summaries(self, *, history: bool) -> list[Summary]:

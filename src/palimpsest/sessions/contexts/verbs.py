@@ -85,7 +85,7 @@ class Contexts:
         call = await self._with_what_varies(call, tail, recall)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
-            await (await self._auto.there()).turn_ended()
+            await (await self._auto.loaded()).turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
@@ -179,14 +179,14 @@ class Contexts:
         yields = mode == "inline" and any(one.summarizes for one in self._options.long_term)
         builder, context = await self._built(call, self._scope.store, yields=yields)
         if (over := builder.overflow) is not None:
-            await (await self._auto.there()).overflowed(over.tokens, over.level, cold=over.cold)
+            await (await self._auto.loaded()).overflowed(over.tokens, over.level, cold=over.cold)
             if over.cold:  # what fits is not left out for want of a summary
                 call = msgspec.structs.replace(call, warm=True)
             builder, context = await self._built(call, self._scope.store)
         self._scope.sent = await self._told(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
-            await (await self._auto.there()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
+            await (await self._auto.loaded()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
         return context
 
     async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
@@ -251,7 +251,7 @@ class Contexts:
         prompt = PromptSize(tokens=context.tokens, revision=context.revision)
         try:
             change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            (await self._auto.there()).knows(
+            (await self._auto.loaded()).knows(
                 await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch)
             )
         except Conflict:
