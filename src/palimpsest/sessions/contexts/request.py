@@ -44,7 +44,7 @@ class ContextRequest(msgspec.Struct, frozen=True):
     """What to show after the log."""
 
     def check(self) -> None:
-        """Raise ConfigError, which names the argument, for tools that no provider takes and for an invalid view name."""
+        """Raise ConfigError, which names the argument, for tools that no provider takes and an invalid view name."""
         if self.view is not None:
             check_id(self.view, "view")
         for i, tool in enumerate(self.tools):
