@@ -140,8 +140,8 @@ class AutoCompaction:
         return results
 
     def _is_quiet(self, done: Appended, completed: bool, asked: bool) -> bool:
-        """Whether no trigger can fire after this append, by the margins of the last look, which it reduces. `asked` says
-        that it has a human message, which may have ended an interaction without an answer."""
+        """Whether no trigger can fire after this append, by the margins of the last look, which it reduces. `asked`: it
+        has a human message, which may have ended an interaction without an answer."""
         last = self._last
         self._new_results |= any(entry.kind == "tool_result" for entry in done.entries)
         if last is None or done.head.revision != last.revision + 1:
