@@ -232,13 +232,15 @@ class AsyncMemory:
         recall_index: str | Path | None = None,
         **options: Unpack[StoreOptions],
     ) -> AsyncMemory:
-        """Name the store to open: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
-        `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
-        `memory://`.
+        """Return a memory over a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an
+        address: `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
+        `memory://`, or that of a server.
 
-        Nothing is opened yet. `async with` opens the store, and closes it; or the first verb that is awaited does, and
-        the next one where that fails. It raises ConfigError for an address or option that is unknown, StoreError where
-        the store cannot be opened, and WrongKey where it is encrypted with other keys.
+        Nothing is opened yet: `async with` opens the store and closes it. Otherwise the first awaited verb opens it,
+        and if that fails, the next one tries again.
+
+        Opening raises ConfigError for an unknown address or option, StoreError if the store cannot be opened, and
+        WrongKey if it is encrypted with other keys.
 
         Args:
             where: the store's address, or a path.

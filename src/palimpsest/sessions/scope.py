@@ -165,7 +165,7 @@ class MemoryScope:
         self._ended = True
 
     def close(self) -> Last:
-        """Stop renewing leases and empty the cache. Return the function that closes the store, if one is open by then."""
+        """Stop renewing leases and empty the cache; return a function that closes the store, if one is open by then."""
         self.closing = True
         held = [*self.renewals.close(), *self.compactions.close()]
         counts = self.views.unstored() if self.opened is not None and self.opened.blocking else []

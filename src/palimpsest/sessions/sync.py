@@ -882,7 +882,7 @@ class Session:
         A branch starts with a copy of it, exports include it, and deleting the session deletes it. The working memory
         of an "ephemeral" session is written to no store.
         """
-        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+        from palimpsest.sessions.working_sync import WorkingMemory  # not needed by most programs
 
         return WorkingMemory(self._core.working)
 
@@ -895,7 +895,7 @@ class Session:
         Args:
             collection: the `collection_id` of the strategy; None: the only knowledge base of the session.
         """
-        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+        from palimpsest.sessions.knowledge_sync import Knowledge  # not needed by most programs
 
         return Knowledge(self._core.knowledge(collection))
 
@@ -969,8 +969,8 @@ class Session:
 class Memory:
     """A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
 
-    Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
-    the background, and, while a `turn()` is open, one that renews its lease.
+    It needs no event loop, and threads may share it. Background work runs in threads of its own, and so does the
+    renewal of the lease of an open `turn()`.
 
     `session` returns a conversation, `working` a working memory of values under keys, `knowledge` a knowledge base of
     documents. `sessions` lists and `recall` searches all conversations of the tenant; `for_tenant` returns the memory
@@ -993,7 +993,7 @@ class Memory:
 
     @property
     def tenant(self) -> str:
-        """Who owns this memory's sessions."""
+        """The tenant that owns this memory's sessions."""
         return self._core.tenant
 
     @classmethod
@@ -1016,9 +1016,9 @@ class Memory:
             tenant: the owner of every session of this memory; "default" by default.
             clock: a function that returns microseconds since 1970, as a whole number.
         """
-        given, defaults = declared("single", source, id)
-        memory = cls.open(**given, tenant=tenant, clock=clock)
-        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        arguments, defaults = declared("single", source, id)
+        memory = cls.open(**arguments, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (the face of this class)
         return memory
 
     @classmethod
@@ -1044,9 +1044,9 @@ class Memory:
             tenant: the owner of every session of this memory; "default" by default.
             clock: a function that returns microseconds since 1970, as a whole number.
         """
-        given, defaults = declared("environment", environ)
-        memory = cls.open(**given, tenant=tenant, clock=clock)
-        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        arguments, defaults = declared("environment", environ)
+        memory = cls.open(**arguments, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (the face of this class)
         return memory
 
     @classmethod
@@ -1067,12 +1067,12 @@ class Memory:
         recall_index: str | Path | None = None,
         **options: Unpack[StoreOptions],
     ) -> Memory:
-        """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
-        `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
-        `memory://`.
+        """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an
+        address: `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
+        `memory://`, or that of a server.
 
-        Raises ConfigError for an address or option that is unknown, StoreError where
-        the store cannot be opened, and WrongKey where it is encrypted with other keys.
+        Raises ConfigError for an unknown address or option, StoreError if the store cannot be opened, and
+        WrongKey if it is encrypted with other keys.
 
         Args:
             where: the store's address, or a path.
@@ -1109,8 +1109,8 @@ class Memory:
             large_bytes: on disk or on a server, the size in bytes from which a text, or the data of an image, is stored
                 only once, however many entries hold it.
         """
-        given = {**options, "circuit_breaker": circuit_breaker}
-        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
+        store_options = {**options, "circuit_breaker": circuit_breaker}
+        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, store_options
         core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease, embedder, recall_index)
         drive(core.__aenter__())
         return cls(core)
@@ -1225,7 +1225,7 @@ class Memory:
         Args:
             session: the session, or its id; None: no session is current.
         """
-        from palimpsest.sessions.binding import bound  # only for who binds
+        from palimpsest.sessions.binding import bound  # not needed by most programs
 
         return bound(self, session)
 
@@ -1244,7 +1244,7 @@ class Memory:
             value_bytes: the most bytes of JSON that a value, and the older values of a fact together, may have; 65,536
                 by default.
         """
-        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+        from palimpsest.sessions.working_sync import WorkingMemory  # not needed by most programs
 
         return WorkingMemory(self._core.working(scope, history=history, value_bytes=value_bytes))
 
@@ -1270,7 +1270,7 @@ class Memory:
             text_splitter: how to split documents: a `TextSplitter`, or a mapping with its fields; None: its defaults.
             counter: counts tokens for the splitter, as for a session; None: the default encoding.
         """
-        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+        from palimpsest.sessions.knowledge_sync import Knowledge  # not needed by most programs
 
         return Knowledge(
             self._core.knowledge(collection, user=user, embedder=embedder, text_splitter=text_splitter, counter=counter)

@@ -19,9 +19,9 @@ class LazyAutoCompaction:
         self._auto: AutoCompaction | None = None
 
     def __call__(self) -> AutoCompaction:
-        """Return it. The first call takes forty milliseconds for the import; on an event loop use `loaded`."""
+        """Return it, after importing it on the calling thread if this is the first use."""
         if self._auto is None:
-            from palimpsest.sessions.compacting.auto import AutoCompaction
+            from palimpsest.sessions.compacting.auto import AutoCompaction  # forty milliseconds
 
             self._auto = AutoCompaction(self._scope)
         return self._auto
