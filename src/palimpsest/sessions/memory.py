@@ -91,8 +91,8 @@ def index_file(given: object, encryption: Encryption | None) -> tuple[str, Calla
     from palimpsest.recall.identity import check_file, path_of  # only needed if a path is given
 
     if encryption is not None:
-        told = "None: an encrypted store has its search index in memory, for it holds words in plain text"
-        raise ConfigError("recall_index", given, told)
+        allowed = "None: an encrypted store has its search index in memory, for it holds words in plain text"
+        raise ConfigError("recall_index", given, allowed)
     path = path_of(given)
     return path, partial(check_file, path)
 
@@ -252,8 +252,8 @@ class AsyncMemory:
             privacy: the policy that says what must not be stored: a preset ("default", "secrets"), a mapping, a
                 `Policy`, or a `Redactor`, which can also have a key for pseudonyms. None: everything is stored as is.
             view_bytes: about how many bytes of what contexts are made from to cache; 64 MiB by default, 0: no cache.
-            circuit_breaker: when to stop calling a store that does not answer, for a while: True (after 5 failed calls
-                in a row, for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
+            circuit_breaker: when to stop calling a store that does not answer, for a while: True (after 5 calls in a
+                row without an answer, for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
             sweep_every: how often to run `sweep` for this tenant while the memory is open: a timedelta, seconds, or
                 text such as "1h". None: never.
             turn_lease: how long a `turn()` whose process was killed keeps the next one waiting: a timedelta, seconds,
@@ -421,8 +421,8 @@ class AsyncMemory:
             persistence: when added entries are stored: "incremental" (default), "flush" (with `archive=False` the end
                 of a turn destroys what was compacted) or "ephemeral" (nothing is written).
             archive: whether to keep what was compacted; True by default; False is allowed only with "flush".
-            user: the id of the user that the session belongs to. If it belongs to another user, or to nobody, every
-                verb raises WrongUser. None: the user is not checked.
+            user: the id of the user that the session belongs to, stored like the title. If the session belongs to
+                another user, or to nobody, every verb raises WrongUser. None: the user is not checked.
             title: the session's title, stored when its first entry creates it; `describe` changes it. None: no title.
             metadata: your own JSON values about the session, stored like the title. None: none.
             lifetime: how long the session lasts after the last addition, stored like the title: a timedelta, seconds,
@@ -440,12 +440,12 @@ class AsyncMemory:
         options = {**self._defaults, **options}
         if options.get("summarizer") is not None:
             self._scope.summarizer(options["summarizer"])
-        given = admitted_options(self._scope.key(session_id), self._gate, options)
-        if given.about is None or given.about.user is None:
-            return AsyncSession(SessionScope(self._scope, given))
+        resolved = admitted_options(self._scope.key(session_id), self._gate, options)
+        if resolved.about is None or resolved.about.user is None:
+            return AsyncSession(SessionScope(self._scope, resolved))
         from palimpsest.sessions.owned import OwnedSession  # a millisecond, only needed if a user is given
 
-        return OwnedSession(SessionScope(self._scope, given))
+        return OwnedSession(SessionScope(self._scope, resolved))
 
     def fork(self, scope: str) -> AsyncMemory:
         """Return a memory for a sub-agent: with the same conversations, but a working memory of its own.

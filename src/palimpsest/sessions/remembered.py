@@ -152,12 +152,12 @@ async def stored(store: Store, counts: Sequence[Unstored]) -> None:
         if edge is None:
             continue
         after, before, counter = edge.seq - 1, edge.seq + 1, kept.counter
-        now, found, _ = await store.page(
+        standing, entries, _ = await store.page(
             key, after=after, before=before, limit=1, newest_first=False, counter=counter, revision=0
         )
-        if now.mark != kept.mark or [entry.id for entry in found] != [edge.id]:
+        if standing.mark != kept.mark or [entry.id for entry in entries] != [edge.id]:
             continue  # other entries may have these seqs by now
-        storing = store.count(key, kept.counter, kept.unstored, kept.mark, epoch=now.head.epoch)
+        storing = store.count(key, kept.counter, kept.unstored, kept.mark, epoch=standing.head.epoch)
         if await best_effort(storing) is not None:
             break
 

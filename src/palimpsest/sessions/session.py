@@ -300,9 +300,9 @@ class AsyncSession:
         """Append background data such as a file and return its entry. Contexts show it fenced and marked with its name.
 
         If the newest data of this name has the same text, nothing is added and its entry is returned, provided that
-        contexts still show that entry and that it is pinned and expires as requested here. Otherwise the new entry
-        supersedes the older one in every context; both stay in the log. Raises InvalidEntry, and stores nothing, if the
-        data is malformed.
+        contexts still show that entry, that it has the same expiry, and that it is pinned if this call asks for a pin.
+        Otherwise the new entry supersedes the older one in every context; both stay in the log. Raises InvalidEntry,
+        and stores nothing, if the data is malformed.
 
         Args:
             text: the data.
@@ -866,8 +866,8 @@ class AsyncSession:
         """Destroy the content of these entries, or of all that match a `Query`; return what was destroyed.
 
         Each leaves a tombstone with its id, kind and time, in every branch that shares it. Summaries made from erased
-        entries lose their text, in every version, and are made anew from what is left. If a query has a text,
-        everything else that contains this text is treated likewise. Entries that are erased already stay as they are.
+        entries lose their text, in every version, and are made anew from what is left. If a query has a text, so are
+        other summaries that contain it, and records lose it. Entries that are erased already stay as they are.
 
         All matching entries that were in the log at the time of the call are erased in one step. Then entries that were
         added meanwhile are searched and erased, until a search finds none, but at most 7 times, so the call also ends
@@ -894,9 +894,9 @@ class AsyncSession:
     async def clear(self, *, seen: Context | int | None = None) -> int:
         """Destroy every entry of the session for good; the session itself stays. Return how many entries there were.
 
-        Entries that a rewind had taken back are destroyed, too, but not counted. So are entries that others add while
-        it runs. With `seen`, the session is cleared only if nothing has changed since then; otherwise Conflict is
-        raised and nothing is destroyed. Clearing an empty or unknown session does nothing and returns 0.
+        Entries that others add while it runs are destroyed, too, and so are those that a rewind had taken back, which
+        are not counted. With `seen`, the session is cleared only if nothing has changed since then; otherwise Conflict
+        is raised and nothing is destroyed. Clearing an empty or unknown session does nothing and returns 0.
 
         Args:
             seen: the context, or the revision, since which nothing may have changed; None: clear in any case.

@@ -237,9 +237,9 @@ class Session:
         """Append background data such as a file and return its entry. Contexts show it fenced and marked with its name.
 
         If the newest data of this name has the same text, nothing is added and its entry is returned, provided that
-        contexts still show that entry and that it is pinned and expires as requested here. Otherwise the new entry
-        supersedes the older one in every context; both stay in the log. Raises InvalidEntry, and stores nothing, if the
-        data is malformed.
+        contexts still show that entry, that it has the same expiry, and that it is pinned if this call asks for a pin.
+        Otherwise the new entry supersedes the older one in every context; both stay in the log. Raises InvalidEntry,
+        and stores nothing, if the data is malformed.
 
         Args:
             text: the data.
@@ -826,8 +826,8 @@ class Session:
         """Destroy the content of these entries, or of all that match a `Query`; return what was destroyed.
 
         Each leaves a tombstone with its id, kind and time, in every branch that shares it. Summaries made from erased
-        entries lose their text, in every version, and are made anew from what is left. If a query has a text,
-        everything else that contains this text is treated likewise. Entries that are erased already stay as they are.
+        entries lose their text, in every version, and are made anew from what is left. If a query has a text, so are
+        other summaries that contain it, and records lose it. Entries that are erased already stay as they are.
 
         All matching entries that were in the log at the time of the call are erased in one step. Then entries that were
         added meanwhile are searched and erased, until a search finds none, but at most 7 times, so the call also ends
@@ -854,9 +854,9 @@ class Session:
     def clear(self, *, seen: Context | int | None = None) -> int:
         """Destroy every entry of the session for good; the session itself stays. Return how many entries there were.
 
-        Entries that a rewind had taken back are destroyed, too, but not counted. So are entries that others add while
-        it runs. With `seen`, the session is cleared only if nothing has changed since then; otherwise Conflict is
-        raised and nothing is destroyed. Clearing an empty or unknown session does nothing and returns 0.
+        Entries that others add while it runs are destroyed, too, and so are those that a rewind had taken back, which
+        are not counted. With `seen`, the session is cleared only if nothing has changed since then; otherwise Conflict
+        is raised and nothing is destroyed. Clearing an empty or unknown session does nothing and returns 0.
 
         Args:
             seen: the context, or the revision, since which nothing may have changed; None: clear in any case.
@@ -1084,8 +1084,8 @@ class Memory:
             privacy: the policy that says what must not be stored: a preset ("default", "secrets"), a mapping, a
                 `Policy`, or a `Redactor`, which can also have a key for pseudonyms. None: everything is stored as is.
             view_bytes: about how many bytes of what contexts are made from to cache; 64 MiB by default, 0: no cache.
-            circuit_breaker: when to stop calling a store that does not answer, for a while: True (after 5 failed calls
-                in a row, for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
+            circuit_breaker: when to stop calling a store that does not answer, for a while: True (after 5 calls in a
+                row without an answer, for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
             sweep_every: how often to run `sweep` for this tenant while the memory is open: a timedelta, seconds, or
                 text such as "1h". None: never.
             turn_lease: how long a `turn()` whose process was killed keeps the next one waiting: a timedelta, seconds,
@@ -1185,8 +1185,8 @@ class Memory:
             persistence: when added entries are stored: "incremental" (default), "flush" (with `archive=False` the end
                 of a turn destroys what was compacted) or "ephemeral" (nothing is written).
             archive: whether to keep what was compacted; True by default; False is allowed only with "flush".
-            user: the id of the user that the session belongs to. If it belongs to another user, or to nobody, every
-                verb raises WrongUser. None: the user is not checked.
+            user: the id of the user that the session belongs to, stored like the title. If the session belongs to
+                another user, or to nobody, every verb raises WrongUser. None: the user is not checked.
             title: the session's title, stored when its first entry creates it; `describe` changes it. None: no title.
             metadata: your own JSON values about the session, stored like the title. None: none.
             lifetime: how long the session lasts after the last addition, stored like the title: a timedelta, seconds,

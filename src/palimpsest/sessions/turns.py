@@ -107,10 +107,10 @@ class Turns:
         turn, options = self._turn, self._scope.options
         buffer, turn.buffer = turn.buffer, None
         if buffer is not None and buffer.close():
-            slots, done = buffer.slots, Committed((), None)
+            slots, committed = buffer.slots, Committed((), None)
             if slots:
-                done = await self._appender.commit(slots, given_ids=buffer.given_ids)
-            await buffer.report(done)
+                committed = await self._appender.commit(slots, given_ids=buffer.given_ids)
+            await buffer.report(committed)
         self._scope.let_go()
         await turn.release()
         auto, flushes = self._auto(), options.persistence == "flush" and not options.archive

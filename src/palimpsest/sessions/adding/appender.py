@@ -164,16 +164,16 @@ class Appender:
         store, views = scope.store, scope.memory.views
         remembers = store is scope.memory.opened and not self._options.long_term  # a strategy may store their counts
         counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
-        done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-        if remembers and done.added == len(done.entries):
-            views.appended(store, scope.key, done.entries, counts)
+        appended = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+        if remembers and appended.added == len(appended.entries):
+            views.appended(store, scope.key, appended.entries, counts)
         if self._options.long_term or scope.observers.handled or self._options.definition is not None:
-            await self.follow_up(done)
+            await self.follow_up(appended)
         else:  # usually there is nothing else to do, and this saves a coroutine
-            self.turn.added += done.added
+            self.turn.added += appended.added
         if note_usage is not None:
-            await _note_from(note_usage, 0 if key is None else _new_from(done, done.entries))
-        return done.entries
+            await _note_from(note_usage, 0 if key is None else _new_from(appended, appended.entries))
+        return appended.entries
 
     async def _through_gate(
         self,
@@ -185,15 +185,15 @@ class Appender:
         note_usage: NoteUsage | None,
     ) -> tuple[Entry, ...]:
         """Apply the privacy policy to a batch, and store it, or collect it in the `buffer` of the open atomic turn."""
-        done = Committed((), None)
+        committed = Committed((), None)
         if entries or buffer is not None:
             slots = await self.admitted(entries)
             if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=keyed, note_usage=note_usage):
                 return tuple(slot.kept or slot.own or given for slot, given in zip(slots, entries, strict=True))
-            done = await self.commit(slots, given_ids=given_ids)
+            committed = await self.commit(slots, given_ids=given_ids)
         if note_usage is not None:
-            await _note_from(note_usage, done.new_from if keyed else 0)
-        return done.entries
+            await _note_from(note_usage, committed.new_from if keyed else 0)
+        return committed.entries
 
     async def declare(self) -> None:
         """Store what the session's definition says, if the store does not have it, before the session refers to it."""
@@ -203,9 +203,9 @@ class Appender:
     async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> Committed:
         """Store a batch of which nothing is withheld."""
         scope = self._scope
-        done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-        await self.follow_up(done)
-        return Committed(done.entries, _new_from(done, done.entries))
+        appended = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+        await self.follow_up(appended)
+        return Committed(appended.entries, _new_from(appended, appended.entries))
 
     async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
         """Apply the privacy policy to the entries. Raises PrivacyRefused, after telling observers of it."""
@@ -221,45 +221,45 @@ class Appender:
     async def commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> Committed:
         """Store what may be stored of a batch, and keep the withheld rest in memory until the interaction ends."""
         withholds = any(map(_is_withheld, slots))
-        held = self._scope.withheld.get(self._scope.place)
+        withheld = self._scope.withheld.get(self._scope.place)
         if withholds:
-            held = held or await self._hold()
-            slots = held.expecting(slots)
+            withheld = withheld or await self._hold()
+            slots = withheld.expecting(slots)
         kept = [slot.kept for slot in slots if slot.kept is not None]
-        if held is None:
+        if withheld is None:
             return await self._stored(kept, given_ids=given_ids)
-        stored, revision, following = tuple[Entry, ...](), 0, held
-        done: Appended | None = None
+        stored, revision, following = tuple[Entry, ...](), 0, withheld
+        appended: Appended | None = None
         try:
             if kept:
                 scope = self._scope
-                done = await scope.store.append(scope.key, kept, check_ids=given_ids, about=scope.about)
-                stored, revision = done.entries, done.head.revision
-            if done is None or done.added:  # otherwise the log had all of it already
+                appended = await scope.store.append(scope.key, kept, check_ids=given_ids, about=scope.about)
+                stored, revision = appended.entries, appended.head.revision
+            if appended is None or appended.added:  # otherwise the log had all of it already
                 await self._scope.store.together(lambda: following.follow(slots, stored, revision))
         finally:
-            if withholds and not held.holds:  # the commit failed, or the log had all of it already
+            if withholds and not withheld.holds:  # the commit failed, or the log had all of it already
                 self._scope.let_go()
-        if done is not None:
-            await self.follow_up(done)
-        if not self.turn.is_open and held.interaction_ended:
+        if appended is not None:
+            await self.follow_up(appended)
+        if not self.turn.is_open and withheld.interaction_ended:
             self._scope.let_go()
-        rest = iter(stored)
-        batch = tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
-        return Committed(batch, _new_from(done, batch))
+        remaining = iter(stored)
+        batch = tuple(next(remaining) if slot.kept is not None else slot.own or Entry() for slot in slots)
+        return Committed(batch, _new_from(appended, batch))
 
-    async def follow_up(self, done: Appended) -> None:
+    async def follow_up(self, appended: Appended) -> None:
         """After an append: count the new entries for the turn, tell observers, and check the triggers."""
-        self.turn.added += done.added
+        self.turn.added += appended.added
         observers = self._scope.observers
-        if done.added and observers.wants("entry:added"):
-            for entry in done.entries:
-                if entry.revision == done.head.revision:  # the others are not new
+        if appended.added and observers.wants("entry:added"):
+            for entry in appended.entries:
+                if entry.revision == appended.head.revision:  # the others are not new
                     await self._scope.tell("entry:added", entry=entry)
-        if done.added and self._scope.definitions is not None:
-            await self._scope.definitions.tell(done.head)
-        if done.added and self._options.long_term:
-            await (await self._auto.loaded()).appended(done, in_turn=self.turn.is_open)
+        if appended.added and self._scope.definitions is not None:
+            await self._scope.definitions.tell(appended.head)
+        if appended.added and self._options.long_term:
+            await (await self._auto.loaded()).appended(appended, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:
         """Begin to keep what is withheld of the session's open interaction."""
@@ -275,11 +275,11 @@ def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = Fal
     return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in pairs]
 
 
-def _new_from(done: Appended | None, batch: Sequence[Entry]) -> int | None:
+def _new_from(appended: Appended | None, batch: Sequence[Entry]) -> int | None:
     """Return the index in the batch of the first entry that the append added, or None if it added none."""
-    if done is None or not done.added:
+    if appended is None or not appended.added:
         return None
-    return next(i for i, entry in enumerate(batch) if entry.revision == done.head.revision)
+    return next(i for i, entry in enumerate(batch) if entry.revision == appended.head.revision)
 
 
 async def _note_from(note_usage: NoteUsage, new_from: int | None) -> None:

@@ -74,17 +74,17 @@ class TurnBuffer:
         kept = (slot.kept for slot in reversed(self.slots) if slot.kept is not None)
         return [*islice(kept, count)][::-1]
 
-    async def report(self, done: Committed) -> None:
+    async def report(self, committed: Committed) -> None:
         """Note the usage of all batches, now that they are committed.
 
         Of a batch with a key, only usage from its first new entry on is noted: one that has the revision of this
         commit, and whose id did not occur earlier in the turn.
         """
-        first_index = {entry.id: i for i, entry in reversed([*enumerate(done.entries)])}
-        newest = done.entries[done.new_from].revision if done.new_from is not None else None
+        first_index = {entry.id: i for i, entry in reversed([*enumerate(committed.entries)])}
+        newest = committed.entries[committed.new_from].revision if committed.new_from is not None else None
         for first, end, keyed, note_usage in self._reports:
-            fresh = (i for i in range(first, end) if done.entries[i].revision == newest)
-            new = next((i for i in fresh if first_index[done.entries[i].id] == i), None) if keyed else first
+            fresh = (i for i in range(first, end) if committed.entries[i].revision == newest)
+            new = next((i for i in fresh if first_index[committed.entries[i].id] == i), None) if keyed else first
             if new is not None:
                 await note_usage(new - first)
 

@@ -92,13 +92,13 @@ class SnapshotReader:
             return meter.cost(summary_entry(summary, tokens=summary.shown_tokens))
 
         cut = head.cut_of(self._options.view)
-        left = spans.union(state.inactive, state.hidden)
+        inactive = spans.union(state.inactive, state.hidden)
         pinned = spans.of(await pinned_groups(self._store, self._options, head, head.pinned))
         anchors = spans.of(cut.anchors) if cut.compaction == head.compaction else ()
-        questions = spans.minus(spans.common(left, anchors), pinned)
+        questions = spans.minus(spans.common(inactive, anchors), pinned)
         shown = spans.union(pinned, questions)  # even if covered, evicted or hidden
-        out_of_sight = [*spans.minus(left, shown), *head.rewound, *archived]
-        kept_in_place = spans.members(spans.common(left, shown))  # strategies treat these like pinned entries
+        out_of_sight = [*spans.minus(inactive, shown), *head.rewound, *archived]
+        kept_in_place = spans.members(spans.common(inactive, shown))  # strategies treat these like pinned entries
         active = await self.read(spans.visible(spans.union(out_of_sight), head.first_seq - 1, head.next_seq))
         evicted = spans.union(archived, state.evicted) if archive else archived if passed else ()
         old = await self.read(spans.minus(evicted, spans.union(head.rewound, shown)))

@@ -255,12 +255,12 @@ class SummaryMaker:
         summary = Summary(
             id=id,
             text=text,
-            covers=spans.union(plan.cover, *(made.covers for made in folded)),
+            covers=spans.union(plan.cover, *(parent.covers for parent in folded)),
             folded=plan.cover,
-            parents=tuple(made.revision for made in folded),
-            version=1 + max((made.version for made in folded), default=0),
+            parents=tuple(parent.revision for parent in folded),
+            version=1 + max((parent.version for parent in folded), default=0),
             level=_level(plan, folded),
-            folds=0 if fresh or not folded else 1 + max(made.folds for made in folded),
+            folds=0 if fresh or not folded else 1 + max(parent.folds for parent in folded),
             items=items,
             method=draft.method,
             model=self.gate.redact(asked.name) if asked is not None else None,
@@ -269,9 +269,9 @@ class SummaryMaker:
             fallback=fallback,
             tokens=counter.count(text),
             counter=counter.name,
-            source_tokens=covered_tokens + sum(made.source_tokens for made in folded),
-            first_at=min([*times, *(made.first_at for made in folded)]),
-            last_at=max([*times, *(made.last_at for made in folded)]),
+            source_tokens=covered_tokens + sum(parent.source_tokens for parent in folded),
+            first_at=min([*times, *(parent.first_at for parent in folded)]),
+            last_at=max([*times, *(parent.last_at for parent in folded)]),
             at=self._clock(),
             spent=self.spent,
         )
@@ -312,7 +312,7 @@ def _weighed(make: Callable[[], Summary], weigh: Callable[[Sequence[Summary]], i
 
 def _level(plan: Plan, folded: list[Summary]) -> int:
     """Return the level of a summary: one that covers no new entries is a level above the highest that it folds in."""
-    highest = max((made.level for made in folded), default=0)
+    highest = max((parent.level for parent in folded), default=0)
     return highest + 1 if folded and not plan.cover else highest
 
 

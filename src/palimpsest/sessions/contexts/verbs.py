@@ -220,11 +220,11 @@ class Contexts:
 
         The store is None if nothing is withheld.
         """
-        held = self._scope.withheld.get(self._scope.place)
-        if held is None:
+        withheld = self._scope.withheld.get(self._scope.place)
+        if withheld is None:
             return None, 0
         head = await self._scope.head()
-        whole = await self._scope.store.together(lambda: held.session(head), reads=True)
+        whole = await self._scope.store.together(lambda: withheld.session(head), reads=True)
         if whole is None:
             self._scope.let_go()
         return whole, head.revision
