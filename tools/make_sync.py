@@ -101,11 +101,13 @@ WORDS = {
     "A store and its sessions, for programs with an event loop: `async with AsyncMemory.open(url) as memory:`.": """\
 A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
 
-    Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
-    the background, and, while a `turn()` is open, one that renews its lease.""",
-    "Name the store to open: ": "Open a store: ",
-    """Nothing is opened yet. `async with` opens the store, and closes it; or the first verb that is awaited does, and
-        the next one where that fails. It raises """: "Raises ",
+    It needs no event loop, and threads may share it. Background work runs in threads of its own, and so does the
+    renewal of the lease of an open `turn()`.""",
+    "Return a memory over a store: ": "Open a store: ",
+    """Nothing is opened yet: `async with` opens the store and closes it. Otherwise the first awaited verb opens it,
+        and if that fails, the next one tries again.
+
+        Opening raises """: "Raises ",
     "which `async with` does by itself, and the first verb": "which `open` does by itself",
     "`async with ": "`with ",
     "AsyncMemory": "Memory",
@@ -142,7 +144,7 @@ MEMBERS = {
 
     @property
     def tenant(self) -> str:
-        """Who owns this memory's sessions."""
+        """The tenant that owns this memory's sessions."""
         return self._core.tenant
 ''',
     "WorkingMemory": """\
@@ -162,13 +164,13 @@ MEMBERS = {
 }
 
 WORKING = """\
-        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+        from palimpsest.sessions.working_sync import WorkingMemory  # not needed by most programs
 
         return WorkingMemory(self._core.{})
 """
 
 KNOWLEDGE = """\
-        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+        from palimpsest.sessions.knowledge_sync import Knowledge  # not needed by most programs
 
         return Knowledge(self._core.knowledge({}))
 """
@@ -181,25 +183,25 @@ BODIES = {
     ("Session", "working"): WORKING.format("working"),
     ("Memory", "working"): WORKING.format("working(scope, history=history, value_bytes=value_bytes)"),
     ("Memory", "bind"): """\
-        from palimpsest.sessions.binding import bound  # only for who binds
+        from palimpsest.sessions.binding import bound  # not needed by most programs
 
         return bound(self, session)
 """,
     ("Memory", "from_resource"): """\
-        given, defaults = declared("single", source, id)
-        memory = cls.open(**given, tenant=tenant, clock=clock)
-        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        arguments, defaults = declared("single", source, id)
+        memory = cls.open(**arguments, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (the face of this class)
         return memory
 """,
     ("Memory", "from_env"): """\
-        given, defaults = declared("environment", environ)
-        memory = cls.open(**given, tenant=tenant, clock=clock)
-        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        arguments, defaults = declared("environment", environ)
+        memory = cls.open(**arguments, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (the face of this class)
         return memory
 """,
     ("Memory", "open"): """\
-        given = {**options, "circuit_breaker": circuit_breaker}
-        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
+        store_options = {**options, "circuit_breaker": circuit_breaker}
+        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, store_options
         core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease, embedder, recall_index)
         drive(core.__aenter__())
         return cls(core)

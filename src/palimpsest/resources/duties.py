@@ -46,7 +46,7 @@ async def compact(at: Workplace) -> None:
 async def _compacted(at: Workplace, resource: Resource, id: str) -> int:
     """Compact a session where that is due; when to look again."""
     session = at.memory.session(id, **at.options(resource))
-    auto = await session._auto.there()  # noqa: SLF001 (what watches a session has no verb of its own)
+    auto = await session._auto.loaded()  # noqa: SLF001 (what watches a session has no verb of its own)
     again = 0
     for result in await auto.due():
         _tell(at, id, result)

@@ -1,10 +1,12 @@
-"""When an entry was fetched last, and how often: kept beside the log.
+"""When each entry was last fetched and how often, stored beside the log for the strategy `lru`.
 
-Both are figures of an entry, and so they go when the entry is erased and when its session is cleared, deleted or
-replaced, in that step. An item of the session would outlive a kill between two steps, under the session's name, and
-would be written whole with every fetch. "When" takes two figures, packed into one that is written at once: the upper
-half is how many fetches there were before it, the lower one the `next_seq` of then. The sum of how often entries were
-fetched is what of the access clock is no append.
+Both numbers are figures of the entry. So they are removed in the same step in which the entry is erased or its session
+is cleared, deleted or replaced. (Stored as an item under the session's name they would survive a kill between two
+steps, and would be rewritten as a whole with every fetch.)
+
+The access clock of a session counts appends and fetches. The time of a fetch packs two numbers into one figure, so that
+they are written together: in the upper half the number of fetches before it, in the lower half (32 bits) the `next_seq`
+at that moment. The number of all fetches is the sum of how often each entry was fetched.
 """
 
 from __future__ import annotations
@@ -24,33 +26,36 @@ if TYPE_CHECKING:
 
 
 async def accessed(store: Store, key: SessionKey, seqs: Sequence[int]) -> None:
-    """Remember that entries were fetched, in this order: best effort, as counts of tokens are."""
+    """Record that entries were fetched, in this order. Best effort, like counts of tokens: a failure is ignored."""
     fetches, when = figure_of(FETCHES, key.session), figure_of(ACCESSES, key.session)
     before = await store.noted(key, fetches)
-    seen = store.seen(key)  # which that look has seen
-    next_seq, done = seen.head.next_seq if seen is not None else 1, sum(before.values())
-    stamps = {seq: done + i << 32 | next_seq for i, seq in enumerate(seqs)}
+    seen = store.seen(key)  # as the read just before has seen it
+    next_seq, total = seen.head.next_seq if seen is not None else 1, sum(before.values())
+    stamps = {seq: total + i << 32 | next_seq for i, seq in enumerate(seqs)}
     await best_effort(store.note(key, {fetches: {seq: before.get(seq, 0) + 1 for seq in seqs}, when: stamps}))
 
 
 async def access_times(
     store: Store, key: SessionKey, head: Head, active: Sequence[Entry]
 ) -> tuple[dict[int, int], int]:
-    """Return when these entries were accessed, and the clock: appended, fetched, or named by a later result."""
-    kept = await store.noted(key, figure_of(ACCESSES, key.session), after=active[0].seq - 1) if active else {}
-    return await store.apart(_times, head, active, kept)
+    """Return the time of the last access of each of these entries, by `seq`, and the present time of the access clock.
+
+    An access is that the entry is appended, fetched, or named by its id in a later tool result.
+    """
+    stored = await store.noted(key, figure_of(ACCESSES, key.session), after=active[0].seq - 1) if active else {}
+    return await store.apart(_times, head, active, stored)
 
 
-def _times(head: Head, active: Sequence[Entry], kept: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """As `access_times`, of what was `kept`."""
-    stamps = sorted((stamp >> 32, stamp & (2**32 - 1), seq) for seq, stamp in kept.items())
+def _times(head: Head, active: Sequence[Entry], stored: Mapping[int, int]) -> tuple[dict[int, int], int]:
+    """Compute `access_times` from the stored stamps of fetches."""
+    stamps = sorted((stamp >> 32, stamp & (2**32 - 1), seq) for seq, stamp in stored.items())
     accessed: dict[int, int] = {}
-    done = 0
+    fetches = 0
     by_id = {entry.id: entry.seq for entry in active}
     for entry in active:
-        while done < len(stamps) and stamps[done][1] <= entry.seq:
-            done += 1  # so many fetches came before this entry was appended
-        accessed[entry.seq] = entry.seq + done
+        while fetches < len(stamps) and stamps[fetches][1] <= entry.seq:
+            fetches += 1  # counts the fetches before this entry was appended
+        accessed[entry.seq] = entry.seq + fetches
     for entry in active:
         if entry.kind == "tool_result":
             for seq in _mentioned(entry.text, by_id):
@@ -62,25 +67,25 @@ def _times(head: Head, active: Sequence[Entry], kept: Mapping[int, int]) -> tupl
 
 
 def _mentioned(text: str, ids: Mapping[str, int]) -> list[int]:
-    """The entries whose ids stand in a text."""
-    found = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
-    return [ids[id] for id in found if id in ids]
+    """Return the seqs of the entries whose ids occur in a text."""
+    mentioned = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
+    return [ids[id] for id in mentioned if id in ids]
 
 
 async def inherited(store: Store, options: Options, branch: Options) -> None:
-    """Let a new branch know of what was fetched in the session that it branches off."""
+    """Copy to a new branch what is recorded of fetches in the session that it branches off."""
     for name in FIGURES:
         await _keep(store, branch.key, name, await store.noted(branch.key, figure_of(name, options.key.session)))
 
 
 async def access_order(store: Store, key: SessionKey) -> list[Access]:
-    """Return which entries were fetched, when and how often, for an export; `restore_accesses` takes it back."""
+    """Return, for an export, which entries were fetched, when and how often; `restore_accesses` takes it back."""
     stamps, fetches = [await store.noted(key, figure_of(name, key.session)) for name in FIGURES]
     return [(seq, stamp, fetches.get(seq, 1)) for seq, stamp in sorted(stamps.items())]
 
 
 async def restore_accesses(store: Store, key: SessionKey, accesses: Sequence[Access]) -> None:
-    """Remember what an export says was fetched."""
+    """Record the fetches that an export lists."""
     await _keep(store, key, FETCHES, {seq: fetches for seq, _, fetches in accesses})
     await _keep(store, key, ACCESSES, {seq: stamp for seq, stamp, _ in accesses})
 

@@ -1,4 +1,4 @@
-"""The memory, and the session, that a block of a program works with, for functions that are not given it."""
+"""The current memory and session of a block, for functions that do not get them as arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Bound(NamedTuple):
-    """What is bound."""
+    """The memory and the session that are current."""
 
     memory: Any
     session: Any
@@ -26,7 +26,7 @@ CURRENT: ContextVar[Bound | None] = ContextVar("palimpsest", default=None)
 
 @contextmanager
 def bound(memory: T, session: object) -> Iterator[T]:
-    """Have a memory, with one of its sessions, be the current one in a block."""
+    """Return a block in which a memory, and one of its sessions, are the current ones."""
     if isinstance(session, str):
         session = memory.session(session)  # type: ignore[attr-defined]
     elif session is not None and not hasattr(session, "add_user_message"):
@@ -39,15 +39,15 @@ def bound(memory: T, session: object) -> Iterator[T]:
 
 
 def _current(what: str, kind: type[T] | None) -> Any:
-    there = CURRENT.get()
-    found = getattr(there, what) if there is not None else None
-    if found is None:
+    binding = CURRENT.get()
+    current = getattr(binding, what) if binding is not None else None
+    if current is None:
         where = "with memory.bind():" if what == "memory" else "with memory.bind(session):"
         allowed = f"one inside `{where}`; a thread is given its function as `palimpsest.carry(function)`"
         raise ConfigError(f"current {what}", "none", allowed)
-    if kind is not None and not isinstance(found, kind):
-        raise ConfigError("kind", kind.__name__, f"{type(found).__name__}, which is what is bound")
-    return found
+    if kind is not None and not isinstance(current, kind):
+        raise ConfigError("kind", kind.__name__, f"{type(current).__name__}, which is what is bound")
+    return current
 
 
 @overload
@@ -55,13 +55,13 @@ def current_memory() -> Any: ...
 @overload
 def current_memory(kind: type[T]) -> T: ...
 def current_memory(kind: type[T] | None = None) -> Any:
-    """Return the memory that `memory.bind()` has made the current one here.
+    """Return the memory that is current inside a block of `memory.bind()`.
 
-    A task sees what was bound where it was made, and so does a function that `asyncio.to_thread` runs; for other
-    threads there is `carry`. Raises ConfigError where there is none.
+    A task, and a function that `asyncio.to_thread` runs, see what was current where they were started; other threads
+    need `carry`. Raises ConfigError if no memory is current, or one of another `kind`.
 
     Args:
-        kind: `Memory` or `AsyncMemory`, for type checkers; raises ConfigError where the other is bound. None: either.
+        kind: `Memory` or `AsyncMemory`, for type checkers. None: either.
     """
     return _current("memory", kind)
 
@@ -71,24 +71,24 @@ def current_session() -> Any: ...
 @overload
 def current_session(kind: type[T]) -> T: ...
 def current_session(kind: type[T] | None = None) -> Any:
-    """Return the session that `memory.bind(session)` has made the current one here.
+    """Return the session that is current inside a block of `memory.bind(session)`.
 
-    Raises ConfigError where none was bound.
+    Raises ConfigError if no session is current, or one of another `kind`.
 
     Args:
-        kind: `Session` or `AsyncSession`, for type checkers; raises ConfigError where the other is bound. None: either.
+        kind: `Session` or `AsyncSession`, for type checkers. None: either.
     """
     return _current("session", kind)
 
 
 def carry(function: Callable[P, T]) -> Callable[P, T]:
-    """Return the function so that it sees, in whatever thread it runs, what is bound here and now.
+    """Wrap a function so that, in whatever thread it runs, it sees the memory and session that are current now.
 
-    A thread, or a pool of threads, begins without what its maker has bound: `Thread(target=carry(work))`,
-    `pool.submit(carry(work))`.
+    A new thread has no current memory, nor do the threads of a pool. So pass the wrapped function:
+    `Thread(target=carry(work))`, `pool.submit(carry(work))`.
 
     Args:
-        function: what another thread is to run.
+        function: the function that another thread is to run.
     """
     if not callable(function):
         raise ConfigError("function", function, "a function, which another thread is to run")

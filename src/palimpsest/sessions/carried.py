@@ -1,4 +1,4 @@
-"""The working memory of a session that goes where the session goes: into a branch, an export, and out of one."""
+"""Copying a session's working memory: into a branch, into an export, and from an export into a session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from palimpsest.sessions.scopes import WORKING, scopes_of
 from palimpsest.stores import Put, Store
 
 TOGETHER = 256
-"""Facts that are stored in one step."""
+"""How many facts are stored in one step."""
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value that a fact had, in an export."""
+    """An earlier value of a fact, in an export."""
 
     value: Any
     version: int
@@ -36,7 +36,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A fact in an export: `scope` is the path beneath that of the session, `value` is as `log.typed` has it."""
+    """A fact in an export. `scope` is the path below the session's own scope, `value` is encoded as by `log.typed`."""
 
     scope: str = ""
     key: str
@@ -54,7 +54,7 @@ ready(Carried)
 
 
 async def copy_facts(store: Store, tenant: str, session: str, into: str) -> None:
-    """Give a session's facts to another, as they are now."""
+    """Copy a session's present facts to another session."""
     own = f"session/{session}"
     for scope in await scopes_of(store, tenant, "session", session):
         items = await store.list_items(tenant, WORKING + scope)
@@ -65,11 +65,12 @@ async def copy_facts(store: Store, tenant: str, session: str, into: str) -> None
 async def exported_facts(
     store: Store, tenant: str, session: str, gate: Gate, lost: list[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The session's facts as JSON values, as they may leave this process.
+    """Return the session's facts as JSON values, after applying the privacy policy.
 
-    Scopes of which something cannot be read are left out and noted in `lost`. Without it that raises StoreCorrupt.
+    Scopes that cannot be read are left out, and `lost` gets a sentence for each. Without `lost`, StoreCorrupt is
+    raised.
     """
-    found, own = list[dict[str, Any]](), f"session/{session}"
+    exported, own = list[dict[str, Any]](), f"session/{session}"
     for scope in await scopes_of(store, tenant, "session", session):
         try:
             items = await store.list_items(tenant, WORKING + scope)
@@ -92,25 +93,28 @@ async def exported_facts(
                 expires_at=None if item.expires is None else moment(item.expires),
                 history=[
                     Past(
-                        value=loads(one.value),
-                        version=one.version,
-                        since=moment(one.since),
-                        superseded_at=moment(one.until),
+                        value=loads(earlier.value),
+                        version=earlier.version,
+                        since=moment(earlier.since),
+                        superseded_at=moment(earlier.until),
                     )
-                    for one in stored.before
+                    for earlier in stored.before
                 ],
             )
-            found.append(msgspec.to_builtins(fact))
-    return found
+            exported.append(msgspec.to_builtins(fact))
+    return exported
 
 
 def carried(data: Mapping[str, Any], gate: Gate, where: str = "data") -> list[tuple[str, Put]]:
-    """The facts of an export, each with its scope's path, as they may be kept. Raises ImportFailed for what is none."""
-    given = data.get("facts", [])
-    if not isinstance(given, list):
+    """Return the facts of an export to store, each with its `scope`, after applying the privacy policy.
+
+    Raises ImportFailed, which names the place, for an invalid fact.
+    """
+    raw_facts = data.get("facts", [])
+    if not isinstance(raw_facts, list):
         raise ImportFailed(f"{where}.facts", "is no list")
-    found, seen = list[tuple[str, Put]](), set[tuple[str, str]]()
-    for i, raw in enumerate(given):
+    facts, seen = list[tuple[str, Put]](), set[tuple[str, str]]()
+    for i, raw in enumerate(raw_facts):
         place = f"{where}.facts[{i}]"
         try:
             fact = msgspec.convert(raw, Carried)
@@ -123,37 +127,37 @@ def carried(data: Mapping[str, Any], gate: Gate, where: str = "data") -> list[tu
             raise ImportFailed(place, "has the scope and key of one before it")
         seen.add((fact.scope, fact.key))
         expires = None if fact.expires_at is None else microseconds_of(fact.expires_at)
-        found.append((fact.scope, Put(fact.key, stored.to_bytes(), expires)))
-    return found
+        facts.append((fact.scope, Put(fact.key, stored.to_bytes(), expires)))
+    return facts
 
 
 def _check(fact: Carried) -> None:
-    """Raise ConfigError, or ValueError, for what no working memory has."""
+    """Raise ConfigError or ValueError for a fact that no working memory can hold."""
     check_id(fact.key, "key")
     if fact.scope:
         check_scope(fact.scope)
     if not is_share(fact.importance):
         raise ConfigError("importance", fact.importance, "a number from 0 to 1")
     times = [fact.created_at, fact.updated_at, fact.since]
-    times += [time for one in fact.history for time in (one.since, one.superseded_at)]
+    times += [time for past in fact.history for time in (past.since, past.superseded_at)]
     if not all(has_date(time) for time in [*times, fact.expires_at or fact.created_at]):
         raise ValueError("a time has no time zone, or is in UTC not of the years 1 to 9999")
-    versions = [fact.version, *(one.version for one in fact.history)]
+    versions = [fact.version, *(past.version for past in fact.history)]
     if min(versions) < 1 or versions != sorted(set(versions), reverse=True):
         raise ValueError("versions do not count down from the newest")
-    for value in (fact.value, *(one.value for one in fact.history)):
+    for value in (fact.value, *(past.value for past in fact.history)):
         to_json(from_json(dumps(value)), "value")
 
 
 def _stored(fact: Carried) -> Stored:
     before = tuple(
         Before(
-            dumps(one.value, separators=(",", ":")),
-            one.version,
-            microseconds_of(one.superseded_at),
-            microseconds_of(one.since),
+            dumps(past.value, separators=(",", ":")),
+            past.version,
+            microseconds_of(past.superseded_at),
+            microseconds_of(past.since),
         )
-        for one in fact.history
+        for past in fact.history
     )
     value, created = dumps(fact.value, separators=(",", ":")), microseconds_of(fact.created_at)
     updated, since = microseconds_of(fact.updated_at), microseconds_of(fact.since)
@@ -163,17 +167,19 @@ def _stored(fact: Carried) -> Stored:
 async def load_facts(
     store: Store, tenant: str, session: str, facts: Sequence[tuple[str, Put]], *, replace: bool, merge: bool
 ) -> None:
-    """Store the facts of an import in the session's scopes: with `replace` in the place of all that are there, with
-    `merge` those alone whose keys are new."""
+    """Store the facts of an import in the session's scopes.
+
+    With `replace`, all existing facts are removed first; with `merge`, only facts with new keys are stored.
+    """
     if replace:
         for scope in await scopes_of(store, tenant, "session", session):
             await store.clear_items(tenant, WORKING + scope)
     for path in dict.fromkeys(path for path, _ in facts):
         scope = f"session/{session}/{path}" if path else f"session/{session}"
-        puts = [put for one, put in facts if one == path]
+        puts = [put for fact_path, put in facts if fact_path == path]
         if merge:
-            there = await store.get_items(tenant, WORKING + scope, [put.key for put in puts])
-            puts = [put for put, item in zip(puts, there, strict=True) if item is None]
+            existing = await store.get_items(tenant, WORKING + scope, [put.key for put in puts])
+            puts = [put for put, item in zip(puts, existing, strict=True) if item is None]
         await _put(store, tenant, scope, puts)
 
 

@@ -1,4 +1,4 @@
-"""The model that a session names, and what counts its tokens."""
+"""Resolving a session's options `model` and `counter`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DEFAULT_ENCODING = "o200k_base"
 
 
 def model_of(name: str | None) -> Model | None:
-    """The model of this name, in the table; None, with a warning, where it is not. Raises ConfigError for no name."""
+    """Return the model of this name. If the table has none, return None and warn. Raises ConfigError for a bad name."""
     if name is None:
         return None
     if not isinstance(name, str) or unfit(name) is not None:
         raise ConfigError("model", name, "the name of a model, such as 'gpt-4o'")
-    from palimpsest.tokens.models import find_model, model_names  # a millisecond, for who names a model
+    from palimpsest.tokens.models import find_model, model_names  # a millisecond, only needed if a model is named
 
     model = find_model(name)
     if model is None:
@@ -34,14 +34,14 @@ def model_of(name: str | None) -> Model | None:
 
 
 def counter_of(counter: TokenCounter | Callable[[str], int] | str | None, model: Model | None) -> TokenCounter:
-    """What is asked for, or the model's own. Raises ConfigError for what is no counter."""
+    """Return the given counter, or for None the model's. Raises ConfigError for what cannot be used as a counter."""
     if counter is None:
         return encoding(model.encoding if model is not None else DEFAULT_ENCODING)
     if isinstance(counter, str):
         return encoding(counter)
     if callable(getattr(counter, "count", None)) and hasattr(counter, "name"):
-        known = cast("TokenCounter", counter)
-        return known if hasattr(known, "overhead") else FunctionCounter(known.count, name=known.name)
+        own = cast("TokenCounter", counter)
+        return own if hasattr(own, "overhead") else FunctionCounter(own.count, name=own.name)
     if callable(counter):
         return FunctionCounter(counter)
     allowed = (

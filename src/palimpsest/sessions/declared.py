@@ -1,4 +1,4 @@
-"""What declares a session, as an option of it and as it is stored. Pure."""
+"""The declaration of a session: as the option `definition`, and as it is stored. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ HELD = (
     *("max_messages", "max_context_ratio", "max_log_tokens", "reserve", "short_term", "conditions"),
     *("oversize", "mask", "low_water", "summary_share", "tag_shares", "cache_seconds", "long_term"),
 )
-"""Options that a session keeps, as the definition before has them, until the next cut. All others act at once."""
+"""Options whose change in a definition takes effect at a session's next cut. Changes of all others act at once."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is stored of a definition: its name, its version, the `options` of its sessions, and every setting."""
+    """The stored form of a definition: its memory's name, its version, the sessions' `options`, and all settings."""
 
     memory: str
     version: str | None = None
@@ -29,8 +29,8 @@ ready(Kept)
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """What declares a session, as an option of it: which definition that is, what is to be `kept` of it, and the names
-    of those options that the program gave itself (`given`), which no definition changes."""
+    """The value of the option `definition`: the definition, its stored form (`kept`), and in `given` the names of the
+    options that the program passed itself, which no definition overrides."""
 
     definition: Definition
     kept: Kept
@@ -38,8 +38,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefinitionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """A `definition` that sessions are under, how many `sessions` these are, and what it comes to: its `settings` by
-    name, as `palimpsest config show` prints them (None: it came with an import, and nothing is known of it)."""
+    """A `definition` of declared sessions, the number of its `sessions`, and its `settings` by name, as `palimpsest
+    config show` prints them (None: it came with an import, and its settings are unknown)."""
 
     definition: Definition
     sessions: int
@@ -47,7 +47,7 @@ class DefinitionInfo(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_on
 
 
 def read_kept(value: bytes) -> Kept | None:
-    """What was stored of a definition; None where that cannot be read."""
+    """Decode the stored form of a definition; None if it cannot be read."""
     try:
         return decoded(value, Kept)
     except ValueError:

@@ -1,7 +1,8 @@
-"""Which definition a declared session is under, and what an earlier one said of its contexts.
+"""The definitions of declared sessions, and how a session passes from an earlier definition to its present one.
 
-A session keeps which definition its contexts are made by; what that says is an item of the store, by its digest. Where
-a session is opened by another definition, what it shows stays as the one before has it, until that makes a cut due.
+A session's head names the definition that its contexts are made by; the stored form of that definition is an item of
+the store, under its digest. If the session is opened with another definition, its contexts follow the earlier one until
+the next cut is due, so that a change of the declaration does not break the stable prefix.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ if TYPE_CHECKING:
     from palimpsest.runtime.events import EventName
 
 DEFINITIONS = "definitions"
-"""The namespace of a tenant that holds what definitions say, by their digests."""
+"""The namespace of a tenant for the stored forms of definitions, by their digests."""
 
 _DEFAULTS = GivenOptions()
 
 TOGETHER = 256
-"""Definitions that are read at once."""
+"""How many definitions are read at once."""
 
 MOST_KNOWN = 1024
-"""Definitions of a store that a memory remembers."""
+"""How many definitions a memory remembers at most."""
 
 
 class Scope(Protocol):
-    """What this asks of a session's scope."""
+    """The part of a session's scope that is used here."""
 
     @property
     def store(self) -> Store:
-        """Where the session is."""
+        """The store of the session."""
         ...
 
     @property
     def options(self) -> Options:
-        """What it was opened with."""
+        """The options that the session was opened with."""
         ...
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The tenant that owns the session."""
         ...
 
     async def tell(self, event: EventName, /, **facts: Any) -> None:
@@ -61,25 +62,25 @@ class Scope(Protocol):
 
 
 class Known:
-    """What a memory has seen of the definitions in its store, by tenant and digest."""
+    """What a memory remembers of the definitions in its store, by tenant and digest."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str], Kept | None] = {}
-        """What they say; None: nothing is known of it."""
+        """The stored forms; None: the store has none, or it cannot be read."""
         self.stored: set[tuple[str, str]] = set()
-        """Those that are stored for certain."""
+        """Definitions that the store has for certain."""
         self.told: set[tuple[str, str]] = set()
         """Old and new digests of changes that were logged."""
 
     def remember(self, tenant: str, digest: str, kept: Kept | None) -> None:
-        """Keep what a definition says."""
+        """Remember the stored form of a definition."""
         if len(self.kept) >= MOST_KNOWN:
             self.kept.clear()
         self.kept[tenant, digest] = kept
 
 
 class Definitions:
-    """The definition of one declared session, and the one that it was under before."""
+    """The definition of one declared session, and the earlier one that it may still be under."""
 
     def __init__(self, scope: Scope, declared: Declared, known: Known) -> None:
         self._scope, self._known, self._declared = scope, known, declared
@@ -92,37 +93,40 @@ class Definitions:
         return head.definition is not None and head.definition.digest != self.own.digest
 
     def held(self, head: Head, options: Options) -> Options | None:
-        """These options with what the session's definition says of its contexts, where that is another one than this;
-        else None, also where nothing is known of it. Raises NotRead where that is to be read first."""
+        """Return these options with what the session's earlier definition says about contexts.
+
+        None if the session is under its own definition, or the earlier one is unknown. Raises NotRead if the earlier
+        definition must be read first.
+        """
         if head.definition is None or not self.differs(head):
             return None
-        place = head.definition.digest, options.model_name
-        if place not in self._held:
-            if (self._scope.tenant, place[0]) not in self._known.kept:
-                raise NotRead(place[0])
-            self._held[place] = self._options(self._known.kept[self._scope.tenant, place[0]], options)
-        return self._held[place]
+        digest, model = head.definition.digest, options.model_name
+        if (digest, model) not in self._held:
+            if (self._scope.tenant, digest) not in self._known.kept:
+                raise NotRead(digest)
+            self._held[digest, model] = self._options(self._known.kept[self._scope.tenant, digest], options)
+        return self._held[digest, model]
 
     def _options(self, kept: Kept | None, options: Options) -> Options | None:
         if kept is None:
             return None
-        said = {name: kept.options[name] for name in HELD if name in kept.options}
+        declared = {name: kept.options[name] for name in HELD if name in kept.options}
         defaults = {name: getattr(_DEFAULTS, name) for name in HELD}
         own = {name: getattr(options.given, name) for name in HELD if name in self._declared.given}
         try:
-            return options.showing({**defaults, **said, **own})
-        except ConfigError as fault:  # another version of Palimpsest may have kept it
+            return options.showing({**defaults, **declared, **own})
+        except ConfigError as fault:  # another version of Palimpsest may have stored it
             warn("what an earlier definition of %s said is not accepted any more: %s", self.own.memory, fault)
             return None
 
     async def read(self, digest: str) -> None:
-        """Read what a definition says."""
+        """Read the stored form of a definition and remember it."""
         tenant = self._scope.tenant
         item = await self._scope.store.get_item(tenant, DEFINITIONS, digest)
         self._known.remember(tenant, digest, None if item is None else read_kept(item.value))
 
     async def held_now(self, head: Head) -> Options | None:
-        """The same as `held` for the session's own options, read where it has to be."""
+        """Return `held` for the session's own options, after reading the earlier definition if that is needed."""
         try:
             return self.held(head, self._scope.options)
         except NotRead as missing:
@@ -130,18 +134,18 @@ class Definitions:
             return self.held(head, self._scope.options)
 
     async def keep(self) -> None:
-        """See to it that the store has what the definition says, before a session refers to it."""
-        place = self._scope.tenant, self.own.digest
+        """Store the definition if the store does not have it, before a session refers to it."""
+        tenant, digest = self._scope.tenant, self.own.digest
         store = self._scope.store
-        if place in self._known.stored or not store.writable:
+        if (tenant, digest) in self._known.stored or not store.writable:
             return
-        if await store.get_item(*place[:1], DEFINITIONS, self.own.digest) is None:
+        if await store.get_item(tenant, DEFINITIONS, digest) is None:
             value = encoded(self._declared.kept)
-            await store.put_items(self._scope.tenant, DEFINITIONS, [Put(self.own.digest, value)])
-        self._known.stored.add(place)
+            await store.put_items(tenant, DEFINITIONS, [Put(digest, value)])
+        self._known.stored.add((tenant, digest))
 
     async def tell(self, head: Head) -> None:
-        """Tell that the session is under another definition, once: observers of it, and, of each change, the log."""
+        """Report once that the session is under an earlier definition: to observers, and once per change to the log."""
         before = head.definition
         if before is None or not self.differs(head) or self._told == before.digest:
             return
@@ -157,11 +161,11 @@ class Definitions:
         await self._scope.tell("config:changed", **facts, now=msgspec.to_builtins(self.own))
 
     def said(self) -> tuple[About, tuple[str, ...]]:
-        """What a change says that puts the session under this definition."""
+        """Return the fields `about` and `said` of a change that puts the session under this definition."""
         return About(definition=self.own), ("definition",)
 
     def adopted(self, created: int) -> Change:
-        """The change that puts the session under this definition where no cut does."""
+        """Return a change that puts the session under this definition without a cut."""
         about, said = self.said()
         return Change(kind="about", reason="about", created=created, about=about, said=said)
 
@@ -172,18 +176,18 @@ def _named(definition: Definition) -> str:
 
 
 async def definitions_of(store: Store, tenant: str) -> list[DefinitionInfo]:
-    """Each definition that sessions of a tenant are under, by name and version."""
-    found, sessions = dict[str, Definition](), Counter[str]()
+    """Return the definitions of a tenant's declared sessions, sorted by name and version."""
+    definitions, sessions = dict[str, Definition](), Counter[str]()
     async for info in sessions_of(store, tenant):
         if info.definition is not None:
-            found[info.definition.digest] = info.definition
+            definitions[info.definition.digest] = info.definition
             sessions[info.definition.digest] += 1
-    digests = sorted(found, key=lambda one: (found[one].memory, found[one].version or "", one))
-    said = list[DefinitionInfo]()
+    digests = sorted(definitions, key=lambda one: (definitions[one].memory, definitions[one].version or "", one))
+    infos = list[DefinitionInfo]()
     for first in range(0, len(digests), TOGETHER):
-        some = digests[first : first + TOGETHER]
-        for digest, item in zip(some, await store.get_items(tenant, DEFINITIONS, some), strict=True):
+        batch = digests[first : first + TOGETHER]
+        for digest, item in zip(batch, await store.get_items(tenant, DEFINITIONS, batch), strict=True):
             kept = None if item is None else read_kept(item.value)
             settings = None if kept is None else dict(kept.settings)
-            said.append(DefinitionInfo(definition=found[digest], sessions=sessions[digest], settings=settings))
-    return said
+            infos.append(DefinitionInfo(definition=definitions[digest], sessions=sessions[digest], settings=settings))
+    return infos

@@ -1,4 +1,4 @@
-"""What is said of a session: read, and changed."""
+"""The description of a session (user, title, metadata, lifetime): reading and changing it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from palimpsest.stores import SessionInfo
 
 
 class Describing:
-    """What is said of one session."""
+    """Reads and changes the description of one session."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
 
     async def info(self) -> SessionInfo:
-        """The session as a listing shows it."""
+        """Return the session as a listing shows it. Raises SessionNotFound."""
         scope = self._scope
         if (head := await scope.store.head(scope.key)) is None:
             raise SessionNotFound(scope.key.session)
@@ -35,24 +35,24 @@ class Describing:
         metadata: dict[str, Any] | UnsetType | None,
         lifetime: timedelta | float | str | UnsetType | None,
     ) -> SessionInfo:
-        """Say something else of the session."""
+        """Change the values that are given, and return the description as it is then."""
         scope = self._scope
         scope.may_write()
         values = {"user": user, "title": title, "metadata": metadata, "lifetime": lifetime}
-        given = scope.gate.said({name: one for name, one in values.items() if one is not UNSET})
-        there = await scope.store.head(scope.key) if scope.about is not None or not given else None
-        head = there or Head()
-        if scope.about is not None and head.about is None and head.next_seq == 1:
-            given = {**msgspec.structs.asdict(scope.about), **given}
-        before = await scope.head() if "user" in given else None
-        if given:
-            change = Change(kind="about", reason="about", about=About(**given), said=tuple(given))
+        changes = scope.gate.said({name: value for name, value in values.items() if value is not UNSET})
+        stored = await scope.store.head(scope.key) if scope.about is not None or not changes else None
+        head = stored or Head()
+        if scope.about is not None and head.about is None and head.next_seq == 1:  # this creates the session
+            changes = {**msgspec.structs.asdict(scope.about), **changes}
+        before = await scope.head() if "user" in changes else None
+        if changes:
+            change = Change(kind="about", reason="about", about=About(**changes), said=tuple(changes))
             head = await scope.store.commit(scope.key, change)
-        elif there is None:
+        elif stored is None:
             raise SessionNotFound(scope.key.session)
         if before is not None and before.compaction and before.user != head.user:
             await (await scope.memory.keeper(joins=False)).handed_over(scope.key.session)
             scope.brought.clear()
-        if scope.about is not None:  # from now on it is taken for this one
+        if scope.about is not None:  # from now on this object expects the new user
             scope.about = msgspec.structs.replace(scope.about, user=head.user if scope.about.user else None)
         return SessionInfo.of(scope.key.session, head)

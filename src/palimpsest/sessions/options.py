@@ -1,4 +1,4 @@
-"""What a session was asked to do, checked once when it is opened. No I/O."""
+"""The options of a session: their defaults, their checks when a session is opened, and what they resolve to. No I/O."""
 
 from __future__ import annotations
 
@@ -71,94 +71,95 @@ if TYPE_CHECKING:
 
 
 TAIL_SHARE, MOST_TAIL = 0.1, 0.5
-"""The share of the log's room that is kept for facts, and the most of it that may be kept for a tail."""
+"""The default share of the log's room that is reserved for facts, and the largest share that may be reserved."""
 FOR_EVER = 10**10
-"""Seconds that nobody waits: three centuries."""
+"""A number of seconds that counts as for ever: three centuries."""
 Persistence: TypeAlias = Literal["incremental", "flush", "ephemeral"]
-"""When what a session adds is stored: at once; at once, and what was compacted goes at the turn's end; never."""
+"""When a session stores what is added: "incremental" at once; "flush" at once, too, but a turn's end may destroy what
+was compacted; "ephemeral" never."""
 PERSISTENCE: tuple[Persistence, ...] = ("incremental", "flush", "ephemeral")
 FactsIn: TypeAlias = Literal["tail", "prefix"]
-"""Where facts stand: behind the newest entry, as they are, or before the log, as they were at the last cut."""
+"""Where contexts show facts: after the newest entry, as they are now, or before the log, as of the last cut."""
 FACTS_IN: tuple[FactsIn, ...] = ("tail", "prefix")
 LongTermRun: TypeAlias = Literal["first", "all"]
-"""Which of the strategies that fire run."""
+"""Which strategies run if several triggers fire."""
 LONG_TERM_RUN: tuple[LongTermRun, ...] = ("first", "all")
 AutoCompact: TypeAlias = Literal["inline", "background", "off"]
-"""Where a strategy that fires runs: before the verb returns, beside it, or nowhere but in workers."""
+"""Where a strategy whose trigger fires runs: before the verb returns, in the background, or only in workers."""
 AUTO_COMPACT: tuple[AutoCompact, ...] = ("inline", "background", "off")
 
 
 class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What a session may be asked for: every option, what it means and its default. `SessionOptions` spells the same
-    for type checkers (a test compares them).
+    """Every option of a session, with its meaning and default. `SessionOptions` lists the same for type checkers (a
+    test compares them).
     """
 
     model: str | None = None
-    """Its window, tokenizer and prices are taken from the table."""
+    """The model's name, by which its window, tokenizer and prices are looked up."""
     max_tokens: int | None = None
-    """Tokens of the whole request."""
+    """The most tokens of the whole request."""
     max_messages: int | None = None
-    """Messages, as the format counts them."""
+    """The most messages, as the format counts them."""
     max_context_ratio: float | None = None
-    """The share of the model's window that the log may take; answer, system text and tools come beside it."""
+    """The share of the model's window that the log may take; answer, system text and tools are not part of it."""
     max_log_tokens: int | None = None
-    """Tokens that the log may take, with its summaries; answer, system text and tools come beside it."""
+    """The most tokens of the log with its summaries; answer, system text and tools are not part of it."""
     reserve: int | None = None
-    """Tokens that are kept free for the answer; None: nothing beside `max_tokens`, else the model's longest answer, but
-    at most half of its window."""
+    """Tokens that are kept free for the answer; None: 0 with `max_tokens`, otherwise the model's longest answer, but at
+    most half of its window."""
     counter: TokenCounter | Callable[[str], int] | str | None = None
     """A function from text to tokens, an encoding's name, or a TokenCounter; None: the model's."""
     format: FormatName = "openai"
     view: str = "main"
     short_term: Sequence[MaxTokens | Mapping[str, Any]] | MaxTokens | Mapping[str, Any] | None = None
-    """Strategies of what is shown (`MaxTokens`); None: one, of `conditions` and `oversize`."""
+    """Short-term strategies (`MaxTokens`), which say what is shown; None: one with `conditions` and `oversize`."""
     conditions: Sequence[str] = ()
     oversize: Oversize = "clamp"
     mask: bool = True
-    """False: old tool results are never replaced by a note."""
+    """Whether cuts may replace old tool results by a note."""
     low_water: float = LOW_WATER
     """The share of the budget that a cut goes down to."""
     summary_share: float | None = None
-    """The share of the budget that summaries take at most; None: a quarter, where interactions want the room."""
+    """The share of the budget that summaries may take; None: a quarter, and only if interactions need the room."""
     tag_shares: Mapping[str, float] | None = None
-    """By tag (`metadata["tags"]`), the share of the budget that entries with it take at most."""
+    """For each tag (`metadata["tags"]`), the share of the budget that entries with this tag may take."""
     cache_seconds: float | None = None
-    """How long the provider's cache holds what it was sent, since the last call; None: what its format says."""
+    """How long after a call the provider's cache still holds what was sent; None: the default of the format."""
     readonly: bool = False
     long_term: (
         Strategy | Mapping[str, Any] | StrategyName | Sequence[Strategy | Mapping[str, Any] | StrategyName] | None
     ) = None
     """Strategies of compaction: an object, a name, a mapping, or a list of these."""
     summarizer: Summarizer | Unbound | SummarizeCallable | str | None = None
-    """A function from prompt to text, a model string, an object; None: no model is asked."""
+    """A function from prompt to text, a model string, or an object; None: no model is called."""
     auto_compact: AutoCompact = "inline"
     long_term_run: LongTermRun = "first"
-    """Whether the first strategy that fires runs, or all that do."""
+    """Whether only the first strategy whose trigger fires runs, or all of them."""
     before_turn: bool = False
-    """Whether the triggers are looked at before each context, too."""
+    """Whether to check the triggers before each context, too."""
     persistence: Persistence = "incremental"
     """One of `PERSISTENCE`."""
     archive: bool = True
-    """False, with `flush`: what was compacted is destroyed at the turn's end."""
+    """False, with `flush`: the end of a turn destroys what was compacted."""
     user: str | None = None
-    """Whose session it is: that of another user is neither read nor changed."""
+    """The user that the session belongs to: a session of another user is neither read nor changed."""
     title: str | None = None
-    """What it is called, where it is made by this."""
+    """The title of the session, if this object creates it."""
     metadata: dict[str, Any] | None = None
-    """What else is said of it, as JSON values, where it is made by this."""
+    """The user's JSON values about the session, if this object creates it."""
     lifetime: timedelta | float | str | None = None
-    """How long it lasts when nothing is added any more, where it is made by this; None: for ever."""
+    """How long the session lasts after the last addition, if this object creates it; None: for ever."""
     facts: Sequence[str] | str = ()
-    """Scopes of working memories whose facts stand in each context."""
+    """Scopes of working memory whose facts each context shows."""
     facts_in: FactsIn = "tail"
-    """Where they stand: in the `tail`, as they are at each call, or in the `prefix`, as they were at the last cut."""
+    """Where: in the `tail`, as they are at each call, or in the `prefix`, as they were at the last cut."""
     tail_share: float | None = None
-    """The share of the log's room that is kept for facts and tails; None: `TAIL_SHARE` with `facts`, else nothing."""
+    """The share of the log's room reserved for facts and tails; None: `TAIL_SHARE` with `facts`, otherwise 0."""
     definition: Declared | None = None
-    """What declares the session, as `palimpsest.resources` makes it: kept with it by version and digest."""
+    """The declaration of the session, made by `palimpsest.resources`; the session stores its version and digest."""
 
     def check(self) -> None:
-        """Raise ConfigError, naming the option, for a switch or a share that cannot be."""
+        """Raise ConfigError, which names the option, for a switch or a share that is not allowed."""
         for name in ("mask", "readonly", "before_turn", "archive"):
             values.switch(name, getattr(self, name))
         values.share("low_water", self.low_water, one=False)
@@ -172,9 +173,10 @@ class GivenOptions(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only
 
 
 class Options:
-    """A session's options, resolved: budget, model, counter, format, view, strategies.
+    """The resolved options of a session: budget, model, counter, format, view, strategies.
 
-    `exact` says that every context walks the log anew instead of keeping a window and cutting it deep.
+    With `exact`, every context walks the whole log anew, instead of keeping a window that is cut deep from time to
+    time.
     """
 
     def __init__(self, key: SessionKey, **options: Unpack[SessionOptions]) -> None:
@@ -187,7 +189,7 @@ class Options:
         self.given, self.definition = given, given.definition
         self.model_name, self.model = given.model, model_of(given.model)
         self._given_counter, self.counter = given.counter, counter_of(given.counter, self.model)
-        check_id(self.counter.name, "counter.name")  # counts are kept under it
+        check_id(self.counter.name, "counter.name")  # counts are stored under this name
         self.about: About | None = None
         self.facts = _scopes(given.facts)
         self.leads = values.word("facts_in", given.facts_in, FACTS_IN) == "prefix"
@@ -200,8 +202,10 @@ class Options:
         self.runs_all = values.word("long_term_run", given.long_term_run, LONG_TERM_RUN) == "all"
 
     def show(self, given: GivenOptions) -> Sequence[str]:
-        """Take what a context shows from these options, and when the log is compacted; return what is to be warned of.
-        Raises ConfigError, naming the option, for what cannot be."""
+        """Set what these options say about the content of contexts and about compaction; return warnings.
+
+        Raises ConfigError, which names the option, for a value that is not allowed.
+        """
         self.mask, self.cache_seconds = given.mask, given.cache_seconds
         self.low_water, self.summary_share = given.low_water, given.summary_share
         self.tag_shares = shares_of(given.tag_shares)
@@ -209,18 +213,18 @@ class Options:
         self.limits.check()
         self.strategies: tuple[MaxTokens, ...] = ()
         self.oversize, self.exact = given.oversize, False
-        told = self._strategies(given.short_term, given.conditions, given.oversize)
+        warnings = self._strategies(given.short_term, given.conditions, given.oversize)
         self.long_term: tuple[Strategy, ...] = ()
         self.knowledge: list[Linked] = []
         if given.long_term:
-            self.long_term, more, self.knowledge = _loaded(given.long_term, "long_term", self.persistence)
-            told = [*told, *more]
-        known = bool(self.facts) or any(base.reads for base, _ in self.knowledge)
-        self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * known
+            self.long_term, long_term_warnings, self.knowledge = _loaded(given.long_term, "long_term", self.persistence)
+            warnings = [*warnings, *long_term_warnings]
+        needs_tail = bool(self.facts) or any(base.reads for base, _ in self.knowledge)
+        self.tail_share = given.tail_share if given.tail_share is not None else TAIL_SHARE * needs_tail
         ratio, window = given.max_context_ratio, self.model.window if self.model is not None else None
         if ratio is not None and window is None:
             raise ConfigError("max_context_ratio", ratio, f"with a model of known window, not {given.model!r}")
-        return told
+        return warnings
 
     def __repr__(self) -> str:
         return repr(self.given).replace("GivenOptions", "Options", 1)
@@ -232,11 +236,12 @@ class Options:
             return ()
         from palimpsest.context.short_term import chosen  # with conditions, four milliseconds
 
-        self.strategies, told, self.exact = chosen(short_term, conditions, oversize)
-        return told
+        self.strategies, warnings, self.exact = chosen(short_term, conditions, oversize)
+        return warnings
 
     def chosen(self, strategy: Any) -> Strategy:
-        """The strategy that a call names: an object, a mapping or a name; None: the session's first, or the ladder."""
+        """Return the strategy that a call asks for: an object, a mapping, a name; None: the session's first, or else
+        the ladder."""
         if strategy is None and self.long_term:
             return self.long_term[0]
         loaded, _, _ = _loaded("ladder" if strategy is None else strategy, "strategy")
@@ -245,34 +250,34 @@ class Options:
         return loaded[0]
 
     def of(self, session_id: str) -> Options:
-        """The same options for another session of the same tenant."""
+        """Return the same options for another session of the same tenant."""
         check_id(session_id, "session")
-        other = object.__new__(type(self))  # as `copy` does, which costs a cold start a millisecond
+        other = object.__new__(type(self))  # importing `copy` would cost a cold start a millisecond
         other.__dict__.update(self.__dict__)
         other.key, other._terms = SessionKey(self.key.tenant, session_id), None
         return other
 
     def of_model(self, name: str) -> Options:
-        """The same options for calls of another model."""
+        """Return the same options for calls of another model."""
         other = self.of(self.key.session)
         other.model_name, other.model = name, model_of(name)
         other.counter = counter_of(self._given_counter, other.model)
         return other
 
     def showing(self, said: Mapping[str, Any]) -> Options:
-        """The same options with others of what a context shows. Raises ConfigError for what cannot be."""
+        """Return the same options, except those in `said`. Raises ConfigError for a value that is not allowed."""
         other = self.of(self.key.session)
         other.show(msgspec.structs.replace(self.given, model=self.model_name, **said))
         return other
 
     @property
     def terms(self) -> Terms:
-        """By what contexts of the session are computed whose call says nothing else."""
+        """The terms of contexts of the session, for calls without arguments of their own."""
         if self._terms is None:
-            self._terms = self._made_terms()
+            self._terms = self._make_terms()
         return self._terms
 
-    def _made_terms(self) -> Terms:
+    def _make_terms(self) -> Terms:
         failures, rules = dict[str, str](), []
         if self.strategies:
             from palimpsest.context.short_term import applied  # with conditions, four milliseconds
@@ -301,15 +306,15 @@ class Options:
         )
 
     def cache_life(self, format: Format) -> int | None:
-        """For how many microseconds after a call the provider's cache holds what it was sent; None: for ever."""
+        """Return for how many microseconds after a call the provider's cache holds what was sent; None: for ever."""
         seconds = format.cache_seconds if self.cache_seconds is None else self.cache_seconds
         return round(seconds * 1_000_000) if seconds < FOR_EVER else None
 
     def _most_tokens(self) -> int | None:
-        """The smallest of the budgets that the session and its low-water strategies set; None: no limit."""
-        bounds = [] if self.exact else [one.memory_max_tokens for one in self.strategies]
-        given = [bound for bound in (self.limits.max_tokens, *bounds) if bound is not None]
-        return max(min(given), 0) if given else None
+        """Return the smallest budget that the session and its low-water strategies set; None: no limit."""
+        bounds = [] if self.exact else [strategy.memory_max_tokens for strategy in self.strategies]
+        limits = [bound for bound in (self.limits.max_tokens, *bounds) if bound is not None]
+        return max(min(limits), 0) if limits else None
 
     @property
     def condition_texts(self) -> tuple[str, ...]:
@@ -317,24 +322,25 @@ class Options:
         return () if self.exact else tuple(text for strategy in self.strategies for text in strategy.conditions)
 
     def default_factor(self) -> float:
-        """The provider's tokens for one counted token before any usage was reported."""
+        """Return how many tokens of the provider to expect for a counted one, before any usage was reported."""
         return 1.0 if self.model is None or self.model.exact or not self.counter.overhead else self.model.margin
 
 
 def _scopes(given: Sequence[str] | str) -> tuple[str, ...]:
-    found = (given,) if isinstance(given, str) else given
-    if not isinstance(found, Sequence):
+    scopes = (given,) if isinstance(given, str) else given
+    if not isinstance(scopes, Sequence):
         raise ConfigError("facts", type(given).__name__, "a scope of a working memory, or a list of these")
-    for scope in found:
+    for scope in scopes:
         check_scope(scope, "facts")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(scopes))
 
 
 def _loaded(given: Any, where: str, persistence: str = "") -> tuple[tuple[Strategy, ...], Sequence[str], list[Linked]]:
-    from palimpsest.compaction.loading import load_with_knowledge  # four milliseconds, for who has strategies
+    """Return the strategies of an option, warnings, and the knowledge bases that the strategies are linked to."""
+    from palimpsest.compaction.loading import load_with_knowledge  # four milliseconds
 
     return load_with_knowledge(given, where, persistence)
 
 
 HISTORY, VALUE_BYTES = 5, 64 * 1024
-"""Older values of a fact that are kept, and bytes of JSON that one may have, unless the program says otherwise."""
+"""The defaults of a working memory: how many older values of a fact to keep, and the most bytes of JSON of a value."""

@@ -1,4 +1,4 @@
-"""`OwnedSession`: a session that was opened as one user's, of which no verb reads or changes another user's."""
+"""`OwnedSession`: a session that was opened for one user. Its verbs raise WrongUser if it belongs to another."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BLOCKS = ("stream", "turn")
-"""Verbs that give a block: who enters it is looked at, before anything else is."""
+"""Verbs that return a block: the user is checked when the block is entered."""
 
 
 def _checked(cls: type[T]) -> type[T]:
-    """Have each verb look first whose session it is, unless it adds: then the store looks in the same step."""
+    """Make each verb check the session's user first, except those that add: there the store checks in the same step."""
     for name, verb in inspect.getmembers(cls, inspect.iscoroutinefunction):
         if not name.startswith("_"):
             setattr(cls, name, _of_user(verb, looks=not name.startswith("add")))
@@ -39,7 +39,7 @@ def _of_user(verb: Callable[..., Any], *, looks: bool) -> Callable[..., Any]:
             scope.check_user(await scope.store.head(scope.key))
         await scope.check_user_seen()
         result = await verb(self, *args, **options)
-        await scope.check_user_seen()  # it may have become another's before the verb had read it
+        await scope.check_user_seen()  # the session may have changed hands between the check and the verb's reads
         return result
 
     return checked_verb
@@ -56,12 +56,12 @@ def _entered_by_user(verb: Callable[..., AbstractAsyncContextManager[T]]) -> Cal
 @asynccontextmanager
 async def _entered(scope: SessionScope, block: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
     await _look(scope)
-    async with block as given:
-        yield given
+    async with block as value:
+        yield value
 
 
 async def _look(scope: SessionScope) -> None:
-    """Raise WrongUser if the session is another's by now. What is done next reads nothing of it that would tell."""
+    """Raise WrongUser if the session belongs to another user now. For verbs that do not read the head themselves."""
     await scope.gate.opened()
     scope.check_user(await scope.store.head(scope.key))
 
@@ -69,9 +69,9 @@ async def _look(scope: SessionScope) -> None:
 @guarded
 @_checked
 class OwnedSession(AsyncSession):
-    """One conversation of one user, as `AsyncMemory.session` makes it with `user`."""
+    """One conversation of one user, as `AsyncMemory.session` creates it if `user` is given."""
 
     @property
     def working(self) -> AsyncWorkingMemory:
-        """The session's working memory, which is the user's as the session is: each verb looks first."""
+        """The session's working memory. Each of its verbs checks the session's user first."""
         return self._working(partial(_look, self._scope))

@@ -1,4 +1,4 @@
-"""Going through a long log, or through many sessions: some at a time, so that memory holds no more than that."""
+"""Going through a long log, or through many sessions, in batches, so that only one batch is held in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from palimpsest.log.spans import Span
 from palimpsest.stores import SessionInfo, Store, compaction_of
 
 BATCH = 512
-"""Entries read at once."""
+"""How many entries are read at once."""
 
 PAGE = 1000
-"""Sessions listed at once."""
+"""How many sessions are listed at once."""
 
 
 async def batches_of(
@@ -25,10 +25,10 @@ async def batches_of(
     *,
     counter: str | None = None,
 ) -> AsyncIterator[list[Entry]]:
-    """Yield the entries that lie in these spans, tombstones included, in their order, a batch at a time.
+    """Yield the entries in these spans, tombstones included, in batches, in the order of the spans.
 
-    A batch is emptied when the next one is asked for. `counter` is that of `Store.read`. Of a span
-    that ends behind the log, what others add meanwhile may come, too; it ends all the same, however much they add.
+    A batch is emptied when the next one is requested. `counter` is as in `Store.read`. If a span ends after the end of
+    the log, entries that others add in the meantime may be included; the iteration ends however much they add.
     """
     for low, high in where:
         after = low - 1
@@ -38,34 +38,40 @@ async def batches_of(
                 break
             after = batch[-1].seq if len(batch) == BATCH else high
             yield batch
-            await store.apart(batch.clear)  # a thread lets go of megabytes: it would hold up an event loop
+            await store.apart(batch.clear)  # freed in a thread: freeing megabytes would block an event loop
 
 
 async def entries_of(
     store: Store, key: SessionKey, where: Iterable[Span], *, counter: str | None = None
 ) -> AsyncGenerator[Entry, None]:
-    """Yield the same entry by entry."""
+    """Yield the entries of `batches_of` one by one."""
     async for batch in batches_of(store, key, where, counter=counter):
         for entry in batch:
             yield entry
 
 
 async def sessions_of(store: Store, tenant: str, user: str | None = None) -> AsyncIterator[SessionInfo]:
-    """Yield the tenant's sessions, or a user's, by id. One that is made meanwhile comes if its id is behind those."""
+    """Yield the tenant's sessions, or those of a user, sorted by id.
+
+    A session that is created meanwhile is included if its id sorts after those yielded so far.
+    """
     after = ""
     while page := await store.sessions(tenant, after=after, limit=PAGE, user=user):
-        for one in page:
-            yield one
+        for info in page:
+            yield info
         after = page[-1].session
 
 
-async def newest_active(store: Store, key: SessionKey, now: int, many: int) -> list[Entry]:
-    """Return so many of the newest entries that were not taken back; none where one of them is in no context by now."""
+async def newest_active(store: Store, key: SessionKey, now: int, count: int) -> list[Entry]:
+    """Return the newest `count` entries that were not rewound, oldest first.
+
+    The list is empty if one of them is not active any more: covered, evicted or expired.
+    """
     head = await store.head(key) or Head()
-    seen = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
-    seqs = list(islice((seq for low, high in reversed(seen) for seq in range(high, low - 1, -1)), many))
-    left = (await compaction_of(store, key, head.compaction)).inactive
-    if any(spans.within(left, seq) for seq in seqs):
+    visible = spans.visible(head.rewound, head.first_seq - 1, head.next_seq)
+    seqs = list(islice((seq for low, high in reversed(visible) for seq in range(high, low - 1, -1)), count))
+    inactive = (await compaction_of(store, key, head.compaction)).inactive
+    if any(spans.within(inactive, seq) for seq in seqs):
         return []
-    found = await store.fetch(key, seqs) if seqs else []
-    return [] if any(entry.expired(now) for entry in found) else found
+    entries = await store.fetch(key, seqs) if seqs else []
+    return [] if any(entry.expired(now) for entry in entries) else entries

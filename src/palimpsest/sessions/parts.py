@@ -1,4 +1,4 @@
-"""Parts of sessions and memories that most programs do without: loaded when they are first asked for."""
+"""Lazy parts of sessions and memories, whose modules most programs do not need: imported at their first use."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 
 async def loaded(runner: Runner, make: Callable[[], T]) -> T:
-    """Return what `make` returns, which imports what it needs: in a thread, where there is an event loop to hold up."""
+    """Call `make`, which imports modules, and return its result. On an event loop it is called in a thread."""
     return await runner.read(make) if runner.suspends else make()
 
 
 class Part(Generic[T]):
-    """What `make` returns, made once, as `loaded` does."""
+    """A part that `make` creates at its first use, by `loaded`."""
 
     def __init__(self, runner: Runner, make: Callable[[], T]) -> None:
         self._runner, self._make = runner, make
-        self._made: T | None = None
+        self._part: T | None = None
 
     async def __call__(self) -> T:
-        """Return the part, made once."""
-        if self._made is None:
-            self._made = await loaded(self._runner, self._make)
-        return self._made
+        """Return the part, after creating it if this is the first use."""
+        if self._part is None:
+            self._part = await loaded(self._runner, self._make)
+        return self._part

@@ -1,7 +1,8 @@
-"""What a memory remembers of the contexts that its sessions gave, so that the next ones cost what is new.
+"""A memory's cache of what its last contexts were made of, so that the next ones read and count only what is new.
 
-It is decrypted text, as it is in the contexts themselves. It is bounded, and it is let go of when anything is destroyed
-here. What others destroy is told by the mark of the session, which every context looks at before it shows anything.
+It holds decrypted text, as the contexts themselves do. Its size is bounded, and it is emptied when this process
+destroys anything. What other processes destroy changes the mark of the session, which every context compares before it
+uses the cache.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ if TYPE_CHECKING:
     from palimpsest.context.result import Context
 
 VIEW_BYTES = 64 * 1024 * 1024
-"""About how many bytes all that is remembered takes, where nobody says."""
+"""The default size of the cache, in bytes, approximately."""
 
 EACH = 1024
-"""Bytes that an entry takes beside its text, with how it is shown and sent."""
+"""Bytes that an entry takes in addition to its text, including its rendered forms."""
 
 
 AHEAD, SHORT = 64, 100_000
-"""Entries that are remembered at most of those that were appended since a context, and characters of one of them: what
-is beyond that is read. To look at it all would hold up an event loop."""
+"""How many entries that were appended since a context are cached at most, and how many characters one of them may have.
+All others are read by the next context: looking through more on an append would block an event loop."""
 
 
 QUICK = 16_384
-"""Characters that are counted at most between two turns of an event loop: of prose that takes a third of a millisecond,
-of what takes longest five. What many sessions add at once is counted in threads, by their contexts."""
+"""How many characters are counted at most between two turns of an event loop. Prose of that length takes a third of a
+millisecond, the slowest text five. If many sessions add at once, their contexts count the rest in threads."""
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Entries that were read: all between two places, both exclusive, in order; and about how many bytes they take."""
+    """All entries between two seqs (`low` and `high`, both exclusive), in order, and about how many bytes they take."""
 
     low: int
     high: int
@@ -55,14 +56,14 @@ class Stretch(msgspec.Struct, frozen=True):
     weight: int
 
     def joined(self, other: Stretch) -> Stretch | None:
-        """This one with another that begins where it ends, or ends where it begins; None for any other."""
+        """Return the union with an adjacent stretch; None if the other one is not adjacent."""
         first, last = (self, other) if self.low < other.low else (other, self)
         if first.high != last.low + 1:
             return None
         return Stretch(first.low, last.high, first.entries + last.entries, first.weight + last.weight)
 
     def since(self, seq: int) -> Stretch:
-        """What of it stands at a place or behind it."""
+        """Return the part of the stretch from this seq on."""
         if self.low >= seq - 1:
             return self
         kept = self.entries[bisect_left(self.entries, seq, key=_seq) :]
@@ -73,7 +74,7 @@ _seq, _high = attrgetter("seq"), attrgetter("high")
 
 
 def _is_fixed(entry: Entry) -> bool:
-    """Whether an entry is read as it was given, and nothing of it is an object that its giver may change."""
+    """Whether an entry will be read back exactly as it was given, and holds no object that the caller may change."""
     content, native = entry.content, entry.native
     if entry.metadata is not None or entry.expires_at is not None or entry.tokens is not None:
         return False
@@ -83,7 +84,7 @@ def _is_fixed(entry: Entry) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it has no lone surrogates, which are marked where they are stored."""
+    """Whether a text has no lone surrogates, which are stored in another form."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -91,19 +92,19 @@ def _is_unicode(text: str) -> bool:
 
 
 def weight_of(entries: Sequence[Entry]) -> int:
-    """About how many bytes entries take in memory, with how they are shown and sent."""
+    """Return about how many bytes entries take in memory, including their rendered forms."""
     texts = [getsizeof(e.content) if type(e.content) is str and e.native is None else 2 * len(pack(e)) for e in entries]
     return EACH * len(entries) + sum(texts)
 
 
 def _texts(entry: Entry) -> Sequence[str]:
-    """What will be counted of an entry that is about to be appended: a result is taken for the answer to its call."""
+    """Return the texts of a new entry whose tokens will be counted. A result is assumed to answer a call."""
     content = entry.content
     return (content,) if entry.kind == "tool_result" and type(content) is str else counted_texts(entry)
 
 
 def _note(entries: Sequence[Entry], counts: Mapping[str, int], memo: dict[int, int]) -> None:
-    """Note by `seq` what entries cost whose texts have all been counted."""
+    """Store in `memo`, by `seq`, the tokens of entries whose texts have all been counted."""
     for entry in entries:
         texts = counted_texts(entry)
         if counts.keys() >= {*texts}:
@@ -111,9 +112,9 @@ def _note(entries: Sequence[Entry], counts: Mapping[str, int], memo: dict[int, i
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What is remembered of one session: what was read of it while it had this mark, and how that was shown.
+    """What is remembered of one session: the entries read while it had this `mark`, and how they were rendered.
 
-    Nothing of it is ever changed: several threads may go on with it.
+    It is never changed, so several threads may use it.
     """
 
     mark: object
@@ -121,9 +122,9 @@ class Remembered(msgspec.Struct, frozen=True):
     stretches: tuple[Stretch, ...]
     recollection: Recollection
     unstored: Mapping[int, int] = {}
-    """Counts by `seq` that are still to be stored, by this counter."""
+    """Counts of tokens by `seq`, by this counter, that are not stored yet."""
     ahead: int = 0
-    """How many of the entries were appended since, and not read."""
+    """How many of the entries were appended by this process since, and not read."""
 
     @property
     def weight(self) -> int:
@@ -132,12 +133,12 @@ class Remembered(msgspec.Struct, frozen=True):
 
     @property
     def edge(self) -> Entry | None:
-        """The last entry of it: whoever has lost what it had acknowledged may have another one there."""
-        newest = max((one for one in self.stretches if one.entries), key=_high, default=None)
+        """The last remembered entry. A store that has lost acknowledged writes may have another entry in its place."""
+        newest = max((stretch for stretch in self.stretches if stretch.entries), key=_high, default=None)
         return newest.entries[-1] if newest is not None else None
 
     def holds(self, mark: object, counter: str) -> bool:
-        """Whether all of it is as it was, in a session of this mark, by this counter."""
+        """Whether all of it is still true of a session with this mark, and counted by this counter."""
         return mark is not None and self.mark == mark and self.counter == counter
 
 
@@ -145,24 +146,24 @@ Unstored: TypeAlias = tuple[SessionKey, Remembered]
 
 
 async def stored(store: Store, counts: Sequence[Unstored]) -> None:
-    """Store the counts of sessions that are as they were when these were made, until the store takes none."""
+    """Store counts that were only remembered, of sessions that are unchanged. Stops when the store refuses to write."""
     for key, kept in counts:
         edge = kept.edge
         if edge is None:
             continue
         after, before, counter = edge.seq - 1, edge.seq + 1, kept.counter
-        now, found, _ = await store.page(
+        standing, entries, _ = await store.page(
             key, after=after, before=before, limit=1, newest_first=False, counter=counter, revision=0
         )
-        if now.mark != kept.mark or [entry.id for entry in found] != [edge.id]:
-            continue  # what stands at these places may be other entries
-        storing = store.count(key, kept.counter, kept.unstored, kept.mark, epoch=now.head.epoch)
+        if standing.mark != kept.mark or [entry.id for entry in entries] != [edge.id]:
+            continue  # other entries may have these seqs by now
+        storing = store.count(key, kept.counter, kept.unstored, kept.mark, epoch=standing.head.epoch)
         if await best_effort(storing) is not None:
             break
 
 
 class Recall:
-    """What one context has of what is remembered: `before`; and what it has read, by its end."""
+    """What one context takes from the cache (`before`), and after it was computed, what it has read."""
 
     def __init__(self, before: Remembered | None, era: int) -> None:
         self.before, self.era = before, era
@@ -171,29 +172,35 @@ class Recall:
         self.unstored: Mapping[int, int] = before.unstored if before is not None else {}
 
     def forget(self) -> None:
-        """Take nothing of it for what is there."""
+        """Use nothing of what was remembered."""
         self.before, self.unstored = None, {}
 
     def read(self, mark: object, stretches: Sequence[Stretch]) -> None:
-        """Note what was read, and of what."""
+        """Note what was read, and the session's mark at that time."""
         self.mark, self.stretches = mark, stretches
 
 
 class Views:
-    """What is remembered of a memory's sessions, of each what its last context was made of: about `most` bytes, rather
-    of what was asked for last. Threads may share it."""
+    """The cache of a memory: for each session what its last context was made of, about `most` bytes in all.
+
+    Sessions used recently are preferred. Threads may share it.
+    """
 
     def __init__(self, most: int) -> None:
-        self._most, self._weight, self._era, self._uncounted = most, 0, 0, 0
+        self._most, self._weight, self._uncounted = most, 0, 0
+        self._era = 0  # how often the cache was cleared
         self._kept: OrderedDict[SessionKey, Remembered] = OrderedDict()
         self._lock = allocate_lock()
 
     def of(self, key: SessionKey) -> Recall | None:
-        """What a context of this session begins with; None where nothing is to be remembered."""
+        """Return what a context of this session starts from; None if the cache is switched off."""
         return Recall(self._kept.get(key), self._era) if self._most else None
 
     def keep(self, key: SessionKey, new: Remembered, era: int) -> None:
-        """Remember this of a session, and no longer what was remembered of it, unless something was destroyed since."""
+        """Remember this of a session instead of what was remembered before.
+
+        Nothing is remembered if the cache was cleared after `era`, because something was destroyed while it was read.
+        """
         with self._lock:
             self._drop(key)
             if new.weight <= self._most and era == self._era:
@@ -203,10 +210,10 @@ class Views:
     def counted(
         self, key: SessionKey, entries: Sequence[Entry], counter: TokenCounter, runner: Runner
     ) -> Mapping[str, int]:
-        """Count what is about to be appended to a session that is remembered, while the store is waited for.
+        """Start counting entries that are about to be appended to a remembered session, while the store writes them.
 
-        Return the counts by text: they are there when the store has answered, or none are, for only a counter of ours
-        is quick, and only little text.
+        Returns a mapping of counts by text. It is filled by the time the store has answered, or stays empty: only short
+        texts are counted, and only by a built-in encoding, since a counter of the user may be slow.
         """
         counts: dict[str, int] = {}
         kept = self._kept.get(key) if runner.suspends else None
@@ -228,9 +235,11 @@ class Views:
         return counts
 
     def appended(self, store: Store, key: SessionKey, entries: Sequence[Entry], counts: Mapping[str, int]) -> None:
-        """Remember what was appended to a session right behind what is remembered of it: what anybody has seen there
-        since has its place. An entry that its giver could change, or that is not read as it was given, is left to be
-        read."""
+        """Remember entries that were appended to a session directly after the remembered ones.
+
+        Nothing is remembered if the session's mark has changed, or if an entry could be changed by the caller or will
+        be read back differently; the next context then reads the entries.
+        """
         if key not in self._kept or len(entries) > AHEAD or not all(map(_is_fixed, entries)):
             return
         first, count, weight = entries[0].seq, len(entries), weight_of(entries)
@@ -240,30 +249,31 @@ class Views:
             old = self._kept.get(key)
             if old is None or seen is None or old.mark != seen.mark or old.ahead + count > AHEAD:
                 return
-            if any(one.high == first for one in old.stretches):
-                stretches = tuple(one.joined(new) or one for one in old.stretches)
+            if any(stretch.high == first for stretch in old.stretches):
+                stretches = tuple(stretch.joined(new) or stretch for stretch in old.stretches)
                 self._kept[key] = msgspec.structs.replace(old, stretches=stretches, ahead=old.ahead + count)
                 self._weigh(weight)
                 if counts and old.recollection.view is not None:
                     _note(entries, counts, old.recollection.view.memo)
 
     def unstored(self) -> list[Unstored]:
-        """What is remembered with counts that are still to be stored."""
+        """Return the sessions with counts that are not stored yet."""
         with self._lock:
             return [(key, kept) for key, kept in self._kept.items() if kept.unstored]
 
     def clear(self) -> None:
-        """Remember nothing, not even of contexts that are being made."""
+        """Empty the cache; contexts that are being computed now will not be remembered, either."""
         with self._lock:
             self._kept.clear()
             self._weight, self._era = 0, self._era + 1
 
-    def _weigh(self, more: int) -> None:
-        """Let go of others, if this is too much, by chance of the half that were asked for longest ago.
+    def _weigh(self, added: int) -> None:
+        """Add to the total weight, and while that is too much, drop a random session of the older half.
 
-        What sessions ask for in turn would all be gone, each before its turn, if it were always the first of them.
+        Dropping the oldest one would be the worst choice for sessions that are used in turn: each would be dropped just
+        before its next use.
         """
-        self._weight += more
+        self._weight += added
         while self._weight > self._most:
             number = int.from_bytes(os.urandom(4)) % ((len(self._kept) + 1) // 2)
             self._drop(next(islice(self._kept, number, None)))
@@ -274,7 +284,7 @@ class Views:
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The figures of a context, of one that is not to be kept."""
+    """The numbers of a context that itself must not be kept in memory, because it shows withheld text."""
 
     counted: int
     revision: int
@@ -282,5 +292,5 @@ class Sent(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, context: Context) -> Sent:
-        """The figures of this context."""
+        """Return the numbers of this context."""
         return cls(context.counted, context.revision, context.margin)

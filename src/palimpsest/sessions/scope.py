@@ -1,4 +1,7 @@
-"""What parts share: those of a memory, and those of one open session. No part knows the memory itself."""
+"""The shared state of a memory's parts (`MemoryScope`), and of one open session's (`SessionScope`).
+
+Parts get a scope and never see the memory or the session itself.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ UNBOUNDED = (
 
 
 class MemoryScope:
-    """What the parts of one memory share. Made once, by the memory; only that its store opens, and closes, changes."""
+    """What the parts of one memory share. The memory creates it; afterwards only its store changes (opened, closed)."""
 
     def __init__(
         self,
@@ -60,18 +63,18 @@ class MemoryScope:
         self.renewals = Renewals(runner, turn_seconds)
         self.compactions = Renewals(runner, compaction_seconds)
         self.withheld: dict[tuple[SessionKey, Store], Withheld] = {}
-        """What is withheld of open interactions: several objects of one session see it."""
+        """What is withheld of open interactions, shared by all objects of a session."""
         check_whole(view_bytes, "view_bytes")
         self.views = Views(view_bytes)
 
     def tell_unbounded(self) -> None:
-        """Warn, once, that nothing keeps a context from growing."""
+        """Warn, once, that nothing limits the size of a context."""
         if not self._shared.warned:
             self._shared.warned = True
             warn_caller(UNBOUNDED)
 
     def sharing(self, tenant: str) -> MemoryScope:
-        """The scope of another tenant's memory, which shares the store of this one and whatever runs beside it."""
+        """Return the scope of another tenant's memory, which shares the store, leases and cache of this one."""
         scope = MemoryScope(tenant, self.runner, self.clock, self.gate, shared=self._shared)
         scope.renewals, scope.compactions = self.renewals, self.compactions
         scope.withheld, scope.views = self.withheld, self.views
@@ -79,12 +82,12 @@ class MemoryScope:
 
     @property
     def opened(self) -> Store | None:
-        """The store, from when it is open."""
+        """The store, or None before it is open."""
         return self._shared.store
 
     @opened.setter
     def opened(self, store: Store) -> None:
-        if self.closing:  # meanwhile: what closes it has seen none
+        if self.closing:  # the memory was closed while the store opened, so nothing would close the store
             raise Closed("the memory")
         self._shared.store = store
         store.ending = partial(_ended, ref(self))
@@ -101,68 +104,68 @@ class MemoryScope:
 
     @property
     def derivations(self) -> Derivations:
-        """What is made from this tenant's entries."""
-        known = self._shared.derivations
-        if self.tenant not in known:
-            from palimpsest.sessions import derived  # a millisecond, only for who erases or derives
+        """What is derived from this tenant's entries, such as the search index, and must be erased with them."""
+        by_tenant = self._shared.derivations
+        if self.tenant not in by_tenant:
+            from palimpsest.sessions import derived  # a millisecond, only needed to erase or derive
 
             own: dict[str, Any] = {derived.INDEX: self._recall, derived.KNOWLEDGE: partial(self.keeper, joins=False)}
-            made = derived.Derivations(self.runner, self.store, self.tenant, self.views.clear, own)
-            return known.setdefault(self.tenant, made)  # another thread may have been first
-        return known[self.tenant]
+            derivations = derived.Derivations(self.runner, self.store, self.tenant, self.views.clear, own)
+            return by_tenant.setdefault(self.tenant, derivations)  # another thread may have been first
+        return by_tenant[self.tenant]
 
     def embed(self, given: object) -> None:
-        """Have what is searched found by its meaning, too. Raises ConfigError for what gives no vectors."""
+        """Make searches compare texts by meaning, too. Raises ConfigError for what cannot be used as an embedder."""
         from palimpsest.recall.embedders import embedder  # an extra
 
         self._shared.embedder = embedder(given, self.runner)
 
-    embedder = property(lambda self: self._shared.embedder, doc="What gives texts vectors; None: nothing.")
+    embedder = property(lambda self: self._shared.embedder, doc="Turns texts into vectors, or None.")
 
     async def _recall(self) -> Recall:
-        """What this tenant's logs are searched with."""
-        known = self._shared.indexes
-        if not known:
-            from palimpsest.recall.opening import Indexes  # only for who searches, or erases what is searched
+        """Return the search over this tenant's logs."""
+        shared_indexes = self._shared.indexes
+        if not shared_indexes:
+            from palimpsest.recall.opening import Indexes  # only needed to search, or to erase what is indexed
 
             indexes = Indexes(self.store, self.runner, self.clock, self._shared.recall_index, self.embedder)
-            known.setdefault("", indexes)
-        return await known[""].of(self.tenant)
+            shared_indexes.setdefault("", indexes)  # atomic: another thread may have been first
+        return await shared_indexes[""].of(self.tenant)
 
     async def recall(self) -> Recall:
-        """The same, for who searches: from then on whoever erases takes what goes out of it."""
-        known = await self._recall()
-        await self.derivations.add(known, lasting=bool(known.index.name))
-        return known
+        """Return the search over this tenant's logs, and register it so that erasures also erase from its index."""
+        recall = await self._recall()
+        await self.derivations.add(recall, lasting=bool(recall.index.name))
+        return recall
 
     async def keeper(self, *, joins: bool = True) -> Keeper:
-        """What keeps the knowledge bases of this tenant. One that `joins` is told from then on before entries go."""
-        from palimpsest.sessions.shelves.keeping import Keeper  # only for who has one, or erases what is in it
+        """Return the keeper of this tenant's knowledge bases; with `joins`, register it so that erasures reach them."""
+        from palimpsest.sessions.shelves.keeping import Keeper  # only needed if there is one, or to erase what is in it
 
-        known = self._shared.keepers.setdefault(self.tenant, Keeper(self.sharing(self.tenant)))
+        keeper = self._shared.keepers.setdefault(self.tenant, Keeper(self.sharing(self.tenant)))
         if joins:
-            await self.derivations.add(known, lasting=self.store.writable)
-        return known
+            await self.derivations.add(keeper, lasting=self.store.writable)
+        return keeper
 
     async def scrub(self, store: Store) -> tuple[str, ...]:
-        """See that no byte is left of what was destroyed, in a store and what is made from it; return what remains."""
+        """Overwrite the bytes of what was destroyed, in a store and what is derived from it; return what remains."""
         remains = (await store.scrub(whole=False)).remains
-        known = self._shared.derivations.get(self.tenant)
-        return remains + (await known.scrub(whole=False) if known is not None else ())
+        derivations = self._shared.derivations.get(self.tenant)
+        return remains + (await derivations.scrub(whole=False) if derivations is not None else ())
 
     def definitions(self, scope: SessionScope, declared: Declared) -> Definitions:
-        """The definition of a declared session."""
-        from palimpsest.sessions.definitions import Definitions, Known  # only for who declares memories
+        """Return the definition of a declared session."""
+        from palimpsest.sessions.definitions import Definitions, Known  # only needed by declared sessions
 
         self._shared.definitions = self._shared.definitions or Known()
         return Definitions(scope, declared, self._shared.definitions)
 
     def end(self) -> None:
-        """Let nobody use this memory any more, whose store is another's."""
+        """Refuse further use of this memory, which shares a store that another memory closes."""
         self._ended = True
 
     def close(self) -> Last:
-        """Renew nothing any more, and remember nothing. Return what closes the store, where one is open by then."""
+        """Stop renewing leases and empty the cache; return a function that closes the store, if one is open by then."""
         self.closing = True
         held = [*self.renewals.close(), *self.compactions.close()]
         counts = self.views.unstored() if self.opened is not None and self.opened.blocking else []
@@ -170,7 +173,7 @@ class MemoryScope:
         return partial(self._shared.close, self.runner, held, counts)
 
     def over(self, store: Store) -> MemoryScope:
-        """The scope of the same memory over another store, of which no observer hears."""
+        """Return the scope of the same memory over another store, without observers."""
         scope = MemoryScope(self.tenant, self.runner, self.clock, self.gate)
         scope.opened = store
         return scope
@@ -180,18 +183,21 @@ class MemoryScope:
         return SessionKey(self.tenant, session)
 
     def summarizer(self, given: object) -> Asked | None:
-        """Return what answers prompts for what a session was given: of one thing there is one, with one breaker."""
-        from palimpsest.summaries.models import as_summarizer  # four milliseconds, only to summarise
+        """Return the summarizer for a session's option. The same option gives the same object, with one breaker."""
+        from palimpsest.summaries.models import as_summarizer  # four milliseconds, only needed to summarise
 
         return as_summarizer(given, self.runner, self.clock)
 
     def drop_derived(self, key: SessionKey, seqs: Collection[int] | None = None) -> Unmaking:
-        """What was made from anything of a session, or from these entries of it alone, goes before that does."""
+        """Return a block that first removes what was derived from these entries of a session (None: from all of it)."""
         return self.derivations.unmaking(self.store, key, seqs, branches=False)
 
     async def end_over(self, key: SessionKey, leaving: Leaving | None = None) -> bool:
-        """Destroy a session if its time is over, and what was made from it before; return whether it was. One that is
-        `leaving` with others leaves its facts to that."""
+        """Destroy a session whose lifetime is over, and before that what was derived from it; return whether it was
+        over.
+
+        With `leaving`, the facts are destroyed by that, which handles many sessions at once.
+        """
         async with self.drop_derived(key):
             ended = await self.store.end(key)
         if ended:
@@ -200,17 +206,17 @@ class MemoryScope:
         return ended
 
     async def drop_facts(self, key: SessionKey) -> None:
-        """Destroy the working memory of a session that is no more."""
-        from palimpsest.sessions.scopes import drop_scopes  # only where a session goes
+        """Destroy the working memory of a session that was deleted."""
+        from palimpsest.sessions.scopes import drop_scopes  # only needed if a session is deleted
 
         await drop_scopes(self.store, key.tenant, "session", key.session)
 
     async def out_of_reach(self, session: str | None = None) -> list[str]:
-        """Why something of the tenant's, or of what names a session, cannot be read that no listing tells of."""
+        """Return why content that no listing shows cannot be read, of the tenant, or only what names this session."""
         return [why for why, named in (await self.store.unread(self.tenant)).items() if session in (None, *named)]
 
     def let_go(self, key: SessionKey) -> None:
-        """Forget what is withheld of a session in the memory's store."""
+        """Drop what is withheld of a session in the memory's store."""
         self.withheld.pop((key, self.store), None)
 
     async def tell(self, event: EventName, session: str, /, **facts: Any) -> None:
@@ -221,9 +227,9 @@ class MemoryScope:
 class SessionScope:
     """What the parts of one open session share.
 
-    Of it change `about`, as what it takes the session for, `store`, where an EPHEMERAL session begins anew after each
-    turn, and what contexts write of the last one: `sent`, and its budget, as it was `reckoned`. `brought` says as of
-    which epoch, and of which beginning, the session's summaries were brought to its knowledge bases, by these.
+    These attributes change: `about`, the description that the session is expected to have; `store`, which an EPHEMERAL
+    session replaces after each turn; `sent` and `reckoned`, the last context and its budget; and `brought`, which says,
+    by knowledge base, up to which epoch (and since which creation) the session's summaries were added to it.
     """
 
     def __init__(self, memory: MemoryScope, options: Options, store: Store | None = None) -> None:
@@ -239,12 +245,12 @@ class SessionScope:
 
     @lazy
     def store(self) -> Store:
-        """The store; of a session that was made before the memory was open, from its first verb."""
+        """The store, if the session was created before the memory was open: looked up at the first verb."""
         return self._own_store()
 
     @lazy
     def definitions(self) -> Definitions | None:
-        """Which definition it is under; None: it is not declared."""
+        """The definition of the session; None if it is not declared."""
         declared = self.options.definition
         return None if declared is None else self.memory.definitions(self, declared)
 
@@ -255,43 +261,45 @@ class SessionScope:
 
     @property
     def tenant(self) -> str:
-        """Whose session it is."""
+        """The tenant that owns the session."""
         return self.key.tenant
 
     @property
     def place(self) -> tuple[SessionKey, Store]:
-        """Where the session is, as `withheld` knows it."""
+        """The session's key in `withheld`."""
         return self.key, self.store
 
     def _own_store(self) -> Store:
         if not self.is_ephemeral:
             return self.memory.store
-        from palimpsest.stores.overlay import Overlay  # two milliseconds, only for an EPHEMERAL session
+        from palimpsest.stores.overlay import Overlay  # two milliseconds, only needed by an EPHEMERAL session
 
         return Overlay(self.memory.store, self.clock)
 
     def begin_anew(self) -> None:
-        """Forget all that an EPHEMERAL session has added."""
+        """Drop everything that an EPHEMERAL session has added."""
         self.store, self.sent = self._own_store(), None
 
     def of(self, session: str) -> SessionScope:
-        """The scope of another session, such as a branch, in the same store and with the same options."""
+        """Return the scope of another session, such as a branch, in the same store and with the same options."""
         return SessionScope(self.memory, self.options.of(session), self.store)
 
     def may_write(self) -> None:
-        """Raise ConfigError in a session that was opened to read."""
+        """Raise ConfigError in a session that was opened `readonly`."""
         if self.options.readonly:
             raise ConfigError("readonly", True, "False, for a session that writes")
 
     def check_user(self, head: Head | None) -> None:
-        """Raise WrongUser for a session that is not the user's as whose it was opened."""
-        said = head is not None and (head.about is not None or head.next_seq > 1)
-        if head is not None and said and self.about is not None and self.about.user not in (None, head.user):
+        """Raise WrongUser if the session belongs to another user than the one that it was opened for."""
+        has_owner = head is not None and (head.about is not None or head.next_seq > 1)
+        if head is not None and has_owner and self.about is not None and self.about.user not in (None, head.user):
             raise WrongUser(self.key.session, str(self.about.user), head.user)
 
     async def check_user_seen(self) -> None:
-        """The same for the session as this process saw it last. Where that was another's it is looked at again: it may
-        have been deleted since, and begun anew."""
+        """Raise WrongUser by the head that this process saw last, without a read if that belongs to the user.
+
+        If it does not, the head is read: the session may have been deleted and begun anew since.
+        """
         seen = self.store.seen(self.key)
         try:
             self.check_user(seen.head if seen is not None else None)
@@ -299,17 +307,17 @@ class SessionScope:
             self.check_user(await self.store.head(self.key))
 
     async def head(self) -> Head:
-        """The session's head; an empty one for a session that does not exist."""
+        """Return the session's head; an empty one if the session does not exist."""
         return await self.store.head(self.key) or Head()
 
     def let_go(self) -> None:
-        """Forget what is withheld: its interaction is over."""
+        """Drop what is withheld, because its interaction is over."""
         self.withheld.pop(self.place, None)
 
     def drop_derived(self, seqs: Collection[int] | None) -> Unmaking:
-        """What was made from these entries (None: from anything of the session) goes before they do, in every branch.
+        """Return a block that first removes what was derived from these entries (None: from all), in every branch.
 
-        Of an EPHEMERAL session nothing is made: nobody else has seen its entries.
+        Nothing is derived from an EPHEMERAL session, since its entries are written to no store.
         """
         return self.memory.derivations.unmaking(self.store, self.key, () if self.is_ephemeral else seqs)
 
@@ -319,7 +327,7 @@ class SessionScope:
 
 
 async def _ended(of: ref[MemoryScope], store: Store, key: SessionKey) -> None:
-    """End a session whose time is over; what was made from it goes before it does."""
+    """Destroy a session whose lifetime is over, and before that what was derived from it. Called by the store."""
     scope = of()
     if scope is None:
         await store.end(key)

@@ -1,6 +1,7 @@
-"""`AsyncSession`: one conversation. What each verb promises stands here, and nothing else: a part does it.
+"""`AsyncSession`: one conversation. Its methods only document and delegate; parts in other modules do the work.
 
-`Session` is its synchronous face. It is longer than other modules for its docstrings, which are the reference.
+`Session` in `sync.py` is its synchronous face. This module is longer than others because its docstrings are the
+reference documentation.
 """
 
 from __future__ import annotations
@@ -58,13 +59,15 @@ if TYPE_CHECKING:
 
 @guarded
 class AsyncSession:
-    """One conversation's log and its contexts. Made by `AsyncMemory.session`; opening it reads nothing.
+    """One conversation's log and its contexts. Created by `AsyncMemory.session`; creating it reads nothing.
 
-    `add` and its kin keep what is said, and `context` returns what the next call of the model is given. `entries` and
-    `recall` read the log; `compact` makes contexts smaller; `fork` and `rewind` go back; `erase` destroys.
+    `add` and the other `add_…` methods append to the log, and `context` returns what to send to the model next.
+    `entries` and `recall` read the log, `compact` makes contexts smaller, `fork` and `rewind` go back to an earlier
+    state, and `erase` destroys content.
 
-    Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
-    processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
+    Every write is one commit, and is stored when the method returns. Any number of session objects in any number of
+    processes may write to the same conversation: entries of one `add`, or of one atomic turn, are never interleaved
+    with those of others.
     """
 
     def __init__(self, scope: SessionScope) -> None:
@@ -85,12 +88,12 @@ class AsyncSession:
 
     @property
     def options(self) -> Options:
-        """What the session was opened with."""
+        """The options that the session was opened with."""
         return self._scope.options
 
     @property
     def redact(self) -> Callable[[str], str] | None:
-        """A function that takes out of a text what the memory's policy finds, as `memory.redact`; None without one."""
+        """A function that redacts a text by the memory's privacy policy, as `memory.redact`; None without a policy."""
         return self._gate.redact if self._gate.redactor is not None else None
 
     @property
@@ -100,10 +103,10 @@ class AsyncSession:
 
     @property
     def in_atomic_turn(self) -> bool:
-        """Whether it is an atomic one: then no context holds what was added in it before it ends."""
+        """Whether an atomic `turn()` of this object is open: contexts do not show what it adds until it ends."""
         return self._turns.is_atomic
 
-    # --- parts, each made when it is first asked; what adding and contexts do without is loaded then, too
+    # --- parts, each created at its first use; a part that adding and contexts do not need is also imported only then
 
     @property
     def _log(self) -> LogReader:
@@ -111,7 +114,7 @@ class AsyncSession:
 
     @lazy
     def _contexts(self) -> Contexts:
-        from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds; under an event loop it is there
+        from palimpsest.sessions.contexts.verbs import Contexts  # twenty milliseconds; imported early on an event loop
 
         return Contexts(self._scope, self._auto)
 
@@ -158,7 +161,7 @@ class AsyncSession:
     @lazy
     def _timeline(self) -> Part[Timeline]:
         def make() -> Timeline:
-            from palimpsest.sessions.timeline import Timeline  # twenty modules, for who looks back
+            from palimpsest.sessions.timeline import Timeline  # loads twenty modules
 
             return Timeline(self._scope)
 
@@ -185,17 +188,18 @@ class AsyncSession:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append what the human said, which starts an interaction, and return its entry.
+        """Append a message of the human, which starts a new interaction, and return its entry.
 
-        Raises InvalidEntry, and stores nothing, for what is malformed or says nothing.
+        Raises InvalidEntry, and stores nothing, if the message is malformed or empty.
 
         Args:
-            content: text, or a list of parts such as `Text` and `Image`; neither empty nor white space alone.
-            name: who says it, of several users; at most 256 characters.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            importance: from 0 to 1, for conditions; None: not said.
-            pinned: whether every context shows it, whatever a cut passes.
-            expires_at: a datetime with a time zone from which no context shows it; `sweep` erases it then. None: never.
+            content: text, or a list of parts such as `Text` and `Image`; it must not be empty or only white space.
+            name: which of several users wrote it; at most 256 characters.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: unspecified.
+            pinned: whether every context shows the message, however far cuts have moved past it.
+            expires_at: a datetime with a time zone; from then on no context shows the message, and `sweep` erases it.
+                None: never.
         """
         return await self._adding.say("user", content, name, metadata, importance, pinned, expires_at)
 
@@ -209,17 +213,17 @@ class AsyncSession:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append what the model said and return its entry.
+        """Append a message of the model and return its entry.
 
-        Raises InvalidEntry, and stores nothing, for what is malformed.
+        Raises InvalidEntry, and stores nothing, if the message is malformed.
 
         Args:
             content: text, or a list of parts such as `Text` and `Reasoning`.
-            name: which model or agent says it; None: not said.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            importance: from 0 to 1, for conditions; None: not said.
-            pinned: whether every context shows it, whatever a cut passes.
-            expires_at: a datetime with a time zone from which no context shows it; None: never.
+            name: which model or agent wrote it; None: unspecified.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: unspecified.
+            pinned: whether every context shows the message, however far cuts have moved past it.
+            expires_at: a datetime with a time zone from which on no context shows the message; None: never.
         """
         return await self._adding.say("assistant", content, name, metadata, importance, pinned, expires_at)
 
@@ -231,32 +235,32 @@ class AsyncSession:
         metadata: dict[str, Any] | None = None,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append a system message to the log: every context keeps it, as if it were pinned.
+        """Append a system message to the log and return its entry. Every context shows it, as if it were pinned.
 
-        A system prompt that every call brings along belongs into `context(system=…)`, not here. Raises InvalidEntry,
-        and stores nothing, for what is malformed or says nothing.
+        A system prompt that you send with every call belongs in `context(system=…)`, not here. Raises InvalidEntry, and
+        stores nothing, if the message is malformed or empty.
 
         Args:
-            content: text, or a list of parts; neither empty nor white space alone.
-            name: who it is from; None: not said.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            expires_at: a datetime with a time zone from which no context shows it; None: never.
+            content: text, or a list of parts; it must not be empty or only white space.
+            name: who wrote it; None: unspecified.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            expires_at: a datetime with a time zone from which on no context shows the message; None: never.
         """
         return await self._adding.say("system", content, name, metadata, None, False, expires_at)
 
     async def add_tool_call(
         self, name: str, arguments: Any, *, call_id: str | None = None, metadata: dict[str, Any] | None = None
     ) -> Entry:
-        """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
+        """Append a tool call of the model and return its entry, whose `call_id` the result refers to.
 
-        Calls added before the first of them is answered are parallel calls of one group. Raises InvalidEntry, and
-        stores nothing, for what is malformed.
+        Calls that are added before the first of them is answered are parallel calls of one group. Raises InvalidEntry,
+        and stores nothing, if the call is malformed.
 
         Args:
             name: the tool's name.
             arguments: any JSON value, or JSON text as the provider gave it.
-            call_id: the provider's id of the call; None: one is made.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            call_id: the provider's id of the call; None: an id is generated.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
         """
         return await self._adding.tool_call(name, arguments, call_id, metadata)
 
@@ -271,16 +275,16 @@ class AsyncSession:
     ) -> Entry:
         """Append a tool's result and return its entry.
 
-        It answers the open call of `call_id`, of several that share it in one group the oldest; without an id, the
-        oldest open call of the tool `name`. A result that answers no call is kept, and shown as plain data. Raises
-        InvalidEntry, and stores nothing, for what is malformed.
+        The result answers the open call with this `call_id`; if several calls of one group share the id, the oldest of
+        them. Without an id it answers the oldest open call of the tool `name`. A result that answers no call is stored,
+        too, and contexts show it as plain data. Raises InvalidEntry, and stores nothing, if the result is malformed.
 
         Args:
-            name: the tool's name; None where `call_id` says which call it answers.
-            output: text, or any JSON value, which is kept as JSON text.
-            call_id: the id of the call that it answers; None: found by `name`.
+            name: the tool's name; may be None if `call_id` says which call is answered.
+            output: text, or any JSON value, which is stored as JSON text.
+            call_id: the id of the call that is answered; None: the call is found by `name`.
             status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
         """
         return await self._adding.tool_result(name, output, call_id, status, metadata)
 
@@ -293,18 +297,19 @@ class AsyncSession:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
+        """Append background data such as a file and return its entry. Contexts show it fenced and marked with its name.
 
-        The same text under the same name again adds nothing and returns the entry that is there, while contexts show
-        that, and it is pinned and expires as this one would. A new one supersedes the older one in every context; both
-        stay in the log. Raises InvalidEntry, and stores nothing, for what is malformed.
+        If the newest data of this name has the same text, nothing is added and its entry is returned, provided that
+        contexts still show that entry, that it has the same expiry, and that it is pinned if this call asks for a pin.
+        Otherwise the new entry supersedes the older one in every context; both stay in the log. Raises InvalidEntry,
+        and stores nothing, if the data is malformed.
 
         Args:
             text: the data.
-            name: what it is, such as a path: by it a newer version is known.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            pinned: whether every context shows it, whatever a cut passes.
-            expires_at: a datetime with a time zone from which no context shows it; None: never.
+            name: identifies the data, such as a path; newer data of the same name supersedes it.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            pinned: whether every context shows the data, however far cuts have moved past it.
+            expires_at: a datetime with a time zone from which on no context shows the data; None: never.
         """
         return await self._adding.context(text, name, metadata, pinned, expires_at)
 
@@ -318,82 +323,86 @@ class AsyncSession:
         metadata: dict[str, Any] | None = None,
         unless_last: bool = False,
     ) -> tuple[Entry, ...]:
-        """Append what a vendor gives, or was given, as one atomic batch and return the entries.
+        """Append messages in a provider's shape as one atomic batch and return their entries.
 
-        `messages` is one of these, or a list of them in any mixture: a message, a choice, a whole response, content
-        blocks, parts or items of the `openai`, `anthropic` or `google-genai` client, as objects, as dumps of these, or
-        as mappings. Each is recognised by its shape. What may be anybody's, such as a role with text, is taken as
-        `format` (default: the session's); with `format` all mappings are but whole responses. What a response says is
-        kept, and no more of it is sent back than a request may hold. What it says of its cost is recorded, once, as
-        `record_usage` does; figures that cannot be lead to a warning. Of a response that its provider broke off, as a
-        `status` of "failed" or "cancelled" says, the text is kept, and the metadata of its entry says `cut_off`.
+        `messages` is a message, a choice, a whole response, a content block, a part or an item of the `openai`,
+        `anthropic` or `google-genai` client, as an object, as its dump, or as a mapping; or a list of these in any
+        mixture. Each is recognised by its shape. A shape that several providers share, such as a role with text, is
+        read as `format` (default: the session's). If `format` is given, every mapping that is not a whole response is
+        read as that format.
 
-        Raises InvalidEntry, and stores nothing, naming the place of what is malformed or nobody knows, and of a message
-        of the user, the system or the developer that says nothing. With `key` the batch is idempotent, since its ids
-        derive from the key: adding it again adds nothing, adding it grown adds what is new at its end (so a list of
-        messages that grows can be added whole after every step), and other content at any place raises Conflict.
-        `statuses` gives results a status by call id; `metadata` is kept with every entry of the batch.
+        The content of a response is stored, and contexts later send back only those parts of it that a request may
+        hold. The usage that a response reports is recorded once, as by `record_usage`; impossible figures cause a
+        warning. If the provider broke the response off (its `status` is "failed" or "cancelled"), its text is stored,
+        and the metadata of its entry has `cut_off`.
+
+        With `key` the batch is idempotent, because the ids of its entries are derived from the key. Adding the same
+        batch again adds nothing. Adding it with more messages at its end adds those, so a growing list can be added
+        whole after every step. Different content at any place raises Conflict.
+
+        Raises InvalidEntry, which names the place, and stores nothing, if a message is malformed, has an unknown shape,
+        or is an empty message of the user, the system or the developer.
 
         Args:
-            messages: what a vendor gives, or was given: one, or a list in any mixture.
-            format: what mappings are, but whole responses; None: each by its shape, and what may be anybody's as the
-                session's.
-            key: what makes the batch idempotent, such as the id of a request; None: every call adds.
-            statuses: how tools' calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
-            metadata: JSON values of your own, kept with every entry of the batch; never sent to a model.
-            unless_last: whether nothing is added where the log ends with these very messages: their entries are
-                returned then, so a request that failed can be made again. Without a key, a result that the log ends
-                with is not added again beside others, either.
+            messages: a provider's message, response or other item, or a list of these in any mixture.
+            format: the format of all mappings except whole responses; None: each is recognised by its shape, and a
+                shape that several providers share is read as the session's format.
+            key: makes the batch idempotent, such as the id of a request; None: every call adds.
+            statuses: how tool calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
+            metadata: your own JSON values, stored with every entry of the batch; never sent to a model.
+            unless_last: whether to add nothing if the log already ends with these very messages; their entries are
+                returned then, so a failed request can be repeated. Without a key, tool results at the start of the
+                batch that the log already ends with are not added again, either, even if the rest is new.
         """
         return await self._adding.messages(messages, format, key, statuses, metadata, unless_last)
 
     def stream(
         self, *, cut_off: CutOff = "keep", key: str | None = None, metadata: dict[str, Any] | None = None
     ) -> AbstractAsyncContextManager[Answer]:
-        """One answer that comes in pieces, as a block: `async with session.stream() as answer:`.
+        """Return a block that stores a streamed answer: `async with session.stream() as answer:`.
 
         Inside, `answer.feed(event)` takes each event of a stream of the `openai`, `anthropic` or `google-genai` client
-        and returns the text in it; `answer.text` is the text so far. When the block ends the answer is stored whole, as
-        `add` stores a response, and `answer.entries` are its entries. Where the stream ended before the answer did, or
-        the block raises, its text is stored, and the metadata of the entry says `cut_off`: thoughts and calls that may
-        be half are left out, so that any provider takes it. With `cut_off="drop"` nothing is stored then. What the call
-        cost is recorded as far as it was told. `key` and `metadata` are as in `add`.
+        and returns the text in it; `answer.text` is the text so far. When the block ends, the answer is stored as `add`
+        stores a response, and `answer.entries` are its entries. If the stream ends before the answer is complete, or
+        the block raises, the text so far is stored, and the metadata of its entry has `cut_off`. Thoughts and calls,
+        which may be incomplete, are left out then, so that every provider accepts the message. With `cut_off="drop"`
+        nothing is stored in that case. The usage is recorded as far as the stream reported it.
 
-        Raises ConfigError for another `cut_off`; `feed` raises InvalidEntry for what is no event.
+        Raises ConfigError for any other `cut_off`; `feed` raises InvalidEntry for an argument that is not an event.
 
         Args:
-            cut_off: what becomes of an answer that was cut off: "keep" (default) its text, or "drop" all of it.
-            key: what makes it idempotent, as in `add`; None: every call adds.
-            metadata: JSON values of your own, kept with every entry of the answer.
+            cut_off: what to do with an incomplete answer: "keep" (default) its text, or "drop" all of it.
+            key: makes the answer idempotent, as in `add`; None: every call adds.
+            metadata: your own JSON values, stored with every entry of the answer.
         """
         return self._streaming.stream(cut_off, key, metadata)
 
     async def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
-        """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
+        """Append existing entries, such as those of another session, as one atomic batch and return them as stored.
 
-        Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
-        has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
-        there and says the same adds nothing, one that says something else raises Conflict. An entry may say nothing.
-        Of one that is erased a tombstone comes in, and nothing that it says. Raises InvalidEntry, and stores nothing,
-        for an entry with a field that is not allowed, or of a role that its kind does not have, such as a message of a
-        tool.
+        `seq` and links are assigned anew, but a result stays with its call. An entry keeps its time (`at`) if it has
+        one. With `key` the batch is idempotent as in `add`. Without a key an entry that has an id keeps it: if the log
+        has an entry of this id with the same content, nothing is added for it; with other content, Conflict is raised.
+        Empty messages are accepted. An erased entry is added as a tombstone, without any content. Raises InvalidEntry,
+        and stores nothing, for an entry with a field that is not allowed, or with a role that its kind does not have,
+        such as a message of a tool.
 
         Args:
             entries: the entries, oldest first.
-            key: what makes the batch idempotent; None: each entry's own id does, where it has one.
+            key: makes the batch idempotent; None: an entry is idempotent by its own id, if it has one.
         """
         return await self._adding.entries(entries, key)
 
     async def resolve(self, call: Entry | str, *, status: Status = "unknown", output: str = "") -> Entry:
-        """Close an open call whose result will not come, and return the result entry that says so.
+        """Answer an open call whose own result will never come, and return the result entry.
 
-        Until then a group with an open call is held back from every context. Raises EntryNotFound where the entry
-        is no open call, or no call of the id is open.
+        A group with an open call is held back from every context until the call is answered. Raises EntryNotFound if
+        `call` is not an open call, or the id of one.
 
         Args:
             call: the open call, or its `call_id`.
-            status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
-            output: what the result says instead; empty by default.
+            status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
+            output: the text of the result; by default a note that there is none.
         """
         return await self._adding.resolve(call, status, output)
 
@@ -409,32 +418,32 @@ class AsyncSession:
     ) -> tuple[Entry, ...]:
         """Make these messages the active set, in one step, and return their entries, in the order of the list.
 
-        The messages that the list begins with, and that are active in this order, stay the entries that they are, with
-        id and place. Those from the first new one on are appended. Whatever is left out goes to the archive, pinned or
-        not, as do current summaries; calls that wait there are not open any more. Nothing is destroyed: `entries`,
-        `entry`, `expand` and exports hold it, a rewind brings it back. An empty list leaves nothing active.
+        Messages at the start of the list that are already active in this order keep their entries, with id and `seq`.
+        From the first new message on, all are appended. Active entries that the list leaves out are archived, pinned or
+        not, and so are current summaries; calls among them are no longer open. Nothing is destroyed: `entries`,
+        `entry`, `expand` and exports still return what was archived, and a rewind makes it active again.
 
-        What others add while it runs stays active. With `seen`, a context or a revision, so does all that was added
-        since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
-        happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
-        Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
+        Entries that others add meanwhile stay active. With `seen`, so do all entries that were added after that context
+        or revision: pass the one from which you made the list. With `key` the replacement happens once: repeating it
+        returns the same entries and changes nothing, and repeating it with other messages raises Conflict. Raises
+        InvalidEntry for a malformed message, and ConfigError inside an atomic turn; nothing is changed then.
 
         Args:
-            messages: the whole new list, as in `add`; an empty one leaves nothing active.
-            format: what mappings are, as in `add`; None: the session's.
-            key: what makes it happen once; None: every call replaces.
-            statuses: how tools' calls ended, by call id, as in `add`.
-            metadata: JSON values of your own, kept with every entry that is new.
-            seen: the context, or the revision, that the list was made of; None: what is there now.
+            messages: the whole new list, as in `add`; an empty list leaves nothing active.
+            format: the format of mappings, as in `add`; None: the session's.
+            key: makes the replacement happen once; None: every call replaces.
+            statuses: how tool calls ended, by call id, as in `add`.
+            metadata: your own JSON values, stored with every new entry.
+            seen: the context, or the revision, from which the list was made; None: the present state.
         """
         return await (await self._replacing()).replace(messages, format, key, statuses, metadata, seen)
 
-    # --- what is said of it
+    # --- user, title and metadata
 
     async def info(self) -> SessionInfo:
-        """Return the session as a listing shows it: user, title, metadata, times, how much there is.
+        """Return the session as `memory.sessions()` lists it: user, title, metadata, times and numbers of entries.
 
-        Raises SessionNotFound for one that nothing was written to.
+        Raises SessionNotFound if nothing was ever written to the session.
         """
         return await self._describing.info()
 
@@ -446,19 +455,18 @@ class AsyncSession:
         metadata: dict[str, Any] | UnsetType | None = UNSET,
         lifetime: timedelta | float | str | UnsetType | None = UNSET,
     ) -> SessionInfo:
-        """Say whose the session is, what it is called, how long it lasts, or what else there is to say of it; return
-        what is said then.
+        """Set the session's user, title, metadata or lifetime, and return the session's description as it is then.
 
-        What is not given stays as it is, and None takes it away. `metadata` (JSON values, at most 16 KiB) takes the
-        place of all that was there. A session that nothing was written to yet comes into being. A privacy policy is
-        applied to title and metadata. Raises ConfigError for what is not accepted.
+        An argument that is not given leaves its value as it is; None removes the value. `metadata` (at most 16 KiB)
+        replaces all earlier metadata. A session that nothing was written to yet is created. A privacy policy is applied
+        to title and metadata. Raises ConfigError for a value that is not accepted.
 
         Args:
-            user: whose it is from now on, an id; None: nobody's.
-            title: what it is called, at most 1,000 characters; None: nothing.
-            metadata: what else is said of it, JSON values; None: nothing.
-            lifetime: how long it lasts from now on, and from when somebody adds to it: a timedelta, seconds, or text
-                such as "30d"; None: for ever.
+            user: the id of the user that the session belongs to; None: nobody.
+            title: the session's title, at most 1,000 characters; None: no title.
+            metadata: your own JSON values; None: none.
+            lifetime: how long the session lasts from now on, and again from each time that something is added: a
+                timedelta, seconds, or text such as "30d"; None: for ever.
         """
         return await self._describing.describe(user, title, metadata, lifetime)
 
@@ -474,51 +482,52 @@ class AsyncSession:
         at: int | None = None,
         rewound: bool = False,
     ) -> list[Entry]:
-        """Return the log's entries with a `seq` over `after`, and under `before`, oldest first: all, the first `limit`,
-        or the `last`.
+        """Return entries of the log, oldest first: those with a `seq` greater than `after` and less than `before`.
 
-        Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
-        only with `rewound`. With `at` it is the log as it was at that revision. A call with `after` and `limit` reads
-        what it returns, so a long log can be read page by page: the next one after the last `seq`. With `last` it is
-        read from its end: the page ahead is `before` the first `seq`. Raises Conflict where others change a long log
-        faster than it can be read whole, ConfigError for what is not accepted.
+        Covered, evicted and hidden entries are included like any others, erased ones as tombstones, and rewound ones
+        only with `rewound`. With `at` the log is returned as it was at that revision.
+
+        To read a long log page by page, pass `limit`, and the last `seq` of each page as the next `after`; such a call
+        reads only what it returns. To page backwards, pass `last`, and the first `seq` of each page as the next
+        `before`. Raises Conflict if others change a long log faster than it can be read whole, and ConfigError for a
+        value that is not accepted.
 
         Args:
-            after: a `seq`; entries up to it are left out. 0: from the first.
-            limit: the most entries to return, the first ones; None: all.
-            before: a `seq`; entries from it on are left out. None: to the newest.
-            last: the most entries to return, the newest ones, oldest first; None: all.
-            at: a revision (no `seq`), as the log was then; None: as it is now.
-            rewound: whether entries that a rewind has taken back are there, too.
+            after: a `seq`; entries up to and including it are left out. 0: from the first.
+            limit: the most entries to return, the oldest of the range; None: all.
+            before: a `seq`; entries from it on are left out. None: up to the newest.
+            last: the most entries to return, the newest of the range, oldest first; None: all.
+            at: a revision (not a `seq`): returns the log as it was then. None: as it is now.
+            rewound: whether to include entries that a rewind has taken back.
         """
         return await self._log.entries(after, limit, before=before, last=last, rewound=rewound, at=at)
 
     async def messages(
         self, *, format: FormatName | None = None, after: int = 0, before: int | None = None
     ) -> list[Any]:
-        """Return the log as messages of a provider, without any budget: all of it, or what has a `seq` over `after` and
-        under `before`, with the whole groups at both ends.
+        """Return the log as messages of a provider, without a budget: those with a `seq` between `after` and `before`.
 
-        Entries that were summarised, evicted or hidden are there, and summaries are not. Left out is what was erased,
-        rewound or has expired, and calls that are still open. The list is valid for the provider of `format` (default:
-        the session's), which may take system text beside it. Its items are of the type that its client takes. Nothing
-        is stored. Raises ConfigError for what is not accepted, Conflict where others change the session faster
-        than it can be read.
+        Groups at both ends of the range are returned whole. Entries that were summarised, evicted or hidden are
+        included; summaries are not. Entries that were erased or rewound or have expired, and calls that are still open,
+        are left out. The list is valid for the provider of `format`, to which system text may have to be passed
+        separately. Its items have the type that the provider's client takes. Nothing is stored. Raises ConfigError for
+        a value that is not accepted, and Conflict if others change the session faster than it can be read.
 
         Args:
             format: the provider's format of messages; None: the session's.
             after: a `seq`; groups up to it are left out. 0: from the first.
-            before: a `seq`; groups from it on are left out. None: to the newest.
+            before: a `seq`; groups from it on are left out. None: up to the newest.
         """
         return await (await self._exporting()).messages(format, after, before)
 
     async def entry(self, id: str | int | Entry) -> Entry:
-        """Return the entry of this id, or of this `seq` (the number that notes in a context give).
+        """Return the entry with this id, or with this `seq` (the number that notes in a context give).
 
-        Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
+        Entries that contexts leave out, mask or clamp are returned whole. The call counts as an access for the `lru`
+        strategy. Raises EntryNotFound.
 
         Args:
-            id: the entry's id (text), its `seq` (a number, which is no revision), or an `Entry`.
+            id: the entry's id (text), its `seq` (a number; not a revision), or an `Entry`.
         """
         return await self._log.entry(id)
 
@@ -535,26 +544,27 @@ class AsyncSession:
         until: datetime | None = None,
         neighbours: int = 1,
     ) -> Recalled:
-        """Find what was said in the session, archived and evicted entries included, and return the passages that answer
-        a query best, as many as `max_tokens` have room for.
+        """Search the session's log, archived and evicted entries included, and return the passages that match best.
 
-        Words count by their stems and by how rare they are; words in quotes are a phrase. `text` of what is returned is
-        for a prompt, fenced as data; `passages` are what it is made of. What was erased, rewound or has expired is not
-        found, and a policy is applied to what is. The session's entries are indexed by the first search, and what is
-        new by the next ones: in a file beside an SQLite file or a folder, else in memory. A hit counts as an access,
-        for `lru`. Raises ConfigError for what is not accepted; no error and no log quotes the query.
+        As many passages are returned as fit into `max_tokens`. Words are compared by their stems, and rare words weigh
+        more; words in quotes are a phrase. The result's `text` is meant for a prompt, fenced as data; `passages` are
+        the entries that it consists of. Entries that were erased or rewound or have expired are not found, and a
+        privacy policy is applied to those that are. The first search indexes the session's entries, and later searches
+        index the new ones. The index is kept in a file beside an SQLite file or a folder, else in memory. A hit counts
+        as an access for the `lru` strategy. Raises ConfigError for a value that is not accepted. No error and no log
+        line quotes the query.
 
         Args:
-            query: what is looked for, at most 10,000 characters.
-            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
-            limit: the most entries that answer; 20 by default.
-            kinds: kinds of entries that may answer, such as "message"; None: all. Of an empty list nothing is.
-            roles: roles that may have said it, such as "user"; None: all. Of an empty list nobody has.
-            names: who may have said it, or which tools; None: anybody. Of an empty list nobody has.
-            since: a datetime with a time zone: written then or later. None: at any time.
-            until: a datetime with a time zone: written before it. None: at any time.
-            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
-                left; 1 by default.
+            query: what to search for, at most 10,000 characters.
+            max_tokens: the most tokens of the result's `text`; 2,000 by default. None: no limit.
+            limit: the most entries that may match; 20 by default.
+            kinds: kinds of entries that may match, such as "message"; None: all. An empty list matches nothing.
+            roles: roles that may match, such as "user"; None: all. An empty list matches nothing.
+            names: names of speakers or tools that may match; None: all. An empty list matches nothing.
+            since: a datetime with a time zone: only entries written then or later. None: no bound.
+            until: a datetime with a time zone: only entries written before it. None: no bound.
+            neighbours: how many entries of the same interaction to show on each side of a hit, if there is room; 1 by
+                default.
         """
         part = await self._recalling()
         asked = part.asked(query, max_tokens, limit, kinds, roles, names, since, until, neighbours)
@@ -567,54 +577,58 @@ class AsyncSession:
         max_tokens: int | None = 2000,
         start: int = 0,
     ) -> Recalled:
-        """Return entries of the session as `recall` returns what it finds: for a prompt, within a budget of tokens.
+        """Return given entries in the form in which `recall` returns hits: for a prompt, within a budget of tokens.
 
-        They are whole, also where a context shows them masked or clamped, and in the order of the log. What has no room
-        is left out; the text of the last one may end early: `end` is where the next call goes on (`start`). An entry
-        that is not there is left out, and so is one that was erased, rewound or has expired, and thoughts; a policy is
-        applied to the rest. It counts as an access, for `lru`. Raises ConfigError for what is not accepted.
+        The passages are in the order of the log, and whole even if a context shows the entries masked or clamped.
+        Passages that do not fit are left out. The text of the last one may end early: pass its `end` as `start` of the
+        next call to go on. Unknown, erased, rewound and expired entries are left out, and so are thoughts; a privacy
+        policy is applied to the rest. The call counts as an access for the `lru` strategy. Raises ConfigError for a
+        value that is not accepted.
 
         Args:
-            entries: by `seq` (a number), by id (text), or as they are (`Entry`), one or several, at most 1,000.
-            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
-            start: a character of each entry's text, from 0: what is before it is left out.
+            entries: one or several entries, by `seq` (a number), by id (text), or as `Entry` objects; at most 1,000.
+            max_tokens: the most tokens of the result's `text`; 2,000 by default. None: no limit.
+            start: the position in each entry's text, in characters from 0, at which its passage starts.
         """
         return await (await self._recalling()).passages(entries, max_tokens, start)
 
     async def active_entries(self) -> list[Entry]:
-        """Return the entries that are active, oldest first: neither covered by a summary, nor evicted, nor expired.
+        """Return the active entries, oldest first: those not covered by a summary, evicted, erased or expired.
 
-        That is what the newest cut has kept, whatever the budget of the next call makes of it. A context may show more:
-        a question whose answer is still in the window stands beside the summary that covers it.
+        These are the entries that the newest cut has kept; the budget of the next context may leave out more of them.
+        A context may also show more: a question whose answer is still in the window is shown beside the summary that
+        covers it.
         """
         return await (await self._compacting()).active_entries()
 
     async def interactions(self, *, after: Interaction | None = None, limit: int | None = None) -> list[Interaction]:
-        """Return the log by interaction, oldest first; what came before the first is the preamble, -1.
+        """Return the log by interaction, oldest first. Entries before the first interaction are the preamble, -1.
 
-        With `limit` a long log is read page by page: the next page is after the last interaction of the one before.
-        What was added to that one since is in no page. Raises ConfigError for what is not accepted.
+        To read a long log page by page, pass `limit`, and the last interaction of each page as the next `after`.
+        Entries that were added to that interaction in the meantime are on no page. Raises ConfigError for a value that
+        is not accepted.
 
         Args:
-            after: an interaction that this verb has returned; those up to it are left out. None: from the first.
+            after: an interaction that this method has returned; it and all before it are left out. None: from the
+                first.
             limit: the most interactions to return; None: all.
         """
         return await self._log.interactions(after, limit)
 
     async def stats(self) -> Stats:
-        """Return the session in numbers. What has not been counted yet is counted now, once."""
+        """Return statistics of the session. Entries whose tokens were not counted yet are counted now, once."""
         return await self._log.stats(self._scope.clock(), await self._compacting())
 
     async def count(self) -> int:
-        """Count every entry that has no stored count by the session's counter, and return how many there were."""
+        """Count the tokens of every entry that has no stored count by the session's counter; return how many it was."""
         return await self._log.count()
 
     def cost(self, entry: Entry) -> int:
-        """Return what the entry takes in a context, shown whole, in tokens by the session's counter.
+        """Return how many tokens the entry takes in a context if it is shown whole, by the session's counter.
 
-        Text, name and arguments, media, and what the session's format adds to them: the scale of `stats` and triggers.
-        What is stored of its count is used; else it is counted now, and not stored. Raises InvalidEntry for what is
-        no entry, or one with a field that is not allowed.
+        The number includes text, name, arguments, media and the overhead of the session's format; `stats` and triggers
+        use the same measure. A stored count is used if there is one; otherwise the entry is counted now, and the count
+        is not stored. Raises InvalidEntry if `entry` is not an entry, or has a field that is not allowed.
 
         Args:
             entry: an entry of this session, or of another.
@@ -639,30 +653,31 @@ class AsyncSession:
         recall: str | None = None,
         dry_run: bool = False,
     ) -> Context:
-        """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
+        """Return what to send to the model next: within the budget, valid for the provider, with a stable prefix.
 
-        A budget other than the session's gives a context that stores no cut; callers with budgets of their own use a
-        `view` each. Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown
-        where nothing tells any more what was given, ConfigError for what is not accepted, such as a tail without room.
+        A call with another budget than the session's stores no cut; callers that need budgets of their own should use
+        one `view` each. Raises BudgetImpossible, with the numbers, if the content that must not be left out does not
+        fit; PastUnknown if the context `at` a revision can no longer be rebuilt; and ConfigError for a value that is
+        not accepted, such as a tail for which there is no room.
 
         Args:
             system: the system prompt: counted and sent, not stored.
             tools: schemas of tools, as the provider takes them: counted and sent, not stored.
             format: the provider's format for this context; None: the session's.
-            reserve: tokens kept free for the answer; None: the session's, or else nothing beside `max_tokens`, and
-                without it the model's longest answer, but at most half of the window.
-            max_tokens: the most tokens of the request, with the answer; None: the session's.
+            reserve: tokens kept free for the answer. None: the session's; if that has none either, 0 with `max_tokens`,
+                and without it the model's longest answer, but at most half of the window.
+            max_tokens: the most tokens of the request and the answer together; None: the session's.
             max_messages: the most messages, as the format counts them; None: the session's.
-            view: the name of the window whose cuts hold; None: the session's.
-            model: the one that this call is for, where it is another than the session's, or the session has none.
-            at: a revision (`ctx.revision`, no `seq`): rebuilds what the same call was given then, less what was erased
-                since. None: now.
-            tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
-                name, whole or not at all, within `tail_share`; None: nothing.
-            recall: a query, such as what the user has just said: passages of the session that answer it, and that the
-                context does not show anyway, stand behind the newest entry, as many as `tail_share` has room for. None:
-                nothing is recalled.
-            dry_run: whether nothing is stored, not even a cut.
+            view: the name of the view whose cuts apply; None: the session's.
+            model: the model of this call, if it is not the session's or the session has none.
+            at: a revision (`ctx.revision`, not a `seq`): rebuilds the context that the same call returned then, without
+                what was erased since. None: now.
+            tail: data to place after the newest entry in this context alone, in the role of the user: a text, or texts
+                by name; each whole or not at all, within `tail_share`. None: nothing.
+            recall: a query, such as the user's last message. Matching passages of the session that the context does
+                not show anyway are placed after the newest entry, as many as `tail_share` has room for. None: nothing
+                is recalled.
+            dry_run: whether to store nothing, not even a cut.
         """
         return await self._contexts.next(
             system, tools, format, reserve, max_tokens, max_messages, view, model, at, tail, recall, dry_run=dry_run
@@ -678,68 +693,68 @@ class AsyncSession:
         cached_tokens: int = 0,
         context: Context | None = None,
     ) -> Usage:
-        """Note what the provider reported for a call, in tokens, and return the session's usage.
+        """Record the token usage that the provider reported for a call, and return the session's usage.
 
-        `usage` is a response of the `openai`, `anthropic` or `google-genai` client, its usage, or the dump of either;
-        each vendor's way of counting is known. Responses that are given to `add` need none of this: one that was noted
-        last is not noted again. Otherwise give figures: `input_tokens` is all of the input, what a cache served or
-        stored included, `cached_tokens` how much of it a cache served.
+        `usage` is a response of the `openai`, `anthropic` or `google-genai` client, the usage in it, or the dump of
+        either; the different ways in which these providers count are taken into account. Alternatively pass the
+        numbers. A response that is given to `add` needs no such call, since `add` records its usage; the response that
+        was recorded last is not recorded twice.
 
-        `context` is what was sent (default: the session's last). For a model without a public tokenizer the ratio of
-        reported to counted tokens scales the budget from the next cut on, within bounds: a report beyond them is named
-        in the warnings of contexts. Raises ConfigError, and notes nothing, for what tells no usage and for figures that
-        cannot be: more from a cache than all of the input, or no input for a context of 1,000 counted tokens and more.
+        For a model without a public tokenizer, the ratio of reported to counted tokens scales the budget from the next
+        cut on, within bounds; contexts warn of a report beyond these bounds. Raises ConfigError, and records nothing,
+        if `usage` holds no usage, or if the numbers are impossible: more cached tokens than input tokens, or no input
+        tokens for a context of 1,000 counted tokens or more.
 
         Args:
-            usage: a response of a vendor, its usage, or the dump of either; None: figures are given instead.
-            input_tokens: all tokens of the input, with those that a cache served or stored.
+            usage: a response of a provider, its usage, or the dump of either; None: the numbers are given instead.
+            input_tokens: all tokens of the input, including those that a cache served or stored.
             output_tokens: tokens of the answer.
-            cached_tokens: those of the input that a cache served.
-            context: what was sent; None: the session's last context.
+            cached_tokens: the part of `input_tokens` that a cache served.
+            context: the context that was sent; None: the session's last one.
         """
         return await self._adding.usage.record(usage, input_tokens, output_tokens, cached_tokens, context)
 
     async def pin(self, *ids: str | int | Entry) -> None:
-        """Keep these entries in every context. They stay in place until a cut passes them.
+        """Pin these entries, so that every context shows them. They stay in place until a cut passes them.
+
+        Raises EntryNotFound for an entry that does not exist, and ConfigError for one that is erased.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there, ConfigError for one that is erased.
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         await (await self._replacing()).pin(ids, unpin=False)
 
     async def unpin(self, *ids: str | int | Entry) -> None:
-        """Let go of pins, from the next cut on.
+        """Unpin these entries, from the next cut on. Raises EntryNotFound for an entry that does not exist.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there.
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         await (await self._replacing()).pin(ids, unpin=True)
 
     async def hide(self, *ids: str | int | Entry) -> int:
-        """Leave these entries out of every context from the next call on; return how many entries that were.
+        """Leave these entries out of every context from the next call on; return how many entries were hidden.
 
-        Groups go whole: with a call goes its result, however late it came, and the group of a later call in which that
-        stands. Nothing is destroyed, and nothing stands for them: `entries` and exports hold them, and `show` brings
-        them back. It begins an epoch, so the provider's cache
-        holds no more than what came before the first of them.
+        Whole groups are hidden: with a call also its result, however late it came, and if that result stands in the
+        group of a later call, that group, too. Nothing is destroyed, and no note takes their place: `entries` and
+        exports still return hidden entries, and `show` brings them back. Hiding begins a new epoch, so the provider's
+        cache is of use only for what comes before the first hidden entry.
 
-        Raises EntryNotFound, and ConfigError for what is pinned (`unpin` it first), covered by a summary (`restore`
-        that first), erased, rewound, or still waits for a result.
+        Raises EntryNotFound for an entry that does not exist, and ConfigError for one that is pinned (`unpin` it
+        first), covered by a summary (`restore` that first), erased or rewound, or that still waits for a result.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         return await (await self._compacting()).hiding.hide(ids)
 
     async def show(self, *ids: str | int | Entry) -> int:
-        """Bring back entries that were hidden, whole groups, and return how many entries that were.
+        """Show hidden entries in contexts again, as whole groups; return how many entries were brought back.
 
-        Where everything together is over the budget, the next context cuts as always. Raises EntryNotFound.
+        If the log is over the budget then, the next context cuts as usual. Raises EntryNotFound.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         return await (await self._compacting()).hiding.show(ids)
 
@@ -748,27 +763,30 @@ class AsyncSession:
     def turn(
         self, *, atomic: bool = False, wait: timedelta | float | str | None = None
     ) -> AbstractAsyncContextManager[AsyncSession]:
-        """One run of the model as a block: `async with session.turn():`.
+        """Return a block for one run of the model: `async with session.turn():`.
 
-        Adds inside are durable at once, and holders of `turn()` on one session, in whatever process, go one
-        after the other: it waits as long as the other run lives, or for the time `wait` (0: not at all), and raises
-        LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
-        the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
-        for nobody but who has a turn of this very object. What others add by this object meanwhile is of the turn, too.
+        Turns of one session run one after the other, in all processes: a block waits while another turn is open, for
+        `wait` at most, and then raises LockTimeout. The turn of a killed process ends after 30 seconds (`turn_lease`).
+        Adds outside of a turn never wait. Entries that are added inside the block are stored at once.
+
+        With `atomic` they are collected instead and committed together when the block ends, or dropped if it raises. An
+        atomic turn waits only for other turns of this very session object.
+
+        Whatever other threads or tasks add through this object while the block is open belongs to the turn, too.
 
         Args:
-            atomic: whether adds are committed together when the block ends.
-            wait: how long to wait for the other run: a timedelta, seconds, or text such as "2m"; 0 or False: not at
-                all; None (default): as long as it lives.
+            atomic: whether to commit all adds together when the block ends.
+            wait: how long to wait for another turn: a timedelta, seconds, or text such as "2m"; 0 or False: not at all;
+                None (default): until it ends.
         """
         return self._turns.turn(self, atomic, wait)
 
     async def end_turn(self) -> TurnEnd:
-        """Say that a run of the model is over: commit what an atomic turn gathered, compact where a trigger says so,
-        and persist as the session's `persistence` has it.
+        """End the current run of the model, and return what was added, which calls are open and what was compacted.
 
-        INCREMENTAL has stored everything already. FLUSH without `archive` destroys what compactions have replaced. What
-        an EPHEMERAL session has added is gone. Returns what was added, which calls are open and what was compacted.
+        This commits what an atomic turn has collected, compacts if a trigger fires, and applies the session's
+        `persistence`: with "incremental" everything is stored already; "flush" without `archive` destroys what
+        compactions have replaced; what an "ephemeral" session has added is dropped.
         """
         return await self._turns.end()
 
@@ -782,49 +800,50 @@ class AsyncSession:
         threshold: float | None = None,
         force: bool = True,
     ) -> CompactionResult:
-        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
+        """Compact the session now and return the result. If there is nothing to do, the result's `reason` says so.
 
-        What is covered or evicted stays in the log: `expand`, `restore` and `entry` reach it; only the neuralyzer
-        destroys. Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a
-        summarizer does.
+        What is covered or evicted stays in the log, where `expand`, `restore` and `entry` reach it; only the neuralyzer
+        strategy destroys anything. Raises ConfigError for an unknown strategy or a value that is not accepted. A
+        failing summarizer raises nothing.
 
         Args:
-            strategy: an object, a mapping or a name such as "lru"; None: the session's first, else the ladder:
-                superseded contexts, then old tool results, then a summary, then eviction.
-            dry_run: whether the plan is only shown.
-            threshold: a share of the session's limits, over 0 and up to 1, under which nothing is done; None: no such
-                share.
-            force: whether it runs whatever the triggers say. False: only if the strategy's triggers, or `threshold`,
-                say so.
+            strategy: a strategy object, a mapping, or a name such as "lru". None: the session's first strategy; if it
+                has none, the default ladder: superseded contexts, then old tool results, then a summary, then eviction.
+            dry_run: whether to return the plan without carrying it out.
+            threshold: a share of the session's limits, over 0 and up to 1, below which nothing is done; None: no
+                threshold.
+            force: whether to compact regardless of the triggers. False: only if the strategy's triggers, or
+                `threshold`, call for it.
         """
         return await (await self._compacting()).compact(strategy, dry_run=dry_run, threshold=threshold, force=force)
 
     async def summaries(self, *, history: bool = False) -> list[Summary]:
-        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
+        """Return the current summaries, oldest first, or with `history` every version that was ever made.
 
-        One whose text went with an erasure is in the history, `withdrawn` and without words.
+        The history includes summaries whose text was destroyed by an erasure; they are `withdrawn` and have no text.
 
         Args:
-            history: whether every version that was ever made is there, too.
+            history: whether to include every version that was ever made.
         """
         return await (await self._compacting()).summaries(history=history)
 
     async def expand(self, summary: Summary | str | None = None) -> list[Entry]:
-        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
+        """Return the entries that a summary covers, whole and oldest first.
 
-        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+        Entries that were erased since are tombstones. Raises EntryNotFound for an id that is not a summary's.
 
         Args:
-            summary: a summary or its id; None: the newest.
+            summary: a summary or its id; None: the newest summary.
         """
         return await (await self._compacting()).expand(summary)
 
     async def restore(self, summary: Summary | str | None = None) -> int:
         """Bring the entries that a current summary covers back into the active set; return how many there are.
 
-        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
-        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded,
-        and where a flush without archive has destroyed entries of it: it alone tells of them.
+        From then on no context shows the summary, but `summaries(history=True)` still returns it. If the log is over
+        the budget then, the next context cuts as usual. Raises ConfigError for a version that a newer one has
+        superseded, and for a summary of entries that a flush without archive has destroyed: nothing else tells of
+        these.
 
         Args:
             summary: a current summary or its id; None: the newest.
@@ -832,10 +851,10 @@ class AsyncSession:
         return await (await self._compacting()).restore(summary)
 
     async def verify(self) -> Verification:
-        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
+        """Check the whole log, and return how many entries are in each state and which problems were found.
 
-        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
-        not hold together, and is empty for a session that is whole.
+        Every entry must be active, covered, evicted, erased, rewound or expired, and in exactly one of these states.
+        `problems` lists whatever is inconsistent, lost or doubled, and is empty for an intact session.
         """
         return await (await self._compacting()).verify()
 
@@ -844,58 +863,57 @@ class AsyncSession:
     async def erase(
         self, what: Iterable[str | int | Entry] | str | int | Entry | Query, *, reason: str = BY_REQUEST
     ) -> Erased:
-        """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
+        """Destroy the content of these entries, or of all that match a `Query`; return what was destroyed.
 
-        Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
-        something of them lose their text, in every version, and are made anew from the rest; with the text of a query
-        so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
+        Each leaves a tombstone with its id, kind and time, in every branch that shares it. Summaries made from erased
+        entries lose their text, in every version, and are made anew from what is left. If a query has a text, so are
+        other summaries that contain it, and records lose it. Entries that are erased already stay as they are.
 
-        It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
-        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more. A
-        query cannot look into what is damaged: `remains` of the report names it.
+        All matching entries that were in the log at the time of the call are erased in one step. Then entries that were
+        added meanwhile are searched and erased, until a search finds none, but at most 7 times, so the call also ends
+        beside writers that never stop. A query cannot search damaged entries; `remains` of the result names them.
 
-        Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
-        removed, ConfigError for what is not accepted: then nothing is erased.
+        Raises EntryNotFound if one of the entries does not exist, ErasureFailed if something derived from them cannot
+        be removed, and ConfigError for a value that is not accepted; nothing is erased then.
 
         Args:
-            what: an entry, by its id (text), by its `seq` (a number) or as it is, several of these, or a `Query`.
-            reason: why, kept in the log in clear words.
+            what: an entry, by its id (text), by its `seq` (a number) or as an `Entry`; several of these; or a `Query`.
+            reason: the reason, stored in the log in plain text.
         """
         return await (await self._erasing()).erase(what, reason)
 
     async def repair(self) -> Erased:
-        """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
+        """Erase every entry that cannot be read, as `erase` does, and return what was destroyed.
 
-        Such an entry is named in the log of `palimpsest` when it is met, and set aside: contexts, listings and exports
-        have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
-        a backup first, if there is one.
+        Until then a damaged entry does not stop the session: contexts, listings and exports have a tombstone in its
+        place, whose `damaged` is set, the logger `palimpsest` names the entry when it is met, and `verify` lists it. If
+        there is a backup, restore that first.
         """
         return await (await self._erasing()).repair()
 
     async def clear(self, *, seen: Context | int | None = None) -> int:
-        """Destroy every entry of the session for good; the session stays. Return how many there were, of which those do
-        not count that a rewind had taken back.
+        """Destroy every entry of the session for good; the session itself stays. Return how many entries there were.
 
-        What others add until it is done goes, too. With `seen`, a context or a revision, the session is cleared only if
-        nothing has changed since then: else Conflict is raised, and nothing destroyed. Clearing an empty or unknown
-        session does nothing and returns 0.
+        Entries that others add while it runs are destroyed, too, and so are those that a rewind had taken back, which
+        are not counted. With `seen`, the session is cleared only if nothing has changed since then; otherwise Conflict
+        is raised and nothing is destroyed. Clearing an empty or unknown session does nothing and returns 0.
 
         Args:
-            seen: the context, or the revision, after which nothing may have come; None: whatever has.
+            seen: the context, or the revision, since which nothing may have changed; None: clear in any case.
         """
         return await (await self._erasing()).clear(seen)
 
-    # --- the past, and elsewhere
+    # --- history, branches, export and what else belongs to the session
 
     async def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
-        """Return what happened to the session, oldest first, one record a revision.
+        """Return the session's records, oldest first: what happened to it, one record for each revision.
 
-        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
-        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+        A record tells of an addition (kind "add", with the new entries' `seqs`), a cut, an erasure, a pin, a clear, a
+        rewind and so on, with time, reason and numbers.
 
         Args:
-            after: a revision: records up to it are left out. 0: from the first.
-            before: a revision: records from it on are left out. None: to the last.
+            after: a revision: records up to and including it are left out. 0: from the first.
+            before: a revision: records from it on are left out. None: up to the last.
         """
         return await (await self._timeline()).history(after, before)
 
@@ -903,68 +921,67 @@ class AsyncSession:
     def working(self) -> AsyncWorkingMemory:
         """The session's working memory: values that an agent keeps under keys, in the scope "session/ID".
 
-        A branch begins with a copy of it, an export has it, and it goes with the session. That of an EPHEMERAL session
-        is written to no store.
+        A branch starts with a copy of it, exports include it, and deleting the session deletes it. The working memory
+        of an "ephemeral" session is written to no store.
         """
         return self._working()
 
     def _working(self, look: Callable[[], Awaitable[None]] | None = None) -> AsyncWorkingMemory:
-        from palimpsest.sessions.working import AsyncWorkingMemory  # only for who has one
+        from palimpsest.sessions.working import AsyncWorkingMemory  # not needed by most sessions
 
         scope, readonly = f"session/{self.id}", self._scope.options.readonly
         return AsyncWorkingMemory(self._scope, scope, readonly=readonly, look=look)
 
     def knowledge(self, collection: str | None = None) -> AsyncKnowledge:
-        """Return a knowledge base that a strategy of this session names: to search it, or to add documents, as its
-        user. Nothing is read yet.
+        """Return a knowledge base of one of this session's strategies, to search it or add documents as its user.
 
-        Raises ConfigError where no strategy names it, or several do and it is not said which.
+        Nothing is read yet. Raises ConfigError if no strategy has this knowledge base, or if there are several and
+        `collection` is not given.
 
         Args:
-            collection: its `collection_id`, as the strategy has it; None: the only one.
+            collection: the `collection_id` of the strategy; None: the only knowledge base of the session.
         """
-        from palimpsest.sessions.knowledge.making import of_session  # only for who has one
+        from palimpsest.sessions.knowledge.making import of_session  # not needed by most sessions
 
         return of_session(self._scope, collection)
 
     async def fork(self, session_id: str | None = None, *, at: When | None = None) -> Self:
-        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
+        """Return a new session that branches off this one: now, at a revision, or right after an entry.
 
-        The branch shares every entry before that point, with id, number and counts, and goes its own way from
-        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
-        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
-        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+        The branch shares every entry up to that point, with its id, `seq` and counts. From there on neither session
+        sees what is added to the other. Erasing a shared entry erases it in every branch, but clearing or deleting a
+        session leaves its branches intact. Raises SessionNotFound for a session without entries, and Conflict if
+        `session_id` is taken.
 
         Args:
-            session_id: the new session's id; None: one is made.
-            at: a revision (a number, which is no `seq`), or the entry behind which it branches off (an id, or an
-                `Entry`); None: now.
+            session_id: the new session's id; None: an id is generated.
+            at: a revision (a number; not a `seq`), or the last entry to share (an id, or an `Entry`); None: now.
         """
         return type(self)(await (await self._timeline()).fork(session_id, at))
 
     async def rewind(self, to: When) -> int:
-        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
+        """Return the session to an earlier state: at a revision, or right after an entry. Return how many entries went.
 
-        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
-        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
+        Later entries are taken back, not destroyed: no context shows them and `entries()` leaves them out, but
+        `entry(id)` finds them, exports include them, and rewinding to a later revision brings them back. Erased entries
+        stay erased. Calls that were open at that point are open again. Entries that others add while it runs are taken
+        back, too.
 
         Args:
-            to: a revision (a number, which is no `seq`), or the entry behind which all is taken back (an id, or an
-                `Entry`).
+            to: a revision (a number; not a `seq`), or the last entry to keep (an id, or an `Entry`).
         """
         return await (await self._timeline()).rewind(to)
 
     async def export(self, *, left_out: Callable[[str], object] | None = None) -> dict[str, Any]:
-        """Return the whole session as plain JSON values: entries with state and links, records, usage.
+        """Return the whole session as plain JSON values: entries with state and links, records and usage.
 
-        `memory.import_session` takes it back; tombstones stand for what was erased, and for entries that are damaged.
-        Raises StoreCorrupt where something else cannot be read, Conflict where others change the session faster than it
-        can be read.
+        `memory.import_session` takes such an export. Erased and damaged entries are exported as tombstones. Raises
+        StoreCorrupt if anything else cannot be read, and Conflict if others change the session faster than it can be
+        read.
 
         Args:
-            left_out: called with a sentence for each thing that cannot be read; all else is exported then, so that it
-                holds together. None: nothing is left out.
+            left_out: called with a sentence for each thing that cannot be read, instead of raising; the rest is
+                exported so that it is consistent. None: raise StoreCorrupt.
         """
         return await (await self._exporting()).export(left_out)
 
@@ -975,19 +992,21 @@ class AsyncSession:
         format: FormatName | Literal["palimpsest"] = "palimpsest",
         left_out: Callable[[str], object] | None = None,
     ) -> int:
-        """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
+        """Write the session as JSON to a path or an open file; return how many bytes were written.
 
-        The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
-        than memory. Any format of messages gives what a model would be sent without any budget, as the list that
-        its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
-        calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
-        OSError where the path cannot be written, ConfigError where it is that of a database, such as the store's own,
-        StoreCorrupt where something cannot be read, Conflict where others change the session faster than it can be
+        With the format "palimpsest" it writes what `export` returns, a batch at a time, so the log may be larger than
+        memory. With a provider's format of messages it writes what a model would be sent without any budget, as the
+        list that the provider takes; if the provider takes the system text separately, as an object that holds both;
+        for "text" as plain text. Open calls, and entries that were erased or rewound or have expired, are left out
+        then.
+
+        Raises OSError if the path cannot be written, ConfigError if it is the path of a database, such as the store's
+        own, StoreCorrupt if something cannot be read, and Conflict if others change the session faster than it can be
         read.
 
         Args:
             file: a path, which is written whole or not at all, or a binary file that is open for writing.
-            format: "palimpsest" (default), which an import takes back, or a format of messages.
+            format: "palimpsest" (default), which can be imported again, or a format of messages.
             left_out: called with a sentence for each thing that cannot be read, as for `export`.
         """
         return await (await self._exporting()).export_to(file, format, left_out)

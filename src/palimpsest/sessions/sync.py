@@ -65,13 +65,15 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One conversation's log and its contexts. Made by `Memory.session`; opening it reads nothing.
+    """One conversation's log and its contexts. Created by `Memory.session`; creating it reads nothing.
 
-    `add` and its kin keep what is said, and `context` returns what the next call of the model is given. `entries` and
-    `recall` read the log; `compact` makes contexts smaller; `fork` and `rewind` go back; `erase` destroys.
+    `add` and the other `add_…` methods append to the log, and `context` returns what to send to the model next.
+    `entries` and `recall` read the log, `compact` makes contexts smaller, `fork` and `rewind` go back to an earlier
+    state, and `erase` destroys content.
 
-    Every write is one commit, and acknowledged when it returns. Any number of sessions of any number of
-    processes may write to one conversation: entries never interleave inside one `add` or an atomic turn.
+    Every write is one commit, and is stored when the method returns. Any number of session objects in any number of
+    processes may write to the same conversation: entries of one `add`, or of one atomic turn, are never interleaved
+    with those of others.
     """
 
     def __init__(self, core: AsyncSession) -> None:
@@ -87,12 +89,12 @@ class Session:
 
     @property
     def options(self) -> Options:
-        """What the session was opened with."""
+        """The options that the session was opened with."""
         return self._core.options
 
     @property
     def redact(self) -> Callable[[str], str] | None:
-        """A function that takes out of a text what the memory's policy finds, as `memory.redact`; None without one."""
+        """A function that redacts a text by the memory's privacy policy, as `memory.redact`; None without a policy."""
         return self._core.redact
 
     @property
@@ -102,7 +104,7 @@ class Session:
 
     @property
     def in_atomic_turn(self) -> bool:
-        """Whether it is an atomic one: then no context holds what was added in it before it ends."""
+        """Whether an atomic `turn()` of this object is open: contexts do not show what it adds until it ends."""
         return self._core.in_atomic_turn
 
     def add_user_message(
@@ -115,17 +117,18 @@ class Session:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append what the human said, which starts an interaction, and return its entry.
+        """Append a message of the human, which starts a new interaction, and return its entry.
 
-        Raises InvalidEntry, and stores nothing, for what is malformed or says nothing.
+        Raises InvalidEntry, and stores nothing, if the message is malformed or empty.
 
         Args:
-            content: text, or a list of parts such as `Text` and `Image`; neither empty nor white space alone.
-            name: who says it, of several users; at most 256 characters.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            importance: from 0 to 1, for conditions; None: not said.
-            pinned: whether every context shows it, whatever a cut passes.
-            expires_at: a datetime with a time zone from which no context shows it; `sweep` erases it then. None: never.
+            content: text, or a list of parts such as `Text` and `Image`; it must not be empty or only white space.
+            name: which of several users wrote it; at most 256 characters.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: unspecified.
+            pinned: whether every context shows the message, however far cuts have moved past it.
+            expires_at: a datetime with a time zone; from then on no context shows the message, and `sweep` erases it.
+                None: never.
         """
         return drive(
             self._core.add_user_message(
@@ -143,17 +146,17 @@ class Session:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append what the model said and return its entry.
+        """Append a message of the model and return its entry.
 
-        Raises InvalidEntry, and stores nothing, for what is malformed.
+        Raises InvalidEntry, and stores nothing, if the message is malformed.
 
         Args:
             content: text, or a list of parts such as `Text` and `Reasoning`.
-            name: which model or agent says it; None: not said.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            importance: from 0 to 1, for conditions; None: not said.
-            pinned: whether every context shows it, whatever a cut passes.
-            expires_at: a datetime with a time zone from which no context shows it; None: never.
+            name: which model or agent wrote it; None: unspecified.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            importance: from 0 to 1, for conditions; None: unspecified.
+            pinned: whether every context shows the message, however far cuts have moved past it.
+            expires_at: a datetime with a time zone from which on no context shows the message; None: never.
         """
         return drive(
             self._core.add_assistant_message(
@@ -169,32 +172,32 @@ class Session:
         metadata: dict[str, Any] | None = None,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append a system message to the log: every context keeps it, as if it were pinned.
+        """Append a system message to the log and return its entry. Every context shows it, as if it were pinned.
 
-        A system prompt that every call brings along belongs into `context(system=…)`, not here. Raises InvalidEntry,
-        and stores nothing, for what is malformed or says nothing.
+        A system prompt that you send with every call belongs in `context(system=…)`, not here. Raises InvalidEntry, and
+        stores nothing, if the message is malformed or empty.
 
         Args:
-            content: text, or a list of parts; neither empty nor white space alone.
-            name: who it is from; None: not said.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            expires_at: a datetime with a time zone from which no context shows it; None: never.
+            content: text, or a list of parts; it must not be empty or only white space.
+            name: who wrote it; None: unspecified.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            expires_at: a datetime with a time zone from which on no context shows the message; None: never.
         """
         return drive(self._core.add_system_message(content, name=name, metadata=metadata, expires_at=expires_at))
 
     def add_tool_call(
         self, name: str, arguments: Any, *, call_id: str | None = None, metadata: dict[str, Any] | None = None
     ) -> Entry:
-        """Append the model's call of a tool and return its entry, whose `call_id` the result refers to.
+        """Append a tool call of the model and return its entry, whose `call_id` the result refers to.
 
-        Calls added before the first of them is answered are parallel calls of one group. Raises InvalidEntry, and
-        stores nothing, for what is malformed.
+        Calls that are added before the first of them is answered are parallel calls of one group. Raises InvalidEntry,
+        and stores nothing, if the call is malformed.
 
         Args:
             name: the tool's name.
             arguments: any JSON value, or JSON text as the provider gave it.
-            call_id: the provider's id of the call; None: one is made.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            call_id: the provider's id of the call; None: an id is generated.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
         """
         return drive(self._core.add_tool_call(name, arguments, call_id=call_id, metadata=metadata))
 
@@ -209,16 +212,16 @@ class Session:
     ) -> Entry:
         """Append a tool's result and return its entry.
 
-        It answers the open call of `call_id`, of several that share it in one group the oldest; without an id, the
-        oldest open call of the tool `name`. A result that answers no call is kept, and shown as plain data. Raises
-        InvalidEntry, and stores nothing, for what is malformed.
+        The result answers the open call with this `call_id`; if several calls of one group share the id, the oldest of
+        them. Without an id it answers the oldest open call of the tool `name`. A result that answers no call is stored,
+        too, and contexts show it as plain data. Raises InvalidEntry, and stores nothing, if the result is malformed.
 
         Args:
-            name: the tool's name; None where `call_id` says which call it answers.
-            output: text, or any JSON value, which is kept as JSON text.
-            call_id: the id of the call that it answers; None: found by `name`.
+            name: the tool's name; may be None if `call_id` says which call is answered.
+            output: text, or any JSON value, which is stored as JSON text.
+            call_id: the id of the call that is answered; None: the call is found by `name`.
             status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
         """
         return drive(self._core.add_tool_result(name, output, call_id=call_id, status=status, metadata=metadata))
 
@@ -231,18 +234,19 @@ class Session:
         pinned: bool = False,
         expires_at: datetime | None = None,
     ) -> Entry:
-        """Append background data such as a file, shown fenced and marked with its `name`, and return its entry.
+        """Append background data such as a file and return its entry. Contexts show it fenced and marked with its name.
 
-        The same text under the same name again adds nothing and returns the entry that is there, while contexts show
-        that, and it is pinned and expires as this one would. A new one supersedes the older one in every context; both
-        stay in the log. Raises InvalidEntry, and stores nothing, for what is malformed.
+        If the newest data of this name has the same text, nothing is added and its entry is returned, provided that
+        contexts still show that entry, that it has the same expiry, and that it is pinned if this call asks for a pin.
+        Otherwise the new entry supersedes the older one in every context; both stay in the log. Raises InvalidEntry,
+        and stores nothing, if the data is malformed.
 
         Args:
             text: the data.
-            name: what it is, such as a path: by it a newer version is known.
-            metadata: JSON values of your own, kept with the entry; never sent to a model.
-            pinned: whether every context shows it, whatever a cut passes.
-            expires_at: a datetime with a time zone from which no context shows it; None: never.
+            name: identifies the data, such as a path; newer data of the same name supersedes it.
+            metadata: your own JSON values, stored with the entry; never sent to a model.
+            pinned: whether every context shows the data, however far cuts have moved past it.
+            expires_at: a datetime with a time zone from which on no context shows the data; None: never.
         """
         return drive(self._core.add_context(text, name=name, metadata=metadata, pinned=pinned, expires_at=expires_at))
 
@@ -256,32 +260,36 @@ class Session:
         metadata: dict[str, Any] | None = None,
         unless_last: bool = False,
     ) -> tuple[Entry, ...]:
-        """Append what a vendor gives, or was given, as one atomic batch and return the entries.
+        """Append messages in a provider's shape as one atomic batch and return their entries.
 
-        `messages` is one of these, or a list of them in any mixture: a message, a choice, a whole response, content
-        blocks, parts or items of the `openai`, `anthropic` or `google-genai` client, as objects, as dumps of these, or
-        as mappings. Each is recognised by its shape. What may be anybody's, such as a role with text, is taken as
-        `format` (default: the session's); with `format` all mappings are but whole responses. What a response says is
-        kept, and no more of it is sent back than a request may hold. What it says of its cost is recorded, once, as
-        `record_usage` does; figures that cannot be lead to a warning. Of a response that its provider broke off, as a
-        `status` of "failed" or "cancelled" says, the text is kept, and the metadata of its entry says `cut_off`.
+        `messages` is a message, a choice, a whole response, a content block, a part or an item of the `openai`,
+        `anthropic` or `google-genai` client, as an object, as its dump, or as a mapping; or a list of these in any
+        mixture. Each is recognised by its shape. A shape that several providers share, such as a role with text, is
+        read as `format` (default: the session's). If `format` is given, every mapping that is not a whole response is
+        read as that format.
 
-        Raises InvalidEntry, and stores nothing, naming the place of what is malformed or nobody knows, and of a message
-        of the user, the system or the developer that says nothing. With `key` the batch is idempotent, since its ids
-        derive from the key: adding it again adds nothing, adding it grown adds what is new at its end (so a list of
-        messages that grows can be added whole after every step), and other content at any place raises Conflict.
-        `statuses` gives results a status by call id; `metadata` is kept with every entry of the batch.
+        The content of a response is stored, and contexts later send back only those parts of it that a request may
+        hold. The usage that a response reports is recorded once, as by `record_usage`; impossible figures cause a
+        warning. If the provider broke the response off (its `status` is "failed" or "cancelled"), its text is stored,
+        and the metadata of its entry has `cut_off`.
+
+        With `key` the batch is idempotent, because the ids of its entries are derived from the key. Adding the same
+        batch again adds nothing. Adding it with more messages at its end adds those, so a growing list can be added
+        whole after every step. Different content at any place raises Conflict.
+
+        Raises InvalidEntry, which names the place, and stores nothing, if a message is malformed, has an unknown shape,
+        or is an empty message of the user, the system or the developer.
 
         Args:
-            messages: what a vendor gives, or was given: one, or a list in any mixture.
-            format: what mappings are, but whole responses; None: each by its shape, and what may be anybody's as the
-                session's.
-            key: what makes the batch idempotent, such as the id of a request; None: every call adds.
-            statuses: how tools' calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
-            metadata: JSON values of your own, kept with every entry of the batch; never sent to a model.
-            unless_last: whether nothing is added where the log ends with these very messages: their entries are
-                returned then, so a request that failed can be made again. Without a key, a result that the log ends
-                with is not added again beside others, either.
+            messages: a provider's message, response or other item, or a list of these in any mixture.
+            format: the format of all mappings except whole responses; None: each is recognised by its shape, and a
+                shape that several providers share is read as the session's format.
+            key: makes the batch idempotent, such as the id of a request; None: every call adds.
+            statuses: how tool calls ended, by call id: "success", "error", "unknown", "pending" or "denied".
+            metadata: your own JSON values, stored with every entry of the batch; never sent to a model.
+            unless_last: whether to add nothing if the log already ends with these very messages; their entries are
+                returned then, so a failed request can be repeated. Without a key, tool results at the start of the
+                batch that the log already ends with are not added again, either, even if the rest is new.
         """
         return drive(
             self._core.add(
@@ -292,50 +300,50 @@ class Session:
     def stream(
         self, *, cut_off: CutOff = "keep", key: str | None = None, metadata: dict[str, Any] | None = None
     ) -> AbstractContextManager[Answer]:
-        """One answer that comes in pieces, as a block: `with session.stream() as answer:`.
+        """Return a block that stores a streamed answer: `with session.stream() as answer:`.
 
         Inside, `answer.feed(event)` takes each event of a stream of the `openai`, `anthropic` or `google-genai` client
-        and returns the text in it; `answer.text` is the text so far. When the block ends the answer is stored whole, as
-        `add` stores a response, and `answer.entries` are its entries. Where the stream ended before the answer did, or
-        the block raises, its text is stored, and the metadata of the entry says `cut_off`: thoughts and calls that may
-        be half are left out, so that any provider takes it. With `cut_off="drop"` nothing is stored then. What the call
-        cost is recorded as far as it was told. `key` and `metadata` are as in `add`.
+        and returns the text in it; `answer.text` is the text so far. When the block ends, the answer is stored as `add`
+        stores a response, and `answer.entries` are its entries. If the stream ends before the answer is complete, or
+        the block raises, the text so far is stored, and the metadata of its entry has `cut_off`. Thoughts and calls,
+        which may be incomplete, are left out then, so that every provider accepts the message. With `cut_off="drop"`
+        nothing is stored in that case. The usage is recorded as far as the stream reported it.
 
-        Raises ConfigError for another `cut_off`; `feed` raises InvalidEntry for what is no event.
+        Raises ConfigError for any other `cut_off`; `feed` raises InvalidEntry for an argument that is not an event.
 
         Args:
-            cut_off: what becomes of an answer that was cut off: "keep" (default) its text, or "drop" all of it.
-            key: what makes it idempotent, as in `add`; None: every call adds.
-            metadata: JSON values of your own, kept with every entry of the answer.
+            cut_off: what to do with an incomplete answer: "keep" (default) its text, or "drop" all of it.
+            key: makes the answer idempotent, as in `add`; None: every call adds.
+            metadata: your own JSON values, stored with every entry of the answer.
         """
         return within(self._core.stream(cut_off=cut_off, key=key, metadata=metadata))
 
     def add_entries(self, entries: Sequence[Entry], *, key: str | None = None) -> tuple[Entry, ...]:
-        """Append entries that were made elsewhere, such as by an import, as one atomic batch; return them in place.
+        """Append existing entries, such as those of another session, as one atomic batch and return them as stored.
 
-        Place and links are made anew, but a result stays with its call; the time of an entry (`at`) is kept where it
-        has one. With `key` the batch is idempotent as in `add`. Without it an entry keeps an id of its own: one that is
-        there and says the same adds nothing, one that says something else raises Conflict. An entry may say nothing.
-        Of one that is erased a tombstone comes in, and nothing that it says. Raises InvalidEntry, and stores nothing,
-        for an entry with a field that is not allowed, or of a role that its kind does not have, such as a message of a
-        tool.
+        `seq` and links are assigned anew, but a result stays with its call. An entry keeps its time (`at`) if it has
+        one. With `key` the batch is idempotent as in `add`. Without a key an entry that has an id keeps it: if the log
+        has an entry of this id with the same content, nothing is added for it; with other content, Conflict is raised.
+        Empty messages are accepted. An erased entry is added as a tombstone, without any content. Raises InvalidEntry,
+        and stores nothing, for an entry with a field that is not allowed, or with a role that its kind does not have,
+        such as a message of a tool.
 
         Args:
             entries: the entries, oldest first.
-            key: what makes the batch idempotent; None: each entry's own id does, where it has one.
+            key: makes the batch idempotent; None: an entry is idempotent by its own id, if it has one.
         """
         return drive(self._core.add_entries(entries, key=key))
 
     def resolve(self, call: Entry | str, *, status: Status = "unknown", output: str = "") -> Entry:
-        """Close an open call whose result will not come, and return the result entry that says so.
+        """Answer an open call whose own result will never come, and return the result entry.
 
-        Until then a group with an open call is held back from every context. Raises EntryNotFound where the entry
-        is no open call, or no call of the id is open.
+        A group with an open call is held back from every context until the call is answered. Raises EntryNotFound if
+        `call` is not an open call, or the id of one.
 
         Args:
             call: the open call, or its `call_id`.
-            status: how it ended: "success", "error", "unknown" (default), "pending" or "denied".
-            output: what the result says instead; empty by default.
+            status: how the call ended: "success", "error", "unknown" (default), "pending" or "denied".
+            output: the text of the result; by default a note that there is none.
         """
         return drive(self._core.resolve(call, status=status, output=output))
 
@@ -351,32 +359,32 @@ class Session:
     ) -> tuple[Entry, ...]:
         """Make these messages the active set, in one step, and return their entries, in the order of the list.
 
-        The messages that the list begins with, and that are active in this order, stay the entries that they are, with
-        id and place. Those from the first new one on are appended. Whatever is left out goes to the archive, pinned or
-        not, as do current summaries; calls that wait there are not open any more. Nothing is destroyed: `entries`,
-        `entry`, `expand` and exports hold it, a rewind brings it back. An empty list leaves nothing active.
+        Messages at the start of the list that are already active in this order keep their entries, with id and `seq`.
+        From the first new message on, all are appended. Active entries that the list leaves out are archived, pinned or
+        not, and so are current summaries; calls among them are no longer open. Nothing is destroyed: `entries`,
+        `entry`, `expand` and exports still return what was archived, and a rewind makes it active again.
 
-        What others add while it runs stays active. With `seen`, a context or a revision, so does all that was added
-        since then: give what the list was made of. `format`, `statuses` and `metadata` are as in `add`. With `key` it
-        happens once: the same again returns the same entries and changes nothing, and other messages raise Conflict.
-        Raises InvalidEntry for what is malformed, ConfigError inside an atomic turn: then nothing is changed.
+        Entries that others add meanwhile stay active. With `seen`, so do all entries that were added after that context
+        or revision: pass the one from which you made the list. With `key` the replacement happens once: repeating it
+        returns the same entries and changes nothing, and repeating it with other messages raises Conflict. Raises
+        InvalidEntry for a malformed message, and ConfigError inside an atomic turn; nothing is changed then.
 
         Args:
-            messages: the whole new list, as in `add`; an empty one leaves nothing active.
-            format: what mappings are, as in `add`; None: the session's.
-            key: what makes it happen once; None: every call replaces.
-            statuses: how tools' calls ended, by call id, as in `add`.
-            metadata: JSON values of your own, kept with every entry that is new.
-            seen: the context, or the revision, that the list was made of; None: what is there now.
+            messages: the whole new list, as in `add`; an empty list leaves nothing active.
+            format: the format of mappings, as in `add`; None: the session's.
+            key: makes the replacement happen once; None: every call replaces.
+            statuses: how tool calls ended, by call id, as in `add`.
+            metadata: your own JSON values, stored with every new entry.
+            seen: the context, or the revision, from which the list was made; None: the present state.
         """
         return drive(
             self._core.replace(messages, format=format, key=key, statuses=statuses, metadata=metadata, seen=seen)
         )
 
     def info(self) -> SessionInfo:
-        """Return the session as a listing shows it: user, title, metadata, times, how much there is.
+        """Return the session as `memory.sessions()` lists it: user, title, metadata, times and numbers of entries.
 
-        Raises SessionNotFound for one that nothing was written to.
+        Raises SessionNotFound if nothing was ever written to the session.
         """
         return drive(self._core.info())
 
@@ -388,19 +396,18 @@ class Session:
         metadata: dict[str, Any] | UnsetType | None = UNSET,
         lifetime: timedelta | float | str | UnsetType | None = UNSET,
     ) -> SessionInfo:
-        """Say whose the session is, what it is called, how long it lasts, or what else there is to say of it; return
-        what is said then.
+        """Set the session's user, title, metadata or lifetime, and return the session's description as it is then.
 
-        What is not given stays as it is, and None takes it away. `metadata` (JSON values, at most 16 KiB) takes the
-        place of all that was there. A session that nothing was written to yet comes into being. A privacy policy is
-        applied to title and metadata. Raises ConfigError for what is not accepted.
+        An argument that is not given leaves its value as it is; None removes the value. `metadata` (at most 16 KiB)
+        replaces all earlier metadata. A session that nothing was written to yet is created. A privacy policy is applied
+        to title and metadata. Raises ConfigError for a value that is not accepted.
 
         Args:
-            user: whose it is from now on, an id; None: nobody's.
-            title: what it is called, at most 1,000 characters; None: nothing.
-            metadata: what else is said of it, JSON values; None: nothing.
-            lifetime: how long it lasts from now on, and from when somebody adds to it: a timedelta, seconds, or text
-                such as "30d"; None: for ever.
+            user: the id of the user that the session belongs to; None: nobody.
+            title: the session's title, at most 1,000 characters; None: no title.
+            metadata: your own JSON values; None: none.
+            lifetime: how long the session lasts from now on, and again from each time that something is added: a
+                timedelta, seconds, or text such as "30d"; None: for ever.
         """
         return drive(self._core.describe(user=user, title=title, metadata=metadata, lifetime=lifetime))
 
@@ -414,49 +421,50 @@ class Session:
         at: int | None = None,
         rewound: bool = False,
     ) -> list[Entry]:
-        """Return the log's entries with a `seq` over `after`, and under `before`, oldest first: all, the first `limit`,
-        or the `last`.
+        """Return entries of the log, oldest first: those with a `seq` greater than `after` and less than `before`.
 
-        Evicted entries are there like any other, erased ones as tombstones, those that a rewind has taken back
-        only with `rewound`. With `at` it is the log as it was at that revision. A call with `after` and `limit` reads
-        what it returns, so a long log can be read page by page: the next one after the last `seq`. With `last` it is
-        read from its end: the page ahead is `before` the first `seq`. Raises Conflict where others change a long log
-        faster than it can be read whole, ConfigError for what is not accepted.
+        Covered, evicted and hidden entries are included like any others, erased ones as tombstones, and rewound ones
+        only with `rewound`. With `at` the log is returned as it was at that revision.
+
+        To read a long log page by page, pass `limit`, and the last `seq` of each page as the next `after`; such a call
+        reads only what it returns. To page backwards, pass `last`, and the first `seq` of each page as the next
+        `before`. Raises Conflict if others change a long log faster than it can be read whole, and ConfigError for a
+        value that is not accepted.
 
         Args:
-            after: a `seq`; entries up to it are left out. 0: from the first.
-            limit: the most entries to return, the first ones; None: all.
-            before: a `seq`; entries from it on are left out. None: to the newest.
-            last: the most entries to return, the newest ones, oldest first; None: all.
-            at: a revision (no `seq`), as the log was then; None: as it is now.
-            rewound: whether entries that a rewind has taken back are there, too.
+            after: a `seq`; entries up to and including it are left out. 0: from the first.
+            limit: the most entries to return, the oldest of the range; None: all.
+            before: a `seq`; entries from it on are left out. None: up to the newest.
+            last: the most entries to return, the newest of the range, oldest first; None: all.
+            at: a revision (not a `seq`): returns the log as it was then. None: as it is now.
+            rewound: whether to include entries that a rewind has taken back.
         """
         return drive(self._core.entries(after=after, limit=limit, before=before, last=last, at=at, rewound=rewound))
 
     def messages(self, *, format: FormatName | None = None, after: int = 0, before: int | None = None) -> list[Any]:
-        """Return the log as messages of a provider, without any budget: all of it, or what has a `seq` over `after` and
-        under `before`, with the whole groups at both ends.
+        """Return the log as messages of a provider, without a budget: those with a `seq` between `after` and `before`.
 
-        Entries that were summarised, evicted or hidden are there, and summaries are not. Left out is what was erased,
-        rewound or has expired, and calls that are still open. The list is valid for the provider of `format` (default:
-        the session's), which may take system text beside it. Its items are of the type that its client takes. Nothing
-        is stored. Raises ConfigError for what is not accepted, Conflict where others change the session faster
-        than it can be read.
+        Groups at both ends of the range are returned whole. Entries that were summarised, evicted or hidden are
+        included; summaries are not. Entries that were erased or rewound or have expired, and calls that are still open,
+        are left out. The list is valid for the provider of `format`, to which system text may have to be passed
+        separately. Its items have the type that the provider's client takes. Nothing is stored. Raises ConfigError for
+        a value that is not accepted, and Conflict if others change the session faster than it can be read.
 
         Args:
             format: the provider's format of messages; None: the session's.
             after: a `seq`; groups up to it are left out. 0: from the first.
-            before: a `seq`; groups from it on are left out. None: to the newest.
+            before: a `seq`; groups from it on are left out. None: up to the newest.
         """
         return drive(self._core.messages(format=format, after=after, before=before))
 
     def entry(self, id: str | int | Entry) -> Entry:
-        """Return the entry of this id, or of this `seq` (the number that notes in a context give).
+        """Return the entry with this id, or with this `seq` (the number that notes in a context give).
 
-        Evicted, masked and clamped entries come back whole. It counts as an access, for `lru`. Raises EntryNotFound.
+        Entries that contexts leave out, mask or clamp are returned whole. The call counts as an access for the `lru`
+        strategy. Raises EntryNotFound.
 
         Args:
-            id: the entry's id (text), its `seq` (a number, which is no revision), or an `Entry`.
+            id: the entry's id (text), its `seq` (a number; not a revision), or an `Entry`.
         """
         return drive(self._core.entry(id))
 
@@ -473,26 +481,27 @@ class Session:
         until: datetime | None = None,
         neighbours: int = 1,
     ) -> Recalled:
-        """Find what was said in the session, archived and evicted entries included, and return the passages that answer
-        a query best, as many as `max_tokens` have room for.
+        """Search the session's log, archived and evicted entries included, and return the passages that match best.
 
-        Words count by their stems and by how rare they are; words in quotes are a phrase. `text` of what is returned is
-        for a prompt, fenced as data; `passages` are what it is made of. What was erased, rewound or has expired is not
-        found, and a policy is applied to what is. The session's entries are indexed by the first search, and what is
-        new by the next ones: in a file beside an SQLite file or a folder, else in memory. A hit counts as an access,
-        for `lru`. Raises ConfigError for what is not accepted; no error and no log quotes the query.
+        As many passages are returned as fit into `max_tokens`. Words are compared by their stems, and rare words weigh
+        more; words in quotes are a phrase. The result's `text` is meant for a prompt, fenced as data; `passages` are
+        the entries that it consists of. Entries that were erased or rewound or have expired are not found, and a
+        privacy policy is applied to those that are. The first search indexes the session's entries, and later searches
+        index the new ones. The index is kept in a file beside an SQLite file or a folder, else in memory. A hit counts
+        as an access for the `lru` strategy. Raises ConfigError for a value that is not accepted. No error and no log
+        line quotes the query.
 
         Args:
-            query: what is looked for, at most 10,000 characters.
-            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
-            limit: the most entries that answer; 20 by default.
-            kinds: kinds of entries that may answer, such as "message"; None: all. Of an empty list nothing is.
-            roles: roles that may have said it, such as "user"; None: all. Of an empty list nobody has.
-            names: who may have said it, or which tools; None: anybody. Of an empty list nobody has.
-            since: a datetime with a time zone: written then or later. None: at any time.
-            until: a datetime with a time zone: written before it. None: at any time.
-            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
-                left; 1 by default.
+            query: what to search for, at most 10,000 characters.
+            max_tokens: the most tokens of the result's `text`; 2,000 by default. None: no limit.
+            limit: the most entries that may match; 20 by default.
+            kinds: kinds of entries that may match, such as "message"; None: all. An empty list matches nothing.
+            roles: roles that may match, such as "user"; None: all. An empty list matches nothing.
+            names: names of speakers or tools that may match; None: all. An empty list matches nothing.
+            since: a datetime with a time zone: only entries written then or later. None: no bound.
+            until: a datetime with a time zone: only entries written before it. None: no bound.
+            neighbours: how many entries of the same interaction to show on each side of a hit, if there is room; 1 by
+                default.
         """
         return drive(
             self._core.recall(
@@ -515,54 +524,58 @@ class Session:
         max_tokens: int | None = 2000,
         start: int = 0,
     ) -> Recalled:
-        """Return entries of the session as `recall` returns what it finds: for a prompt, within a budget of tokens.
+        """Return given entries in the form in which `recall` returns hits: for a prompt, within a budget of tokens.
 
-        They are whole, also where a context shows them masked or clamped, and in the order of the log. What has no room
-        is left out; the text of the last one may end early: `end` is where the next call goes on (`start`). An entry
-        that is not there is left out, and so is one that was erased, rewound or has expired, and thoughts; a policy is
-        applied to the rest. It counts as an access, for `lru`. Raises ConfigError for what is not accepted.
+        The passages are in the order of the log, and whole even if a context shows the entries masked or clamped.
+        Passages that do not fit are left out. The text of the last one may end early: pass its `end` as `start` of the
+        next call to go on. Unknown, erased, rewound and expired entries are left out, and so are thoughts; a privacy
+        policy is applied to the rest. The call counts as an access for the `lru` strategy. Raises ConfigError for a
+        value that is not accepted.
 
         Args:
-            entries: by `seq` (a number), by id (text), or as they are (`Entry`), one or several, at most 1,000.
-            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
-            start: a character of each entry's text, from 0: what is before it is left out.
+            entries: one or several entries, by `seq` (a number), by id (text), or as `Entry` objects; at most 1,000.
+            max_tokens: the most tokens of the result's `text`; 2,000 by default. None: no limit.
+            start: the position in each entry's text, in characters from 0, at which its passage starts.
         """
         return drive(self._core.passages(entries, max_tokens=max_tokens, start=start))
 
     def active_entries(self) -> list[Entry]:
-        """Return the entries that are active, oldest first: neither covered by a summary, nor evicted, nor expired.
+        """Return the active entries, oldest first: those not covered by a summary, evicted, erased or expired.
 
-        That is what the newest cut has kept, whatever the budget of the next call makes of it. A context may show more:
-        a question whose answer is still in the window stands beside the summary that covers it.
+        These are the entries that the newest cut has kept; the budget of the next context may leave out more of them.
+        A context may also show more: a question whose answer is still in the window is shown beside the summary that
+        covers it.
         """
         return drive(self._core.active_entries())
 
     def interactions(self, *, after: Interaction | None = None, limit: int | None = None) -> list[Interaction]:
-        """Return the log by interaction, oldest first; what came before the first is the preamble, -1.
+        """Return the log by interaction, oldest first. Entries before the first interaction are the preamble, -1.
 
-        With `limit` a long log is read page by page: the next page is after the last interaction of the one before.
-        What was added to that one since is in no page. Raises ConfigError for what is not accepted.
+        To read a long log page by page, pass `limit`, and the last interaction of each page as the next `after`.
+        Entries that were added to that interaction in the meantime are on no page. Raises ConfigError for a value that
+        is not accepted.
 
         Args:
-            after: an interaction that this verb has returned; those up to it are left out. None: from the first.
+            after: an interaction that this method has returned; it and all before it are left out. None: from the
+                first.
             limit: the most interactions to return; None: all.
         """
         return drive(self._core.interactions(after=after, limit=limit))
 
     def stats(self) -> Stats:
-        """Return the session in numbers. What has not been counted yet is counted now, once."""
+        """Return statistics of the session. Entries whose tokens were not counted yet are counted now, once."""
         return drive(self._core.stats())
 
     def count(self) -> int:
-        """Count every entry that has no stored count by the session's counter, and return how many there were."""
+        """Count the tokens of every entry that has no stored count by the session's counter; return how many it was."""
         return drive(self._core.count())
 
     def cost(self, entry: Entry) -> int:
-        """Return what the entry takes in a context, shown whole, in tokens by the session's counter.
+        """Return how many tokens the entry takes in a context if it is shown whole, by the session's counter.
 
-        Text, name and arguments, media, and what the session's format adds to them: the scale of `stats` and triggers.
-        What is stored of its count is used; else it is counted now, and not stored. Raises InvalidEntry for what is
-        no entry, or one with a field that is not allowed.
+        The number includes text, name, arguments, media and the overhead of the session's format; `stats` and triggers
+        use the same measure. A stored count is used if there is one; otherwise the entry is counted now, and the count
+        is not stored. Raises InvalidEntry if `entry` is not an entry, or has a field that is not allowed.
 
         Args:
             entry: an entry of this session, or of another.
@@ -585,30 +598,31 @@ class Session:
         recall: str | None = None,
         dry_run: bool = False,
     ) -> Context:
-        """Return what to send to the model next: within the budget, valid for the provider, stable at its front.
+        """Return what to send to the model next: within the budget, valid for the provider, with a stable prefix.
 
-        A budget other than the session's gives a context that stores no cut; callers with budgets of their own use a
-        `view` each. Raises BudgetImpossible, with the figures, where what may not be left out does not fit, PastUnknown
-        where nothing tells any more what was given, ConfigError for what is not accepted, such as a tail without room.
+        A call with another budget than the session's stores no cut; callers that need budgets of their own should use
+        one `view` each. Raises BudgetImpossible, with the numbers, if the content that must not be left out does not
+        fit; PastUnknown if the context `at` a revision can no longer be rebuilt; and ConfigError for a value that is
+        not accepted, such as a tail for which there is no room.
 
         Args:
             system: the system prompt: counted and sent, not stored.
             tools: schemas of tools, as the provider takes them: counted and sent, not stored.
             format: the provider's format for this context; None: the session's.
-            reserve: tokens kept free for the answer; None: the session's, or else nothing beside `max_tokens`, and
-                without it the model's longest answer, but at most half of the window.
-            max_tokens: the most tokens of the request, with the answer; None: the session's.
+            reserve: tokens kept free for the answer. None: the session's; if that has none either, 0 with `max_tokens`,
+                and without it the model's longest answer, but at most half of the window.
+            max_tokens: the most tokens of the request and the answer together; None: the session's.
             max_messages: the most messages, as the format counts them; None: the session's.
-            view: the name of the window whose cuts hold; None: the session's.
-            model: the one that this call is for, where it is another than the session's, or the session has none.
-            at: a revision (`ctx.revision`, no `seq`): rebuilds what the same call was given then, less what was erased
-                since. None: now.
-            tail: what stands behind the newest entry in this context alone, as data of the user: a text, or texts by
-                name, whole or not at all, within `tail_share`; None: nothing.
-            recall: a query, such as what the user has just said: passages of the session that answer it, and that the
-                context does not show anyway, stand behind the newest entry, as many as `tail_share` has room for. None:
-                nothing is recalled.
-            dry_run: whether nothing is stored, not even a cut.
+            view: the name of the view whose cuts apply; None: the session's.
+            model: the model of this call, if it is not the session's or the session has none.
+            at: a revision (`ctx.revision`, not a `seq`): rebuilds the context that the same call returned then, without
+                what was erased since. None: now.
+            tail: data to place after the newest entry in this context alone, in the role of the user: a text, or texts
+                by name; each whole or not at all, within `tail_share`. None: nothing.
+            recall: a query, such as the user's last message. Matching passages of the session that the context does
+                not show anyway are placed after the newest entry, as many as `tail_share` has room for. None: nothing
+                is recalled.
+            dry_run: whether to store nothing, not even a cut.
         """
         return drive(
             self._core.context(
@@ -637,24 +651,24 @@ class Session:
         cached_tokens: int = 0,
         context: Context | None = None,
     ) -> Usage:
-        """Note what the provider reported for a call, in tokens, and return the session's usage.
+        """Record the token usage that the provider reported for a call, and return the session's usage.
 
-        `usage` is a response of the `openai`, `anthropic` or `google-genai` client, its usage, or the dump of either;
-        each vendor's way of counting is known. Responses that are given to `add` need none of this: one that was noted
-        last is not noted again. Otherwise give figures: `input_tokens` is all of the input, what a cache served or
-        stored included, `cached_tokens` how much of it a cache served.
+        `usage` is a response of the `openai`, `anthropic` or `google-genai` client, the usage in it, or the dump of
+        either; the different ways in which these providers count are taken into account. Alternatively pass the
+        numbers. A response that is given to `add` needs no such call, since `add` records its usage; the response that
+        was recorded last is not recorded twice.
 
-        `context` is what was sent (default: the session's last). For a model without a public tokenizer the ratio of
-        reported to counted tokens scales the budget from the next cut on, within bounds: a report beyond them is named
-        in the warnings of contexts. Raises ConfigError, and notes nothing, for what tells no usage and for figures that
-        cannot be: more from a cache than all of the input, or no input for a context of 1,000 counted tokens and more.
+        For a model without a public tokenizer, the ratio of reported to counted tokens scales the budget from the next
+        cut on, within bounds; contexts warn of a report beyond these bounds. Raises ConfigError, and records nothing,
+        if `usage` holds no usage, or if the numbers are impossible: more cached tokens than input tokens, or no input
+        tokens for a context of 1,000 counted tokens or more.
 
         Args:
-            usage: a response of a vendor, its usage, or the dump of either; None: figures are given instead.
-            input_tokens: all tokens of the input, with those that a cache served or stored.
+            usage: a response of a provider, its usage, or the dump of either; None: the numbers are given instead.
+            input_tokens: all tokens of the input, including those that a cache served or stored.
             output_tokens: tokens of the answer.
-            cached_tokens: those of the input that a cache served.
-            context: what was sent; None: the session's last context.
+            cached_tokens: the part of `input_tokens` that a cache served.
+            context: the context that was sent; None: the session's last one.
         """
         return drive(
             self._core.record_usage(
@@ -667,73 +681,76 @@ class Session:
         )
 
     def pin(self, *ids: str | int | Entry) -> None:
-        """Keep these entries in every context. They stay in place until a cut passes them.
+        """Pin these entries, so that every context shows them. They stay in place until a cut passes them.
+
+        Raises EntryNotFound for an entry that does not exist, and ConfigError for one that is erased.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there, ConfigError for one that is erased.
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         drive(self._core.pin(*ids))
 
     def unpin(self, *ids: str | int | Entry) -> None:
-        """Let go of pins, from the next cut on.
+        """Unpin these entries, from the next cut on. Raises EntryNotFound for an entry that does not exist.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`). Raises
-                EntryNotFound for one that is not there.
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         drive(self._core.unpin(*ids))
 
     def hide(self, *ids: str | int | Entry) -> int:
-        """Leave these entries out of every context from the next call on; return how many entries that were.
+        """Leave these entries out of every context from the next call on; return how many entries were hidden.
 
-        Groups go whole: with a call goes its result, however late it came, and the group of a later call in which that
-        stands. Nothing is destroyed, and nothing stands for them: `entries` and exports hold them, and `show` brings
-        them back. It begins an epoch, so the provider's cache
-        holds no more than what came before the first of them.
+        Whole groups are hidden: with a call also its result, however late it came, and if that result stands in the
+        group of a later call, that group, too. Nothing is destroyed, and no note takes their place: `entries` and
+        exports still return hidden entries, and `show` brings them back. Hiding begins a new epoch, so the provider's
+        cache is of use only for what comes before the first hidden entry.
 
-        Raises EntryNotFound, and ConfigError for what is pinned (`unpin` it first), covered by a summary (`restore`
-        that first), erased, rewound, or still waits for a result.
+        Raises EntryNotFound for an entry that does not exist, and ConfigError for one that is pinned (`unpin` it
+        first), covered by a summary (`restore` that first), erased or rewound, or that still waits for a result.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         return drive(self._core.hide(*ids))
 
     def show(self, *ids: str | int | Entry) -> int:
-        """Bring back entries that were hidden, whole groups, and return how many entries that were.
+        """Show hidden entries in contexts again, as whole groups; return how many entries were brought back.
 
-        Where everything together is over the budget, the next context cuts as always. Raises EntryNotFound.
+        If the log is over the budget then, the next context cuts as usual. Raises EntryNotFound.
 
         Args:
-            ids: entries, by id (text) or `seq` (a number, which is no revision), or as they are (`Entry`).
+            ids: entries, by id (text), by `seq` (a number; not a revision), or as `Entry` objects.
         """
         return drive(self._core.show(*ids))
 
     def turn(
         self, *, atomic: bool = False, wait: timedelta | float | str | None = None
     ) -> AbstractContextManager[Session]:
-        """One run of the model as a block: `with session.turn():`.
+        """Return a block for one run of the model: `with session.turn():`.
 
-        Adds inside are durable at once, and holders of `turn()` on one session, in whatever process, go one
-        after the other: it waits as long as the other run lives, or for the time `wait` (0: not at all), and raises
-        LockTimeout then. A run whose process was killed is over 30 seconds later. Plain adds never wait. With `atomic`
-        the adds are gathered and committed together when the block ends, or dropped when it raises; such a block waits
-        for nobody but who has a turn of this very object. What others add by this object meanwhile is of the turn, too.
+        Turns of one session run one after the other, in all processes: a block waits while another turn is open, for
+        `wait` at most, and then raises LockTimeout. The turn of a killed process ends after 30 seconds (`turn_lease`).
+        Adds outside of a turn never wait. Entries that are added inside the block are stored at once.
+
+        With `atomic` they are collected instead and committed together when the block ends, or dropped if it raises. An
+        atomic turn waits only for other turns of this very session object.
+
+        Whatever other threads or tasks add through this object while the block is open belongs to the turn, too.
 
         Args:
-            atomic: whether adds are committed together when the block ends.
-            wait: how long to wait for the other run: a timedelta, seconds, or text such as "2m"; 0 or False: not at
-                all; None (default): as long as it lives.
+            atomic: whether to commit all adds together when the block ends.
+            wait: how long to wait for another turn: a timedelta, seconds, or text such as "2m"; 0 or False: not at all;
+                None (default): until it ends.
         """
         return within(self._core.turn(atomic=atomic, wait=wait), self)
 
     def end_turn(self) -> TurnEnd:
-        """Say that a run of the model is over: commit what an atomic turn gathered, compact where a trigger says so,
-        and persist as the session's `persistence` has it.
+        """End the current run of the model, and return what was added, which calls are open and what was compacted.
 
-        INCREMENTAL has stored everything already. FLUSH without `archive` destroys what compactions have replaced. What
-        an EPHEMERAL session has added is gone. Returns what was added, which calls are open and what was compacted.
+        This commits what an atomic turn has collected, compacts if a trigger fires, and applies the session's
+        `persistence`: with "incremental" everything is stored already; "flush" without `archive` destroys what
+        compactions have replaced; what an "ephemeral" session has added is dropped.
         """
         return drive(self._core.end_turn())
 
@@ -745,49 +762,50 @@ class Session:
         threshold: float | None = None,
         force: bool = True,
     ) -> CompactionResult:
-        """Compact now and return what came of it; where there is nothing to do, that is no error but a `reason`.
+        """Compact the session now and return the result. If there is nothing to do, the result's `reason` says so.
 
-        What is covered or evicted stays in the log: `expand`, `restore` and `entry` reach it; only the neuralyzer
-        destroys. Raises ConfigError for an unknown strategy or a value that is not accepted; never for what a
-        summarizer does.
+        What is covered or evicted stays in the log, where `expand`, `restore` and `entry` reach it; only the neuralyzer
+        strategy destroys anything. Raises ConfigError for an unknown strategy or a value that is not accepted. A
+        failing summarizer raises nothing.
 
         Args:
-            strategy: an object, a mapping or a name such as "lru"; None: the session's first, else the ladder:
-                superseded contexts, then old tool results, then a summary, then eviction.
-            dry_run: whether the plan is only shown.
-            threshold: a share of the session's limits, over 0 and up to 1, under which nothing is done; None: no such
-                share.
-            force: whether it runs whatever the triggers say. False: only if the strategy's triggers, or `threshold`,
-                say so.
+            strategy: a strategy object, a mapping, or a name such as "lru". None: the session's first strategy; if it
+                has none, the default ladder: superseded contexts, then old tool results, then a summary, then eviction.
+            dry_run: whether to return the plan without carrying it out.
+            threshold: a share of the session's limits, over 0 and up to 1, below which nothing is done; None: no
+                threshold.
+            force: whether to compact regardless of the triggers. False: only if the strategy's triggers, or
+                `threshold`, call for it.
         """
         return drive(self._core.compact(strategy, dry_run=dry_run, threshold=threshold, force=force))
 
     def summaries(self, *, history: bool = False) -> list[Summary]:
-        """Return the current summaries, oldest first; with `history` every version that was ever made, too.
+        """Return the current summaries, oldest first, or with `history` every version that was ever made.
 
-        One whose text went with an erasure is in the history, `withdrawn` and without words.
+        The history includes summaries whose text was destroyed by an erasure; they are `withdrawn` and have no text.
 
         Args:
-            history: whether every version that was ever made is there, too.
+            history: whether to include every version that was ever made.
         """
         return drive(self._core.summaries(history=history))
 
     def expand(self, summary: Summary | str | None = None) -> list[Entry]:
-        """Return the entries that a summary covers, whole and oldest first: of the newest, or of the one given.
+        """Return the entries that a summary covers, whole and oldest first.
 
-        What was erased since is there as a tombstone. Raises EntryNotFound for an id that is no summary's.
+        Entries that were erased since are tombstones. Raises EntryNotFound for an id that is not a summary's.
 
         Args:
-            summary: a summary or its id; None: the newest.
+            summary: a summary or its id; None: the newest summary.
         """
         return drive(self._core.expand(summary))
 
     def restore(self, summary: Summary | str | None = None) -> int:
         """Bring the entries that a current summary covers back into the active set; return how many there are.
 
-        The summary stands in no context from then on; `summaries(history=True)` keeps it. Where everything together is
-        over the budget, the next context cuts as always. Raises ConfigError for a version that another has superseded,
-        and where a flush without archive has destroyed entries of it: it alone tells of them.
+        From then on no context shows the summary, but `summaries(history=True)` still returns it. If the log is over
+        the budget then, the next context cuts as usual. Raises ConfigError for a version that a newer one has
+        superseded, and for a summary of entries that a flush without archive has destroyed: nothing else tells of
+        these.
 
         Args:
             summary: a current summary or its id; None: the newest.
@@ -795,66 +813,65 @@ class Session:
         return drive(self._core.restore(summary))
 
     def verify(self) -> Verification:
-        """Walk the whole log and say what became of each entry: nothing may be lost, or be there twice.
+        """Check the whole log, and return how many entries are in each state and which problems were found.
 
-        Every entry is active, covered, evicted, erased, rewound or expired, exactly once; `problems` names what does
-        not hold together, and is empty for a session that is whole.
+        Every entry must be active, covered, evicted, erased, rewound or expired, and in exactly one of these states.
+        `problems` lists whatever is inconsistent, lost or doubled, and is empty for an intact session.
         """
         return drive(self._core.verify())
 
     def erase(
         self, what: Iterable[str | int | Entry] | str | int | Entry | Query, *, reason: str = BY_REQUEST
     ) -> Erased:
-        """Destroy the content of these entries, by id or number, or of all that meet a `Query`; say what that took.
+        """Destroy the content of these entries, or of all that match a `Query`; return what was destroyed.
 
-        Their place stays, as a tombstone with id, kind and time, in every branch that shares them. Summaries that held
-        something of them lose their text, in every version, and are made anew from the rest; with the text of a query
-        so does whatever else tells of it. One that is erased already is left as it is. `reason` is kept in the log.
+        Each leaves a tombstone with its id, kind and time, in every branch that shares it. Summaries made from erased
+        entries lose their text, in every version, and are made anew from what is left. If a query has a text, so are
+        other summaries that contain it, and records lose it. Entries that are erased already stay as they are.
 
-        It ends beside others who never stop adding. All that is meant and was in the log when it was called is gone in
-        one step; then what has come since is looked at, and goes, until a look finds nothing, at most 7 times more. A
-        query cannot look into what is damaged: `remains` of the report names it.
+        All matching entries that were in the log at the time of the call are erased in one step. Then entries that were
+        added meanwhile are searched and erased, until a search finds none, but at most 7 times, so the call also ends
+        beside writers that never stop. A query cannot search damaged entries; `remains` of the result names them.
 
-        Raises EntryNotFound where one of them does not exist, ErasureFailed where what was made from them cannot be
-        removed, ConfigError for what is not accepted: then nothing is erased.
+        Raises EntryNotFound if one of the entries does not exist, ErasureFailed if something derived from them cannot
+        be removed, and ConfigError for a value that is not accepted; nothing is erased then.
 
         Args:
-            what: an entry, by its id (text), by its `seq` (a number) or as it is, several of these, or a `Query`.
-            reason: why, kept in the log in clear words.
+            what: an entry, by its id (text), by its `seq` (a number) or as an `Entry`; several of these; or a `Query`.
+            reason: the reason, stored in the log in plain text.
         """
         return drive(self._core.erase(what, reason=reason))
 
     def repair(self) -> Erased:
-        """Take out for good every entry that cannot be read, as `erase` does, and say what that took.
+        """Erase every entry that cannot be read, as `erase` does, and return what was destroyed.
 
-        Such an entry is named in the log of `palimpsest` when it is met, and set aside: contexts, listings and exports
-        have a tombstone in its place, whose `damaged` is set, and all the rest goes on. `verify` lists them. Restore
-        a backup first, if there is one.
+        Until then a damaged entry does not stop the session: contexts, listings and exports have a tombstone in its
+        place, whose `damaged` is set, the logger `palimpsest` names the entry when it is met, and `verify` lists it. If
+        there is a backup, restore that first.
         """
         return drive(self._core.repair())
 
     def clear(self, *, seen: Context | int | None = None) -> int:
-        """Destroy every entry of the session for good; the session stays. Return how many there were, of which those do
-        not count that a rewind had taken back.
+        """Destroy every entry of the session for good; the session itself stays. Return how many entries there were.
 
-        What others add until it is done goes, too. With `seen`, a context or a revision, the session is cleared only if
-        nothing has changed since then: else Conflict is raised, and nothing destroyed. Clearing an empty or unknown
-        session does nothing and returns 0.
+        Entries that others add while it runs are destroyed, too, and so are those that a rewind had taken back, which
+        are not counted. With `seen`, the session is cleared only if nothing has changed since then; otherwise Conflict
+        is raised and nothing is destroyed. Clearing an empty or unknown session does nothing and returns 0.
 
         Args:
-            seen: the context, or the revision, after which nothing may have come; None: whatever has.
+            seen: the context, or the revision, since which nothing may have changed; None: clear in any case.
         """
         return drive(self._core.clear(seen=seen))
 
     def history(self, *, after: int = 0, before: int | None = None) -> list[Record]:
-        """Return what happened to the session, oldest first, one record a revision.
+        """Return the session's records, oldest first: what happened to it, one record for each revision.
 
-        Additions (kind add, `seqs` are the new entries), cuts, erasures, pins, clears and rewinds, with their time,
-        reason and figures; of all revisions, or of those between `after` and `before`, both exclusive.
+        A record tells of an addition (kind "add", with the new entries' `seqs`), a cut, an erasure, a pin, a clear, a
+        rewind and so on, with time, reason and numbers.
 
         Args:
-            after: a revision: records up to it are left out. 0: from the first.
-            before: a revision: records from it on are left out. None: to the last.
+            after: a revision: records up to and including it are left out. 0: from the first.
+            before: a revision: records from it on are left out. None: up to the last.
         """
         return drive(self._core.history(after=after, before=before))
 
@@ -862,64 +879,63 @@ class Session:
     def working(self) -> WorkingMemory:
         """The session's working memory: values that an agent keeps under keys, in the scope "session/ID".
 
-        A branch begins with a copy of it, an export has it, and it goes with the session. That of an EPHEMERAL session
-        is written to no store.
+        A branch starts with a copy of it, exports include it, and deleting the session deletes it. The working memory
+        of an "ephemeral" session is written to no store.
         """
-        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+        from palimpsest.sessions.working_sync import WorkingMemory  # not needed by most programs
 
         return WorkingMemory(self._core.working)
 
     def knowledge(self, collection: str | None = None) -> Knowledge:
-        """Return a knowledge base that a strategy of this session names: to search it, or to add documents, as its
-        user. Nothing is read yet.
+        """Return a knowledge base of one of this session's strategies, to search it or add documents as its user.
 
-        Raises ConfigError where no strategy names it, or several do and it is not said which.
+        Nothing is read yet. Raises ConfigError if no strategy has this knowledge base, or if there are several and
+        `collection` is not given.
 
         Args:
-            collection: its `collection_id`, as the strategy has it; None: the only one.
+            collection: the `collection_id` of the strategy; None: the only knowledge base of the session.
         """
-        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+        from palimpsest.sessions.knowledge_sync import Knowledge  # not needed by most programs
 
         return Knowledge(self._core.knowledge(collection))
 
     def fork(self, session_id: str | None = None, *, at: When | None = None) -> Session:
-        """Return a new session that branches off this one: now, at a revision, or right behind an entry.
+        """Return a new session that branches off this one: now, at a revision, or right after an entry.
 
-        The branch shares every entry before that point, with id, number and counts, and goes its own way from
-        there; neither sees what is added to the other. Erasing an entry that is shared erases it in every branch,
-        while clearing or deleting a session leaves its branches whole. Without `session_id` one is made. Raises
-        SessionNotFound for a session without entries, Conflict where `session_id` is taken.
+        The branch shares every entry up to that point, with its id, `seq` and counts. From there on neither session
+        sees what is added to the other. Erasing a shared entry erases it in every branch, but clearing or deleting a
+        session leaves its branches intact. Raises SessionNotFound for a session without entries, and Conflict if
+        `session_id` is taken.
 
         Args:
-            session_id: the new session's id; None: one is made.
-            at: a revision (a number, which is no `seq`), or the entry behind which it branches off (an id, or an
-                `Entry`); None: now.
+            session_id: the new session's id; None: an id is generated.
+            at: a revision (a number; not a `seq`), or the last entry to share (an id, or an `Entry`); None: now.
         """
         return Session(drive(self._core.fork(session_id, at=at)))
 
     def rewind(self, to: When) -> int:
-        """Go back to how the session was: at a revision, or right behind an entry. Return how many entries went.
+        """Return the session to an earlier state: at a revision, or right after an entry. Return how many entries went.
 
-        What came after is taken back, not destroyed: no context shows it and `entries()` leaves it out, but
-        `entry(id)` finds it, exports hold it, and rewinding to a later revision brings it back. What was erased
-        stays erased. Calls that were open then are open again. What others add until it is done is taken back, too.
+        Later entries are taken back, not destroyed: no context shows them and `entries()` leaves them out, but
+        `entry(id)` finds them, exports include them, and rewinding to a later revision brings them back. Erased entries
+        stay erased. Calls that were open at that point are open again. Entries that others add while it runs are taken
+        back, too.
 
         Args:
-            to: a revision (a number, which is no `seq`), or the entry behind which all is taken back (an id, or an
-                `Entry`).
+            to: a revision (a number; not a `seq`), or the last entry to keep (an id, or an `Entry`).
         """
         return drive(self._core.rewind(to))
 
     def export(self, *, left_out: Callable[[str], object] | None = None) -> dict[str, Any]:
-        """Return the whole session as plain JSON values: entries with state and links, records, usage.
+        """Return the whole session as plain JSON values: entries with state and links, records and usage.
 
-        `memory.import_session` takes it back; tombstones stand for what was erased, and for entries that are damaged.
-        Raises StoreCorrupt where something else cannot be read, Conflict where others change the session faster than it
-        can be read.
+        `memory.import_session` takes such an export. Erased and damaged entries are exported as tombstones. Raises
+        StoreCorrupt if anything else cannot be read, and Conflict if others change the session faster than it can be
+        read.
 
         Args:
-            left_out: called with a sentence for each thing that cannot be read; all else is exported then, so that it
-                holds together. None: nothing is left out.
+            left_out: called with a sentence for each thing that cannot be read, instead of raising; the rest is
+                exported so that it is consistent. None: raise StoreCorrupt.
         """
         return drive(self._core.export(left_out=left_out))
 
@@ -930,19 +946,21 @@ class Session:
         format: FormatName | Literal["palimpsest"] = "palimpsest",
         left_out: Callable[[str], object] | None = None,
     ) -> int:
-        """Write the session as JSON to a file, or to a path, whole or not at all; return the bytes written.
+        """Write the session as JSON to a path or an open file; return how many bytes were written.
 
-        The format `palimpsest` is what `export` returns, written a batch at a time, so that a log may be larger
-        than memory. Any format of messages gives what a model would be sent without any budget, as the list that
-        its provider takes (an object with the system text, where that is sent beside it; for `text` plain text):
-        calls that are still open are left out, and so is what was erased, has expired or was rewound. Raises
-        OSError where the path cannot be written, ConfigError where it is that of a database, such as the store's own,
-        StoreCorrupt where something cannot be read, Conflict where others change the session faster than it can be
+        With the format "palimpsest" it writes what `export` returns, a batch at a time, so the log may be larger than
+        memory. With a provider's format of messages it writes what a model would be sent without any budget, as the
+        list that the provider takes; if the provider takes the system text separately, as an object that holds both;
+        for "text" as plain text. Open calls, and entries that were erased or rewound or have expired, are left out
+        then.
+
+        Raises OSError if the path cannot be written, ConfigError if it is the path of a database, such as the store's
+        own, StoreCorrupt if something cannot be read, and Conflict if others change the session faster than it can be
         read.
 
         Args:
             file: a path, which is written whole or not at all, or a binary file that is open for writing.
-            format: "palimpsest" (default), which an import takes back, or a format of messages.
+            format: "palimpsest" (default), which can be imported again, or a format of messages.
             left_out: called with a sentence for each thing that cannot be read, as for `export`.
         """
         return drive(self._core.export_to(file, format=format, left_out=left_out))
@@ -951,12 +969,12 @@ class Session:
 class Memory:
     """A store and its sessions: `with Memory.open("sqlite:///agent.db") as memory:`.
 
-    Needs no event loop; safe to share between threads. What goes on beside your code has threads of its own: work in
-    the background, and, while a `turn()` is open, one that renews its lease.
+    It needs no event loop, and threads may share it. Background work runs in threads of its own, and so does the
+    renewal of the lease of an open `turn()`.
 
-    `session` gives a conversation, `working` values under keys, `knowledge` documents. `sessions` and `recall` look
-    into all conversations of the tenant, `for_tenant` is the same store for another one. `forget` destroys what belongs
-    to somebody. `close` ends it.
+    `session` returns a conversation, `working` a working memory of values under keys, `knowledge` a knowledge base of
+    documents. `sessions` lists and `recall` searches all conversations of the tenant; `for_tenant` returns the memory
+    of another tenant in the same store. `forget` destroys everything that belongs to a user. `close` closes the store.
     """
 
     def __init__(self, core: AsyncMemory | None = None) -> None:
@@ -975,7 +993,7 @@ class Memory:
 
     @property
     def tenant(self) -> str:
-        """Who owns this memory's sessions."""
+        """The tenant that owns this memory's sessions."""
         return self._core.tenant
 
     @classmethod
@@ -987,20 +1005,20 @@ class Memory:
         tenant: str = DEFAULT_TENANT,
         clock: Callable[[], int] = now_us,
     ) -> Memory:
-        """Open the store of a declared memory. Its sessions have what is declared, beside the options they are given.
+        """Open the store of a declared memory. Its sessions have the declared options; `session` may override them.
 
-        They have the ids that you give them; for keys, templates and several memories there is
-        `palimpsest.resources`. Raises InvalidResource with every mistake, and what `open` raises.
+        Sessions have the ids that you pass to `session`; for session keys, templates and several memories use
+        `palimpsest.resources`. Raises InvalidResource, which lists every mistake, and whatever `open` raises.
 
         Args:
             source: a file (.yaml, .yml, .json), a folder, or a mapping, as `Resources.load` takes it.
-            id: which memory, where the source declares several; None: the only one.
-            tenant: who owns every session of this memory; "default" by default.
+            id: which memory to open if the source declares several; None: the only one.
+            tenant: the owner of every session of this memory; "default" by default.
             clock: a function that returns microseconds since 1970, as a whole number.
         """
-        given, defaults = declared("single", source, id)
-        memory = cls.open(**given, tenant=tenant, clock=clock)
-        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        arguments, defaults = declared("single", source, id)
+        memory = cls.open(**arguments, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (the face of this class)
         return memory
 
     @classmethod
@@ -1011,21 +1029,24 @@ class Memory:
         tenant: str = DEFAULT_TENANT,
         clock: Callable[[], int] = now_us,
     ) -> Memory:
-        """Open the store that environment variables name: `PALIMPSEST_MEMORY_BACKEND` (in_memory, file, sqlite,
-        postgres, mongodb, redis), with `_FILE_DIR`, `_SQLITE_PATH`, `_POSTGRES_URL`, `_MONGODB_URL` or `_REDIS_URL`; or
-        `PALIMPSEST_MEMORY_RESOURCE`, a file that declares the memory.
+        """Open the store that environment variables name.
 
-        `_MAX_CONVERSATION_TOKENS` and `_SUMMARIZE_THRESHOLD`, in tokens, are options of each session; without them
-        there is no such limit, and no summary. Raises ConfigError naming the variable, and what `from_resource` raises.
+        `PALIMPSEST_MEMORY_BACKEND` is in_memory, file, sqlite, postgres, mongodb or redis, and `PALIMPSEST_MEMORY` with
+        `_FILE_DIR`, `_SQLITE_PATH`, `_POSTGRES_URL`, `_MONGODB_URL` or `_REDIS_URL` says where the store is.
+        Alternatively, `PALIMPSEST_MEMORY_RESOURCE` names a file that declares the memory. The variables that end in
+        `_MAX_CONVERSATION_TOKENS` and `_SUMMARIZE_THRESHOLD`, both in tokens, are options of each session; without them
+        there is no such limit, and no summary.
+
+        Raises ConfigError, which names the variable, and whatever `from_resource` raises.
 
         Args:
             environ: the variables by name; None: those of this process.
-            tenant: who owns every session of this memory; "default" by default.
+            tenant: the owner of every session of this memory; "default" by default.
             clock: a function that returns microseconds since 1970, as a whole number.
         """
-        given, defaults = declared("environment", environ)
-        memory = cls.open(**given, tenant=tenant, clock=clock)
-        memory._core._defaults = defaults  # noqa: SLF001 (one of ours)
+        arguments, defaults = declared("environment", environ)
+        memory = cls.open(**arguments, tenant=tenant, clock=clock)
+        memory._core._defaults = defaults  # noqa: SLF001 (the face of this class)
         return memory
 
     @classmethod
@@ -1046,48 +1067,50 @@ class Memory:
         recall_index: str | Path | None = None,
         **options: Unpack[StoreOptions],
     ) -> Memory:
-        """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an address:
-        `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`, `memory://`.
+        """Open a store: a path (`agent.db`, `~/agent.db`, a `pathlib.Path`) of an SQLite file, or an
+        address: `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:relative/folder`, `file:///absolute/folder`,
+        `memory://`, or that of a server.
 
-        Raises ConfigError for an address or option that is unknown, StoreError where
-        the store cannot be opened, and WrongKey where it is encrypted with other keys.
+        Raises ConfigError for an unknown address or option, StoreError if the store cannot be opened, and
+        WrongKey if it is encrypted with other keys.
 
         Args:
             where: the store's address, or a path.
-            tenant: who owns every session of this memory, and sees no other tenant's; "default" by default.
+            tenant: the owner of every session of this memory, which sees no sessions of other tenants; "default" by
+                default.
             clock: a function that returns microseconds since 1970, as a whole number.
-            encryption: keys that what is stored is encrypted with: `Keys`, or a mapping of key ids to keys. None: it is
-                not.
-            privacy: what may not be kept: a preset ("default", "secrets"), a mapping or a `Policy`, or a `Redactor`,
-                which has a key for pseudonyms, too. None: all is kept as it is.
-            view_bytes: about how many bytes of what contexts were made of are remembered; 64 MiB by default, 0: none.
-            circuit_breaker: when a store that does not answer is left alone for a while: True (after 5 calls in a row,
-                for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
-            sweep_every: how often `sweep` runs by itself, for this tenant, while the memory is open: a timedelta,
-                seconds, or text such as "1h". None: never.
-            turn_lease: how long a `turn()` whose process was killed holds up the next one: a timedelta, seconds, or
-                text such as "30s" (default). It is renewed three times in that time while its process lives.
-            compaction_lease: the same of a compaction that pays for a summary; "5m" by default.
-            embedder: what gives texts vectors, so that `recall` finds by meaning, too: a model's name ("wordllama",
-                "minilm"), a function or coroutine function of a list of texts that returns a vector for each, or an
-                object with `embed_documents` or `encode`. It needs the extra `vectors`. None: words alone count.
-            recall_index: the path of a file on this machine in which the search index is kept, for this store alone.
-                None: beside a store on a disk, inside one on PostgreSQL, and for all others in memory. It holds words
-                in plain text, so an encrypted store has it in memory.
-            synchronous: on disk, what a loss of power leaves: "FULL" (default), all that was acknowledged; "NORMAL",
-                all but the last commits.
+            encryption: the keys that encrypt the stored content: `Keys`, or a mapping of key ids to keys. None: no
+                encryption.
+            privacy: the policy that says what must not be stored: a preset ("default", "secrets"), a mapping, a
+                `Policy`, or a `Redactor`, which can also have a key for pseudonyms. None: everything is stored as is.
+            view_bytes: about how many bytes of what contexts are made from to cache; 64 MiB by default, 0: no cache.
+            circuit_breaker: when to stop calling a store that does not answer, for a while: True (after 5 calls in a
+                row without an answer, for 30 seconds), a `CircuitBreaker`, or a mapping with its fields. None: never.
+            sweep_every: how often to run `sweep` for this tenant while the memory is open: a timedelta, seconds, or
+                text such as "1h". None: never.
+            turn_lease: how long a `turn()` whose process was killed keeps the next one waiting: a timedelta, seconds,
+                or text such as "30s" (default). A living process renews the lease three times in that time.
+            compaction_lease: the same for a compaction that asks a summarizer; "5m" by default.
+            embedder: turns texts into vectors, so that `recall` also searches by meaning: a model's name ("wordllama",
+                "minilm"), a function or coroutine function from a list of texts to a vector for each, or an object with
+                `embed_documents` or `encode`. It needs the extra `vectors`. None: `recall` compares words only.
+            recall_index: the path of a local file for the search index of this store alone. None: beside a store on
+                disk, inside a PostgreSQL store, and in memory for all others. The index holds words in plain text, so
+                that of an encrypted store is always in memory.
+            synchronous: on disk, what survives a power loss: "FULL" (default), every acknowledged write; "NORMAL", all
+                but the last commits.
             busy_seconds: on disk, how long to wait for other writers; 30 by default.
-            timeout_seconds: on a server, how long a call may take, whatever it waits for; 30 by default.
-            pool_size: on a server, how many connections there are at most; 10 by default.
-            schema_name: on PostgreSQL, the schema that the tables are in; "palimpsest" by default.
-            prefix: on Redis, what every key begins with; "palimpsest" by default.
+            timeout_seconds: on a server, the most seconds that a call may take, including all waiting; 30 by default.
+            pool_size: on a server, the most connections; 10 by default.
+            schema_name: on PostgreSQL, the schema of the tables; "palimpsest" by default.
+            prefix: on Redis, the prefix of every key; "palimpsest" by default.
             cluster: on Redis, whether the address names a node of a cluster; False by default.
-            readonly: on a disk or a server, whether nothing may be written; False by default.
-            large_bytes: on a disk or a server, from how many bytes a text, or an image's data, is kept once, however
-                many entries hold it.
+            readonly: on disk or on a server, whether to write nothing; False by default.
+            large_bytes: on disk or on a server, the size in bytes from which a text, or the data of an image, is stored
+                only once, however many entries hold it.
         """
-        given = {**options, "circuit_breaker": circuit_breaker}
-        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, given
+        store_options = {**options, "circuit_breaker": circuit_breaker}
+        parts = where, Inline(), tenant, clock, encryption, gate_of(privacy), view_bytes, store_options
         core = AsyncMemory(*parts, sweep_every, turn_lease, compaction_lease, embedder, recall_index)
         drive(core.__aenter__())
         return cls(core)
@@ -1099,13 +1122,13 @@ class Memory:
     def for_tenant(self, tenant: str) -> Memory:
         """Return the memory of another tenant over the same store, with the same policy, keys and clock.
 
-        It has no connection and no thread of its own, so make one for each request. It need not be closed:
-        that leaves the store open, and when the memory that opened the store closes it is over. Observers, and what
-        joins with `derive`, are the tenant's, whichever of its memories they were given to. Raises ConfigError for
-        what is no id.
+        It has no connection and no thread of its own, so it is cheap enough to make one for each request. It need not
+        be closed: closing it leaves the store open, and it ends when the memory that opened the store is closed. All
+        memories of one tenant share their observers and what joined with `derive`. Raises ConfigError for an invalid
+        id.
 
         Args:
-            tenant: who owns every session of that memory, an id.
+            tenant: the owner of every session of that memory, an id.
         """
         return Memory(self._core.for_tenant(tenant))
 
@@ -1115,92 +1138,94 @@ class Memory:
         return self._core.store
 
     def session(self, session_id: str, **options: Unpack[SessionOptions]) -> Session:
-        """Return the session of this id; nothing is read or written before its first verb.
+        """Return the session with this id. Nothing is read or written before the first verb of the session.
 
-        The options are kept by this object, not in the store. Raises ConfigError naming the option that is not
-        accepted.
+        This object keeps the options; except where noted they are not stored. Raises ConfigError, which names the
+        option, for a value that is not accepted.
 
         Args:
             session_id: 1 to 256 characters, none of them a control character.
-            model: the model's name: its window, tokenizer and prices are taken from the table. None: not known.
-            max_tokens: the most tokens of a whole request, with the answer; None: the model's window.
+            model: the model's name, by which its window, tokenizer and prices are looked up. None: unknown.
+            max_tokens: the most tokens of a whole request and its answer together; None: the model's window.
             max_messages: the most messages of a context, as the format counts them; None: no limit.
             max_context_ratio: the share of the model's window that the log may take, over 0 and up to 1; answer, system
-                text and tools come beside it. None: no such share.
-            max_log_tokens: tokens that the log may take, with its summaries; answer, system text and tools come beside
-                it. None: no such limit.
-            reserve: tokens kept free for the answer: they come off `max_tokens`, or off the model's window where that
-                is smaller, or the only limit. None: beside `max_tokens` nothing, so the request may take all of it;
-                without it the model's longest answer, but at most half of the window.
-            counter: what counts tokens: a function from text to a number, an encoding's name, or an object with
-                `name`, `count` and `overhead`: whether what a provider adds to messages is counted. None: the model's.
-            format: the provider's format of messages, "openai" by default.
-            view: the name of the window that cuts are made for, "main" by default.
-            short_term: what contexts show: a `MaxTokens`, a mapping with its fields, or a list of these; None: one of
-                `conditions` and `oversize`.
+                text and tools are not part of it. None: no such limit.
+            max_log_tokens: the most tokens of the log with its summaries; answer, system text and tools are not part
+                of it. None: no such limit.
+            reserve: tokens kept free for the answer, subtracted from `max_tokens`, or from the model's window if that
+                is smaller or the only limit. None: with `max_tokens` 0, so that the request may take all of it; without
+                it the model's longest answer, but at most half of the window.
+            counter: counts tokens: a function from text to a number, the name of an encoding, or an object with `name`,
+                `count` and `overhead` (whether to count what a provider adds to each message). None: the model's.
+            format: the provider's format of messages; "openai" by default.
+            view: the name of the view for which cuts are made; "main" by default.
+            short_term: what contexts show: a `MaxTokens`, a mapping with its fields, or a list of these; None: a
+                `MaxTokens` with `conditions` and `oversize`.
             conditions: expressions that entries must meet to be shown, for the default short-term strategy.
-            oversize: what becomes of what does not fit alone: "clamp" (default), "drop", "error" or "keep_newest".
+            oversize: what to do with an entry that is too large to fit even alone: "clamp" (default), "drop", "error"
+                or "keep_newest".
             mask: whether a cut may replace old tool results by a note; True by default.
             low_water: the share of the budget that a cut goes down to, over 0 and under 1; 0.36 by default.
-            summary_share: the share of the budget that summaries take at most, over 0 and under 1. None: a quarter, and
-                only where interactions want the room.
-            tag_shares: by tag, the share of the budget that entries with it take at most, from 0 to 1; the oldest are
-                left out first. An entry has the tags in `metadata["tags"]`. None: they take what there is.
-            cache_seconds: how long the provider's cache holds what it was sent, since the last call; None: what the
-                format says; `math.inf`: no cut heeds it.
+            summary_share: the share of the budget that summaries may take, over 0 and under 1. None: a quarter, and
+                only if interactions need the room.
+            tag_shares: for each tag the share of the budget that entries with this tag may take, from 0 to 1; the
+                oldest are left out first. An entry's tags are in `metadata["tags"]`. None: no such limits.
+            cache_seconds: how long after a call the provider's cache still holds what was sent; None: the default of
+                the format; `math.inf`: cuts take no account of it.
             readonly: whether the session only reads: contexts store no cut, and verbs that write raise ConfigError;
                 False by default.
-            long_term: strategies of compaction, such as `Summarize(interaction_keep=3)`: one or a list of objects,
-                names and mappings. None: none.
-            summarizer: what writes summaries: a function from prompt to text, a model string such as
-                "openai:gpt-4o-mini", a `ModelSummarizer`; None: no model is asked.
-            auto_compact: where a strategy that fires runs: "inline" (default), "background", or "off": only in workers.
-            long_term_run: which strategies that fire run: the "first" (default) or "all".
-            before_turn: whether the triggers are looked at before each context, too; False by default.
-            persistence: when what is added is stored: "incremental" (default), "flush" (with `archive=False`: what was
-                compacted is destroyed at the turn's end) or "ephemeral" (nothing is written).
-            archive: whether what was compacted is kept; True by default, and False only for "flush".
-            user: whose session it is, an id. Where it is another's, or nobody's, every verb raises WrongUser. None: not
-                said, and not looked at.
-            title: what it is called, kept with a session that its first entry makes; `describe` changes it. None: none.
-            metadata: what else is said of it, JSON values, kept like the title. None: nothing.
-            lifetime: how long it lasts when nothing is added to it any more, kept like the title: a timedelta, seconds,
-                or text such as "30d" or "1h30m". Then there is no such session, and `sweep` destroys what is stored of
-                it. None: for ever.
-            facts: a scope of a working memory, or a list of these, whose facts stand in each context; none by default.
-            facts_in: where they stand: `tail`, behind the newest entry, as they are at each call (default), or
+            long_term: strategies of compaction, such as `Summarize(interaction_keep=3)`: an object, a name or a
+                mapping, or a list of these. None: none.
+            summarizer: writes summaries: a function from prompt to text, a model string such as "openai:gpt-4o-mini",
+                or a `ModelSummarizer`; None: no model is called.
+            auto_compact: where a strategy runs whose trigger fires: "inline" (default), "background", or "off": only in
+                workers.
+            long_term_run: which strategies run if several triggers fire: the "first" (default) or "all".
+            before_turn: whether to check the triggers before each context, too; False by default.
+            persistence: when added entries are stored: "incremental" (default), "flush" (with `archive=False` the end
+                of a turn destroys what was compacted) or "ephemeral" (nothing is written).
+            archive: whether to keep what was compacted; True by default; False is allowed only with "flush".
+            user: the id of the user that the session belongs to, stored like the title. If the session belongs to
+                another user, or to nobody, every verb raises WrongUser. None: the user is not checked.
+            title: the session's title, stored when its first entry creates it; `describe` changes it. None: no title.
+            metadata: your own JSON values about the session, stored like the title. None: none.
+            lifetime: how long the session lasts after the last addition, stored like the title: a timedelta, seconds,
+                or text such as "30d" or "1h30m". After that it no longer exists for any verb, and `sweep` destroys what
+                is stored of it. None: for ever.
+            facts: a scope of working memory, or a list of scopes, whose facts each context shows; none by default.
+            facts_in: where contexts show them: `tail`, after the newest entry, as they are at each call (default), or
                 `prefix`, before the log, as they were at the last cut.
-            tail_share: the share of the log's room that is kept for facts and tails, at most 0.5; None: 0.1 with
-                `facts`, else nothing.
-            definition: what declares the session; `palimpsest.resources` gives it. None: nothing does.
+            tail_share: the share of the log's room that is reserved for facts and tails, at most 0.5; None: 0.1 with
+                `facts`, otherwise 0.
+            definition: the declaration of the session, as `palimpsest.resources` returns it. None: not declared.
         """
         return Session(self._core.session(session_id, **options))
 
     def fork(self, scope: str) -> Memory:
-        """Return a memory with the same conversations and a working memory of its own: for a sub-agent.
+        """Return a memory for a sub-agent: with the same conversations, but a working memory of its own.
 
-        Its sessions are those of this memory, and what is added to one is seen by both. `working()` of it is the scope
-        given. It destroys nothing that it shares: `delete_session`, `forget`, a sweep of what is `untouched_for` long
-        and an import that is to "replace" raise ConfigError there, and in what `for_tenant` makes of it; closing it
-        leaves the store open. For a conversation of its own there is `session.fork`. Raises ConfigError for a scope
-        that is this memory's own, or that of one which this was forked from, or none.
+        It shares its sessions with this memory: each sees what the other adds. Its `working()` is the given scope. The
+        fork cannot destroy what it shares: `delete_session`, `forget`, `sweep` with `untouched_for` and an import with
+        "replace" raise ConfigError there, and in memories that its `for_tenant` returns. Closing it leaves the store
+        open. For a conversation of its own, a sub-agent uses `session.fork`. Raises ConfigError for an invalid scope,
+        or the scope of this memory or of one that it was forked from.
 
         Args:
-            scope: what `working()` of the fork is, an id or a path of ids, such as "agent/billing".
+            scope: the scope of the fork's `working()`, an id or a path of ids, such as "agent/billing".
         """
         return Memory(self._core.fork(scope))
 
     def bind(self, session: Session | str | None = None) -> AbstractContextManager[Memory]:
-        """Make this memory the current one in a block, with one of its sessions: `with memory.bind(session):`.
+        """Make this memory, and one of its sessions, the current ones inside a block: `with memory.bind(session):`.
 
-        Inside, `palimpsest.current_memory()` and `palimpsest.current_session()` return them, in functions that are not
-        given them, and in tasks that are made there; `palimpsest.carry` takes them into threads. A block inside has its
-        own; after it these are current again.
+        Inside, `palimpsest.current_memory()` and `palimpsest.current_session()` return them, also in functions that are
+        called there and in tasks that are started there; `palimpsest.carry` takes them along into threads. Blocks can
+        be nested: when an inner one ends, those of the outer one are current again.
 
         Args:
-            session: the session, or its id; None: none is current.
+            session: the session, or its id; None: no session is current.
         """
-        from palimpsest.sessions.binding import bound  # only for who binds
+        from palimpsest.sessions.binding import bound  # not needed by most programs
 
         return bound(self, session)
 
@@ -1209,17 +1234,17 @@ class Memory:
     ) -> WorkingMemory:
         """Return the working memory of a scope: values that an agent keeps under keys. Nothing is read or written yet.
 
-        Raises ConfigError for what is no scope.
+        Raises ConfigError for an invalid scope.
 
         Args:
-            scope: an id, or a path of ids such as "user/ann"; None: the memory's own, which is "default", or what
-                `fork` was given. What is in "user/ann", and beneath it, goes with the user "ann" in `forget`, and what
-                is in "session/7" with that session.
-            history: how many older values of each fact are kept; 5 by default.
-            value_bytes: the most bytes of JSON that a value may have, and the older values of a fact together; 65,536
+            scope: an id, or a path of ids such as "user/ann"; None: the memory's own scope, which is "default", or the
+                one that was passed to `fork`. Facts in "user/ann" and below are destroyed when `forget` forgets the
+                user "ann", and facts in "session/7" with that session.
+            history: how many older values of each fact to keep; 5 by default.
+            value_bytes: the most bytes of JSON that a value, and the older values of a fact together, may have; 65,536
                 by default.
         """
-        from palimpsest.sessions.working_sync import WorkingMemory  # only for who has one
+        from palimpsest.sessions.working_sync import WorkingMemory  # not needed by most programs
 
         return WorkingMemory(self._core.working(scope, history=history, value_bytes=value_bytes))
 
@@ -1232,38 +1257,37 @@ class Memory:
         text_splitter: TextSplitter | Mapping[str, Any] | None = None,
         counter: TokenCounter | Callable[[str], int] | str | None = None,
     ) -> Knowledge:
-        """Return a knowledge base: documents and summaries of sessions that a search finds. Nothing is read yet.
+        """Return a knowledge base: a searchable collection of documents and of summaries of sessions.
 
-        Raises ConfigError for what is not accepted.
+        Nothing is read yet. Raises ConfigError for a value that is not accepted.
 
         Args:
-            collection: its name, as `collection_id` of a strategy's knowledge base has it.
-            user: an id: what is added is found for that user alone, and found is what is theirs, or everybody's. None:
-                what is everybody's, or of sessions without a user.
-            embedder: what makes a vector of each text: a model's name such as "wordllama", a function or coroutine
-                function of a list of texts, or an object with `embed_documents` or `encode`. None: words are compared.
-            text_splitter: how documents are split, a `TextSplitter` or a mapping with its fields; None: as that does by
-                default.
-            counter: what counts tokens for that, as for a session; None: the default encoding.
+            collection: the name of the collection, like the `collection_id` of a strategy's knowledge base.
+            user: an id: what you add can be found for this user alone, and searches find what belongs to this user or
+                to everybody. None: what belongs to everybody, or to sessions without a user.
+            embedder: turns texts into vectors: a model's name such as "wordllama", a function or coroutine function of
+                a list of texts, or an object with `embed_documents` or `encode`. None: searches compare words.
+            text_splitter: how to split documents: a `TextSplitter`, or a mapping with its fields; None: its defaults.
+            counter: counts tokens for the splitter, as for a session; None: the default encoding.
         """
-        from palimpsest.sessions.knowledge_sync import Knowledge  # only for who has one
+        from palimpsest.sessions.knowledge_sync import Knowledge  # not needed by most programs
 
         return Knowledge(
             self._core.knowledge(collection, user=user, embedder=embedder, text_splitter=text_splitter, counter=counter)
         )
 
     def scopes(self, prefix: str = "") -> list[str]:
-        """Return the scopes of working memories that have facts, by code points.
+        """Return the scopes of working memory that have facts, sorted by code points.
 
         Args:
-            prefix: only scopes that begin so, such as "user/".
+            prefix: only scopes that start with this text, such as "user/".
         """
         return drive(self._core.scopes(prefix))
 
     def definitions(self) -> list[DefinitionInfo]:
-        """Return each definition that sessions are under which are declared, with their number, by name and version.
+        """Return each definition of declared sessions, with the number of its sessions, sorted by name and version.
 
-        It reads the heads of all sessions of the tenant.
+        This reads the heads of all sessions of the tenant.
         """
         return drive(self._core.definitions())
 
@@ -1279,21 +1303,24 @@ class Memory:
         after: str = "",
         limit: int | None = None,
     ) -> SessionPage:
-        """Return this tenant's sessions: all that fit, or a page of them, whose `next` is `after` for the page behind
-        (None: there is none). One that is written to while the latest are listed may be left out. One that cannot be
-        read is `damaged`: it fits whatever its id and its user fit, is the oldest, and a warning names it once.
+        """Return this tenant's sessions that match, all of them or one page.
 
-        Raises ConfigError for what is not accepted.
+        Pass the `next` of a page as `after` to get the following one; it is None on the last page. In the order
+        "latest", a session that is written to during the listing may be missing. A session that cannot be read is
+        listed as `damaged` if its id and user match, whatever else is asked for; it sorts as the oldest, and a warning
+        names it once. Raises ConfigError for a value that is not accepted.
 
         Args:
-            user: only sessions of this user; nothing is read of any other's. None: of all, and of nobody.
-            title: only sessions in whose titles this is, in any letter case; None: with any title, and without.
-            since: only sessions that were written to at this time, with a time zone, or later; None: whenever.
-            before: only sessions that were last written to before this time, with a time zone; None: whenever.
-            prefix: only sessions whose ids begin so.
-            order: "id" (by code points), or "latest": the one that was written to last comes first.
-            after: the `next` of the page before, in the same order; by id also any id. "": from the first.
-            limit: the most sessions of a page; None: all.
+            user: only sessions of this user; no other user's sessions are read. None: all sessions, also those without
+                a user.
+            title: only sessions whose title contains this text, in any letter case; None: any title or none.
+            since: only sessions last written to at this time, with a time zone, or later; None: no bound.
+            before: only sessions last written to before this time, with a time zone; None: no bound.
+            prefix: only sessions whose ids start with this text.
+            order: "id" (by code points), or "latest": the session that was written to last comes first.
+            after: the `next` of the previous page, in the same order; in the order "id" also any id. "": from the
+                first.
+            limit: the most sessions on a page; None: all.
         """
         return drive(
             self._core.sessions(
@@ -1302,7 +1329,7 @@ class Memory:
         )
 
     def info(self, session_id: str) -> SessionInfo:
-        """Return the session as a listing shows it. Raises SessionNotFound.
+        """Return the session as `sessions` lists it. Raises SessionNotFound.
 
         Args:
             session_id: the session's id.
@@ -1312,17 +1339,17 @@ class Memory:
     def import_session(
         self, data: Mapping[str, Any], *, session_id: str | None = None, on_conflict: OnConflict = "error"
     ) -> str:
-        """Store a session that `export()` gave, under its own id or another, and return that id.
+        """Store a session that `export()` returned, under its own id or another, and return that id.
 
-        Every reference is checked and every total made anew; ids, times and links are kept. Where the session
-        exists, "error" raises Conflict, "replace" puts the export in its place in one step, and "merge"
-        appends those of its entries that are not there, but for what was taken back, and results whose call was
-        erased. Raises ImportFailed, and stores nothing, for an export that does not hold together.
+        Every reference is checked and every total computed anew; ids, times and links are kept. If the session exists,
+        "error" raises Conflict, "replace" replaces it by the export in one step, and "merge" appends the entries of the
+        export that it does not have, except rewound entries and results whose call was erased. Raises ImportFailed, and
+        stores nothing, for an export that is inconsistent.
 
         Args:
-            data: what `export()` gave.
-            session_id: the id to store it under; None: its own.
-            on_conflict: what happens where the session exists: "error" (default), "replace" or "merge".
+            data: what `export()` returned.
+            session_id: the id to store the session under; None: its own.
+            on_conflict: what to do if the session exists: "error" (default), "replace" or "merge".
         """
         return drive(self._core.import_session(data, session_id=session_id, on_conflict=on_conflict))
 
@@ -1339,34 +1366,34 @@ class Memory:
         progress: Progress | None = None,
         limits: Given = None,
     ) -> ImportReport:
-        """Take the conversations of a file, or of a binary stream, into sessions and say what came of it.
+        """Import the conversations of a file, or of a binary stream, into sessions and return a report.
 
-        `source` is what the file is: "messages" (JSON or JSON lines of provider messages, in the `format` named or
-        found), "chatgpt" or "claude" (their data exports, also as archives), "palimpsest" (our own exports),
-        "openai-agents" (its SQLite database), "langchain" or "pydantic-ai"; "auto" finds out. Everything goes into
-        `session_id` where one is given, else into sessions of the conversations' own ids, or named after the file. The
-        title of a conversation becomes that of a session which it makes.
+        Sources are "messages" (JSON or JSON lines of provider messages, whose `format` is given or detected), "chatgpt"
+        and "claude" (their data exports, also as archives), "palimpsest" (exports of this library), "openai-agents"
+        (its SQLite database), "langchain" and "pydantic-ai". Everything is imported into `session_id` if that is given,
+        otherwise into one session for each conversation, with the conversation's id or a name made from that of the
+        file. A session that the import creates takes the title of its conversation.
 
-        Importing a file again adds nothing, one that has grown adds what is new, and an import that was
-        interrupted is completed by repeating it; under another `key` the same messages come once more. With
-        `branches` the branches of a conversation that are not current become sessions, too (`<id>~2`, ...).
-        `progress` is called with the bytes done and their total (None where nobody knows). `limits` (`Limits`, or a
-        mapping with some of them) bounds what the file may hold: what is larger than one is refused, naming it.
+        Importing a file again adds nothing, importing one that has grown adds what is new, and an interrupted import is
+        completed by repeating it. With another `key` the same messages are added once more.
 
-        What is malformed is reported with its place, and the rest is taken. Raises ImportFailed, and stores nothing,
-        for a file that is of no source, or could be of several, and with `strict` for the first fault; OSError where
-        the file cannot be opened; ConfigError for an option that is not accepted.
+        Content that is malformed, or exceeds one of the `limits`, is reported with its place, and the rest is imported.
+        Raises ImportFailed, and stores nothing, for a file that fits no source or several, and with `strict` for the
+        first fault; OSError if the file cannot be opened; and ConfigError for an option that is not accepted.
 
         Args:
             path: the file's path, or a binary file that is open for reading.
-            source: what the file is; "auto" (default) finds out.
-            format: what messages of the source "messages" are; None: found by their shape.
-            session_id: the session that takes everything; None: one for each conversation.
-            key: what makes an import of the same messages another one; None: the same again adds nothing.
+            source: the kind of file; "auto" (default) detects it.
+            format: the format of messages of the source "messages"; None: detected by their shape.
+            session_id: the session to import everything into; None: one session for each conversation.
+            key: makes this import distinct from other imports of the same messages; None: the same messages are added
+                once.
             strict: whether the first fault refuses the whole file.
-            branches: whether branches that are not current become sessions, too.
+            branches: whether branches of a conversation that are not its current one become sessions (`<id>~2`, ...),
+                too.
             progress: called with the bytes done and their total (None: unknown).
-            limits: the most that the file may hold; None: the limits' own defaults.
+            limits: `Limits`, or a mapping with some of them: the most that the file may hold. None: the defaults of
+                `Limits`.
         """
         return drive(
             self._core.import_file(
@@ -1399,28 +1426,27 @@ class Memory:
         model: str | None = None,
         counter: TokenCounter | Callable[[str], int] | str | None = None,
     ) -> Recalled:
-        """Find what was said in any session of this tenant, and return the passages that answer a query best, as many
-        as `max_tokens` have room for.
+        """Search the logs of this tenant's sessions, and return the passages that match best.
 
-        It is `session.recall` over several sessions. An entry that branches share is found once. Sessions that nobody
-        has written to since the last search are not read. Raises ConfigError for what is not accepted; no error and no
-        log quotes the query.
+        This is `session.recall` over several sessions: as many passages are returned as fit into `max_tokens`. An entry
+        that branches share is found once. Sessions that were not written to since the last search are not read. Raises
+        ConfigError for a value that is not accepted. No error and no log line quotes the query.
 
         Args:
-            query: what is looked for, at most 10,000 characters; words in quotes are a phrase.
-            sessions: ids of the sessions to look in; None: all.
-            user: an id: only sessions that are theirs. None: anybody's.
-            max_tokens: tokens that the result may have, as `text`; 2,000 by default. None: no limit.
-            limit: the most entries that answer; 20 by default.
-            kinds: kinds of entries that may answer, such as "message"; None: all. Of an empty list nothing is.
-            roles: roles that may have said it, such as "user"; None: all. Of an empty list nobody has.
-            names: who may have said it, or which tools; None: anybody. Of an empty list nobody has.
-            since: a datetime with a time zone: written then or later. None: at any time.
-            until: a datetime with a time zone: written before it. None: at any time.
-            neighbours: how many entries of the same interaction on each side of a hit are shown, where there is room
-                left; 1 by default.
-            model: the model whose tokens are counted; None: not known.
-            counter: what counts tokens, as for a session; None: the model's.
+            query: what to search for, at most 10,000 characters; words in quotes are a phrase.
+            sessions: ids of the sessions to search; None: all.
+            user: an id: only sessions of this user. None: sessions of all users and of nobody.
+            max_tokens: the most tokens of the result's `text`; 2,000 by default. None: no limit.
+            limit: the most entries that may match; 20 by default.
+            kinds: kinds of entries that may match, such as "message"; None: all. An empty list matches nothing.
+            roles: roles that may match, such as "user"; None: all. An empty list matches nothing.
+            names: names of speakers or tools that may match; None: all. An empty list matches nothing.
+            since: a datetime with a time zone: only entries written then or later. None: no bound.
+            until: a datetime with a time zone: only entries written before it. None: no bound.
+            neighbours: how many entries of the same interaction to show on each side of a hit, if there is room; 1 by
+                default.
+            model: the model by whose tokenizer tokens are counted; None: unknown.
+            counter: counts tokens, as for a session; None: the model's.
         """
         return drive(
             self._core.recall(
@@ -1441,33 +1467,32 @@ class Memory:
         )
 
     def index_status(self) -> IndexStatus:
-        """Return where this tenant's search index is, how large, and how many sessions it is behind.
+        """Return where this tenant's search index is, its size, and how many sessions it is behind.
 
-        Nothing is indexed by it. An index that is damaged is found empty, and is filled by the next search.
+        The call indexes nothing. A damaged index counts as empty; the next search fills it again.
         """
         return drive(self._core.index_status())
 
     def rebuild_index(self, *, progress: Callable[[int, int], object] | None = None) -> IndexStatus:
-        """Make this tenant's search index anew from the logs, its vectors too where there is an embedder, and return
-        how it is then.
+        """Rebuild this tenant's search index from the logs, with vectors if there is an embedder; return its new
+        status.
 
-        Searches meanwhile find what is in it so far, and complete it for themselves. Interrupted, the next search, or
-        the same again, goes on. `progress` is called with the number of sessions done, and of all: for the words, and
-        then for the vectors. An embedder that fails leaves the words, and a warning. Raises ConfigError in a memory
-        that only reads.
+        Searches in the meantime use what is indexed so far, and index what they miss. If the call is interrupted, the
+        next search or the next call goes on. If the embedder fails, words are indexed all the same, and a warning is
+        issued. Raises ConfigError in a read-only memory.
 
         Args:
-            progress: called with the sessions done and their total.
+            progress: called with the number of sessions done and their total, first for the words, then for the
+                vectors.
         """
         return drive(self._core.rebuild_index(progress=progress))
 
     def delete_session(self, session_id: str) -> bool:
-        """Destroy the session with everything that belongs to it, its working memory too, and return whether there was
-        one.
+        """Destroy the session with all that belongs to it, including its working memory; return whether it existed.
 
-        So goes one that is damaged, too; its branches keep what they share. Raises StoreCorrupt where nobody can tell
-        any more what that is, because who reads what is damaged as well. A warning tells of a copy of it that lies
-        where the store does not read it; `forget` returns that.
+        Damaged sessions can be deleted, too. Branches keep the entries that they share with the session. Raises
+        StoreCorrupt if these can no longer be determined, because the records of who shares them are damaged as well. A
+        warning names copies of the session in places that the store does not read; `forget` returns them.
 
         Args:
             session_id: the session's id.
@@ -1485,32 +1510,34 @@ class Memory:
         dry_run: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> Erased:
-        """Destroy for good all that belongs to one of these, in every session and branch, and say what that was.
+        """Destroy for good everything that belongs to a user, a session or a tenant, or that matches a query.
 
-        `session` goes with every copy of its entries in branches, and with its working memory ("session/ID"). `tenant`,
-        which must be this memory's own, goes with all sessions and items. What `matches` a text, or a `Query`, goes as
-        `erase` has it, with the facts of working memories that have the text. Of a `user` (an id) go the sessions that
-        are theirs, as with `session`, and their working memory ("user/ID"). In other sessions goes what messages of
-        that `name`, or with that `user_id` in their metadata, said, with the whole interactions that they began; one in
-        which nothing else is left is deleted. Where nothing names the user, `unknown` of the result says so. Summaries
-        are made anew from what is left, without a model, or withdrawn.
+        The result says what was destroyed. Exactly one of the first four arguments must be given:
 
-        A session that is damaged goes where it is meant by its id, its tenant or its user; into any other nobody can
-        look, and `remains` of the result names it. It names the branches, too, that keep what one shared with them.
+        - `user`: the sessions that belong to this user, as with `session`, and the user's working memory ("user/ID").
+          In all other sessions, messages with this `name`, or with this `user_id` in their metadata, are erased with
+          the whole interactions that they began; a session of which nothing else is left is deleted. If nothing names
+          the user, `unknown` of the result says so.
+        - `session`: the session with every copy of its entries in branches, and its working memory ("session/ID").
+        - `tenant`: all sessions and items of the tenant, which must be this memory's own.
+        - `matches`: all entries that match, as `erase` does it, and the facts of working memories that have the text.
 
-        Interrupted, the same again goes on with what is left. Sessions that come into being meanwhile are found.
-        `progress` is called with the number of sessions done, and of all. `dry_run` changes nothing. Raises ConfigError
-        unless exactly one is given, and in a memory that only reads; ErasureFailed where what was made from entries
-        cannot be removed: what is erased by then stays erased.
+        Summaries are made anew from what is left, without a model, or withdrawn. A damaged session is destroyed if its
+        id, tenant or user is the one that is given. Other damaged sessions cannot be searched; `remains` of the result
+        names them, and also the branches that keep entries which a damaged session shared with them.
+
+        If the call is interrupted, the next one goes on with what is left. Sessions that are created in the meantime
+        are included. Raises ConfigError unless exactly one of the four is given, and in a read-only memory; and
+        ErasureFailed if something derived from entries cannot be removed: what was erased before that stays erased.
 
         Args:
             user: an id, as sessions have it, or messages in `name` or in `user_id` of their metadata.
             session: a session's id.
             tenant: this memory's own tenant.
             matches: a text, or a `Query`.
-            reason: why, kept in the log in clear words.
-            dry_run: whether nothing is changed, and only told what would go.
-            progress: called with the sessions done and their total.
+            reason: the reason, stored in the log in plain text.
+            dry_run: whether to change nothing, and only return what would be destroyed.
+            progress: called with the number of sessions done and their total.
         """
         return drive(
             self._core.forget(
@@ -1525,32 +1552,33 @@ class Memory:
         )
 
     def vacuum(self, *, progress: Callable[[int, int], object] | None = None) -> Vacuumed:
-        """Write anew what is kept where something was destroyed, and give back what the store does not use.
+        """Rewrite the parts of the store in which something was destroyed, and free the space that is not used.
 
-        That is of all tenants. Others go on writing meanwhile. It is what `remains` of an erasure in a large file asks
-        for: then no byte of what was erased before is left. Interrupted, the same again goes on with what is left.
-        `progress` is called with about how many bytes were gone through, and of how many. Raises ConfigError in a
-        memory that only reads; StoreUnavailable where there is no room for a second copy of the largest table.
+        This covers all tenants, and others can go on writing meanwhile. `remains` of an erasure in a large file asks
+        for it: afterwards no byte is left of what was erased before. If the call is interrupted, the next one goes on
+        with what is left. Raises ConfigError in a read-only memory, and StoreUnavailable if there is no room for a
+        second copy of the largest table.
 
         Args:
-            progress: called with the bytes gone through and their total, both about.
+            progress: called with the number of bytes gone through and their total, both approximate.
         """
         return drive(self._core.vacuum(progress=progress))
 
     def durability(self) -> str:
-        """Return a sentence for people: what is lost with the machine, or with the server, of what was acknowledged."""
+        """Return a sentence for people: which acknowledged writes may be lost if the machine or the server fails."""
         return drive(self._core.durability())
 
     def derive(self, derived: Derived) -> Callable[[], None]:
-        """Have something that is made from this tenant's entries, such as a search index, told before entries go.
+        """Register something that is derived from this tenant's entries, such as a search index.
 
-        From then on the store knows its name, in every process: who erases where it has not joined leaves a note in the
-        store. What such notes say is removed here first, before this returns, and later by `sweep`. Join before
-        anything is made.
+        Before entries are erased, `derived` is asked to remove what it made from them. The store keeps its name for all
+        processes: an erasure in a process in which it is not registered leaves a note in the store. Notes that are
+        there already are carried out before this method returns, and later ones by `sweep`. Register before deriving
+        anything.
 
-        Returns a function after which it is told no longer in this memory; the store knows of it until `underive`.
-        Raises ConfigError for what is not as `palimpsest.sessions.derived.Derived` says, ErasureFailed where it does
-        not remove what it should, and StoreUnavailable in a memory that only reads.
+        Returns a function that unregisters `derived` from this memory; the store keeps its name until `underive`.
+        Raises ConfigError for an object that is not as `palimpsest.sessions.derived.Derived` says, ErasureFailed if it
+        fails to remove what it should, and StoreUnavailable in a read-only memory.
 
         Args:
             derived: an object with a name, and a coroutine that removes what was made from entries.
@@ -1558,16 +1586,16 @@ class Memory:
         return drive(self._core.derive(derived))
 
     def derivers(self) -> tuple[str, ...]:
-        """Return the names of what is made from this tenant's entries, in this process or another."""
+        """Return the names of everything that was registered with `derive` for this tenant, in any process."""
         return drive(self._core.derivers())
 
     def underive(self, name: str) -> bool:
-        """Have the store forget what joined under this name, with the notes for it: for what is there no more.
+        """Make the store forget a name that was registered with `derive`, and the notes for it.
 
-        Returns whether the store knew of it.
+        Use it when what was derived no longer exists. Returns whether the store knew the name.
 
         Args:
-            name: the name that joined with `derive`.
+            name: the name that was registered with `derive`.
         """
         return drive(self._core.underive(name))
 
@@ -1580,26 +1608,26 @@ class Memory:
         sample: int = 5,
         progress: Callable[[int, int], object] | None = None,
     ) -> Scanned:
-        """Find what a policy would have redacted in what is stored already, and with `apply` redact it there.
+        """Find stored content that a privacy policy would redact, and with `apply` redact it in the store.
 
-        `privacy` is what `open` takes; without it, it is this memory's own. Looked at are all sessions of the tenant,
-        or `session`: entries, rewound and archived ones, too, summaries of every version, records, names of contexts,
-        facts of working memories.
-        Up to `sample` findings are shown as they would be. `progress` is called with the sessions done and all.
+        The scan covers all sessions of the tenant, or `session` alone: entries, also rewound and archived ones,
+        summaries of every version, records, names of contexts and facts of working memories. Up to `sample` findings
+        are shown as they would look after redaction.
 
-        With `apply` entries and summaries are rewritten in place, and entries of types that the policy withholds are
-        erased, in every branch; each session begins a new epoch. The branches of `session`, which have copies of what
-        was made of it, are scanned, too. What others add meanwhile is looked at, too. Interrupted, the same again goes
-        on with what is left. What cannot be checked stays as it is, and is reported. Raises ConfigError without a
-        policy, and for `apply` in a memory that only reads, or over a store that cannot rewrite; SessionNotFound;
-        ErasureFailed where what was made from entries cannot be removed.
+        With `apply`, entries and summaries are rewritten in place, and entries of types that the policy withholds are
+        erased, in every branch; each changed session begins a new epoch. Branches of `session` are scanned, too, since
+        they hold copies of what was derived from it. What others add meanwhile is included. If the call is interrupted,
+        the next one goes on with what is left. Content that cannot be checked stays as it is, and is reported.
+
+        Raises ConfigError without a policy, and for `apply` in a read-only memory or over a store that cannot rewrite;
+        SessionNotFound; and ErasureFailed if something derived from entries cannot be removed.
 
         Args:
-            privacy: a preset's name, a policy, a mapping or a `Redactor`; None: the memory's own.
+            privacy: a preset's name, a policy, a mapping or a `Redactor`, as for `open`; None: the memory's own.
             session: a session's id; None: every session of the tenant.
-            apply: whether what is found is redacted where it is stored.
+            apply: whether to redact in the store what is found.
             sample: the most findings to show.
-            progress: called with the sessions done and their total.
+            progress: called with the number of sessions done and their total.
         """
         return drive(self._core.scan(privacy, session=session, apply=apply, sample=sample, progress=progress))
 
@@ -1610,37 +1638,41 @@ class Memory:
         dry_run: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> int:
-        """Erase what has expired of all that this tenant owns; return how many entries and items that were.
+        """Erase everything of this tenant that has expired; return how many entries and items were erased.
 
-        With `untouched_for` the sessions that nobody has written to for so long are deleted, too, and counted; one that
-        somebody writes to meanwhile stays, and so do branches of one that goes. `sessions(before=…)` lists them. A
-        damaged one stays: nobody knows when it was written to. Raises ConfigError for what is not accepted, and in a
-        memory that only reads; StoreCorrupt, when all else is swept, for what is damaged and may have expired.
+        Summaries of erased entries are made anew from what is left, without a model. Notes of erasures in other
+        processes are carried out for what is registered with `derive`.
 
-        Summaries that told of it are made anew from the rest, without a model. What joined with `derive` removes what
-        was erased elsewhere meanwhile, too.
+        With `untouched_for`, sessions that were not written to for so long are deleted, too, and counted. A session
+        that is written to meanwhile stays, and so do branches of a deleted one. `sessions(before=…)` lists such
+        sessions. A damaged session stays, since its last write is unknown.
+
+        Raises ConfigError for a value that is not accepted, and in a read-only memory; and StoreCorrupt, after
+        everything else is swept, if something damaged may have expired.
 
         Args:
             untouched_for: a timedelta, seconds, or text such as "90d" (s, m, h, d, w); None: no session is deleted.
-            dry_run: whether nothing is changed, and only sessions and entries are counted that would go.
-            progress: called with the sessions done and their total, of those that are deleted.
+            dry_run: whether to change nothing, and only count the sessions and entries that would go.
+            progress: called with the number of deleted sessions so far and their total.
         """
         return drive(self._core.sweep(untouched_for=untouched_for, dry_run=dry_run, progress=progress))
 
     @property
     def redact(self) -> Callable[[str], str] | None:
-        """A function that takes out of a text what this memory's policy finds, for log lines of your own, and never
-        raises. None without a policy.
+        """A function that redacts a text by this memory's privacy policy, for your own log lines; it never raises.
+
+        None without a policy.
         """
         return self._core.redact
 
     def on(self, event: EventName, handler: Handler) -> Callable[[], None]:
-        """Call `handler(session_id, facts)` after each `event` and return a function that stops it.
+        """Call `handler(session_id, facts)` after each `event`; return a function that removes the handler.
 
         Events: entry:added, cut, compressed, evicted, erased, restored, compaction:skipped, compaction:failed,
         summarizer:failed, session:cleared, session:forked, session:imported, session:replaced, session:rewound,
         context:over_budget, condition:error, knowledge:deferred, privacy:refused, redacted, usage:recorded, turn:ended,
-        config:changed. A handler may be a coroutine function; one that raises is logged and breaks nothing.
+        config:changed. A handler may be a coroutine function. If it raises, the error is logged, and the operation that
+        caused the event goes on.
 
         Args:
             event: the event's name.
@@ -1649,9 +1681,9 @@ class Memory:
         return self._core.on(event, handler)
 
     def close(self) -> None:
-        """Close the store, when what runs in the background is done; whoever uses it afterwards gets Closed.
+        """Close the store after waiting for background work; later use of it raises Closed.
 
-        What is not done within 10 seconds is given up, which a warning in the log says: it loses nothing that was
-        acknowledged. Closing twice is fine. One that `for_tenant` gave leaves the store open.
+        Work that is not done within 10 seconds is given up, with a warning in the log; nothing acknowledged is lost by
+        that. Closing twice is allowed. Closing a memory that `for_tenant` returned leaves the store open.
         """
         drive(self._core.close())

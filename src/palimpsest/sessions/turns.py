@@ -1,4 +1,4 @@
-"""Turns: runs of the model as blocks, what an atomic one gathers, and what happens at their end."""
+"""Turns: runs of the model as blocks, and what happens at their end: committing, compacting, persisting."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 WITHIN: ContextVar[tuple[Block, ...]] = ContextVar("palimpsest_turns", default=())
-"""The turns that the thread or task is in, or was begun in, which one more would wait for."""
+"""The blocks in which the present thread or task is, or in which it was started. A nested turn would wait for these."""
 
 
 class TurnEnd(msgspec.Struct, repr_omit_defaults=True, frozen=True):
-    """What `end_turn` found: how many entries were `added` since the turn began, `open_calls` by id, and what
-    triggers have led to (`compactions`)."""
+    """The result of `end_turn`: how many entries were `added` since the turn began, the ids of `open_calls`, and the
+    results of the `compactions` that triggers led to."""
 
     added: int
     open_calls: tuple[str, ...]
@@ -37,10 +37,10 @@ class TurnEnd(msgspec.Struct, repr_omit_defaults=True, frozen=True):
 
 
 class EndsTurns(Protocol):
-    """A session: what a block gives, and ends the turn of."""
+    """A session, as far as a turn's block uses it."""
 
     async def end_turn(self) -> TurnEnd:
-        """Say that a run of the model is over."""
+        """End the current run of the model."""
         ...
 
 
@@ -55,16 +55,16 @@ class Turns:
 
     @property
     def is_open(self) -> bool:
-        """Whether one is open."""
+        """Whether a turn is open."""
         return self._turn.is_open
 
     @property
     def is_atomic(self) -> bool:
-        """Whether one is open that gathers what is added."""
+        """Whether an atomic turn is open, which collects what is added."""
         return self._turn.buffer is not None
 
     def turn(self, session: E, atomic: bool, wait: timedelta | float | str | None) -> AbstractAsyncContextManager[E]:
-        """A block that is a turn of the session, which is given."""
+        """Return a block that is a turn of the session, and that yields the session."""
         values.switch("atomic", atomic)
         if wait is None:
             return self._block(session, atomic, None)
@@ -78,12 +78,12 @@ class Turns:
             raise ConfigError("turn", "a turn inside a turn", NESTED)
         await self._scope.gate.opened()
         try:
-            left = await turn.open(block, wait)
+            remaining = await turn.open(block, wait)
             if atomic:
                 turn.buffer = TurnBuffer()
             else:
                 try:
-                    await turn.take_lease(block, left, WITHIN.get())
+                    await turn.take_lease(block, remaining, WITHIN.get())
                 except OSError as fault:
                     check_descriptors(fault)
                     raise
@@ -93,29 +93,29 @@ class Turns:
         except BaseException:
             if turn.block is block:
                 self._forget()
-            with suppress(PalimpsestError):  # what was raised says more; the lease ends by itself
-                await self._left(block)
+            with suppress(PalimpsestError):  # the error that was raised matters more; the lease expires by itself
+                await self._leave(block)
             raise
         finally:
             try:
-                await self._left(block)
+                await self._leave(block)
             finally:
-                await self._left(block)  # an interrupt may have cut the first one short
+                await self._leave(block)  # an interrupt may have cut the first call short
 
     async def end(self) -> TurnEnd:
-        """Commit what was gathered, compact where a trigger says so, and persist as the session has it."""
+        """Commit what was collected, compact if a trigger fires, and apply the session's `persistence`."""
         turn, options = self._turn, self._scope.options
         buffer, turn.buffer = turn.buffer, None
         if buffer is not None and buffer.close():
-            slots, done = buffer.slots, Committed((), None)
+            slots, committed = buffer.slots, Committed((), None)
             if slots:
-                done = await self._appender.commit(slots, given_ids=buffer.given_ids)
-            await buffer.report(done)
+                committed = await self._appender.commit(slots, given_ids=buffer.given_ids)
+            await buffer.report(committed)
         self._scope.let_go()
         await turn.release()
         auto, flushes = self._auto(), options.persistence == "flush" and not options.archive
         compacted = await auto.turn_ended(auto.flush if flushes else None)
-        seen = self._scope.store.seen(self._scope.key) if turn.added else None  # it saw the head as it added
+        seen = self._scope.store.seen(self._scope.key) if turn.added else None  # adding saw the head: no read needed
         head = seen.head if seen is not None else await self._scope.head()
         end = TurnEnd(turn.added, head.open_calls, compacted)
         self._forget()
@@ -124,12 +124,12 @@ class Turns:
         return end
 
     def _forget(self) -> None:
-        """Let go of what is withheld, and of what an EPHEMERAL session has added."""
+        """Drop what is withheld, and everything that an EPHEMERAL session has added."""
         self._scope.let_go()
         if self._scope.is_ephemeral:
             self._scope.begin_anew()
             self._auto.begin_anew()
 
-    async def _left(self, block: Block) -> None:
+    async def _leave(self, block: Block) -> None:
         await self._turn.close(block)
-        WITHIN.set(tuple([one for one in WITHIN.get() if one is not block]))
+        WITHIN.set(tuple([outer for outer in WITHIN.get() if outer is not block]))

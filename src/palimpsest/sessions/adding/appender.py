@@ -1,4 +1,8 @@
-"""The one way by which entries reach the store: identity, privacy, store, event; and the turn in which they do."""
+"""The one way by which entries reach the store, and the state of the turn in which they are added.
+
+Each batch gets its ids, passes the privacy policy, and is stored (or collected by an atomic turn); then observers are
+told and triggers are checked.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,25 @@ from palimpsest.log.checks import check, check_names
 from palimpsest.log.entry import Entry, derived_ids, new_ids
 from palimpsest.privacy.gate import Admitted
 from palimpsest.runtime.once import lazy
-from palimpsest.sessions.adding.gathered import Committed, Told, TurnBuffer
+from palimpsest.sessions.adding.gathered import Committed, NoteUsage, TurnBuffer
 from palimpsest.sessions.compacting.lazily import LazyAutoCompaction
 from palimpsest.sessions.lease import NESTED, Lease, waited_for
 from palimpsest.sessions.scope import SessionScope
 
 if TYPE_CHECKING:
-    from palimpsest.sessions.adding.there import There
+    from palimpsest.sessions.adding.existing import ExistingEntries
     from palimpsest.sessions.withheld import Withheld
     from palimpsest.stores import Appended
 
 OPEN = "open"
+"""The only key of `OpenTurn._blocks`. `dict.setdefault` is atomic, so one of several threads sets it."""
 
 
 class Block:
-    """A turn as the block that it is, its `lease`, and the thread in which it is: all tasks of an event loop are in
-    one."""
+    """One `with session.turn()` block: its `lease`, and the thread that entered it.
+
+    All tasks of an event loop have the same thread.
+    """
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -36,8 +43,11 @@ class Block:
 
 
 class OpenTurn:
-    """One session object's turn: how many entries were `added` since it began, the `lease` that it holds, the `buffer`
-    of an atomic one. Of threads and tasks that share the object one has a turn at a time."""
+    """The turn of one session object. Of threads and tasks that share the object, one has a turn at a time.
+
+    `added` counts the entries added since the turn began. `lease` is the lease that it holds, `buffer` the buffer of an
+    atomic turn.
+    """
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
@@ -48,16 +58,19 @@ class OpenTurn:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is one."""
+        """Whether a block is open."""
         return bool(self._blocks)
 
     @property
     def block(self) -> Block | None:
-        """The one that is open."""
+        """The block that is open."""
         return self._blocks.get(OPEN)
 
     async def open(self, block: Block, wait: float | None) -> float | None:
-        """Wait until no other block of this object is open, for `wait` seconds at most; return what is left of them."""
+        """Open a block once no other block of this object is open; return how many seconds of `wait` remain.
+
+        Raises LockTimeout after `wait` seconds (None: never).
+        """
 
         async def is_next() -> bool:
             return self._blocks.setdefault(OPEN, block) is block
@@ -67,10 +80,11 @@ class OpenTurn:
         return None if wait is None else max(wait - waited, 0)
 
     async def take_lease(self, block: Block, wait: float | None, outer: Sequence[Block]) -> None:
-        """Wait for whoever has a turn on the session, for `wait` seconds at most, and go next.
+        """Take the lease of the session's turn once no other session object has it, in any process.
 
-        Raises ConfigError where that would be for ever, since one of the `outer` blocks waits for this one: who has
-        begun a task waits for it, while a thread goes on by itself.
+        Raises LockTimeout after `wait` seconds (None: never). Raises ConfigError if the wait would never end, because
+        one of the `outer` blocks holds the lease and waits for this block: code that starts a task waits for it, while
+        a block of another thread goes on by itself.
         """
         scope, renewals = self._scope, self._scope.memory.renewals
         block.lease = Lease(scope.store, scope.runner, scope.key, "turn", renewals.seconds, scope.clock)
@@ -78,10 +92,10 @@ class OpenTurn:
         if wait is None and any(map(block.lease.is_same, held)):
             raise ConfigError("turn", "a turn inside a turn", NESTED)
         await block.lease.take(renewals, wait)
-        self.lease = block.lease  # from now on: who adds beside a turn that still waits is in none
+        self.lease = block.lease  # only now: adds beside a turn that still waits belong to no turn
 
     async def close(self, block: Block) -> None:
-        """Let the next one in, where this block was. It may be cut short, and is whole then when it is repeated."""
+        """End this block and let the next one open. If an interrupt cuts this short, calling it again completes it."""
         try:
             if block.lease is not None:
                 await block.lease.give_back()
@@ -93,25 +107,25 @@ class OpenTurn:
                 self._blocks.clear()
 
     async def release(self) -> None:
-        """Let the next one in."""
+        """Give the turn's lease back, so that the next turn can begin."""
         if self.lease is not None:
             await self.lease.give_back()
             self.lease = None
 
 
 class Appender:
-    """What every verb that adds ends in, in a `turn` or not."""
+    """Appends entries to one session's log, or to the buffer of its `turn` while that is atomic."""
 
     def __init__(self, scope: SessionScope, turn: OpenTurn, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._gate = scope, scope.options, scope.gate
         self.turn, self._auto = turn, auto
 
     @lazy
-    def there(self) -> There:
-        """What is there already."""
-        from palimpsest.sessions.adding.there import There  # what contexts show, for few who add
+    def existing(self) -> ExistingEntries:
+        """Finds entries that need not be added again."""
+        from palimpsest.sessions.adding.existing import ExistingEntries  # loads the states of entries; few adds need it
 
-        return There(self._scope, self.admitted, lambda: self.turn.buffer)
+        return ExistingEntries(self._scope, self.admitted, lambda: self.turn.buffer)
 
     async def append(
         self,
@@ -120,11 +134,12 @@ class Appender:
         key: str | None = None,
         *,
         checked: bool = False,
-        told: Told | None = None,
+        note_usage: NoteUsage | None = None,
     ) -> tuple[Entry, ...]:
-        """Identity, privacy, store, event: the one way into the log. What is withheld comes back as it was given.
+        """Append a batch and return its entries as stored; withheld ones come back as they were given.
 
-        What the entries cost is `told` when they are stored, unless a key says that all of them were there.
+        `where` names the batch in errors, and `checked` says that its entries are checked already. `note_usage` is
+        called when the entries are stored, unless the log had all of them already under the same key.
         """
         scope, given_ids = self._scope, key is not None
         scope.may_write()
@@ -138,56 +153,64 @@ class Appender:
         buffer = self.turn.buffer  # read once: another thread may end the turn meanwhile
         if key is not None:
             entries = _identified(entries, derived_ids(key, len(entries)))
-        elif buffer is not None:  # otherwise they get their ids with their place in the log
+        elif buffer is not None:  # otherwise the store gives them ids together with their places in the log
             entries = _identified(entries, new_ids(len(entries), scope.clock() // 1000), own=True)
         if self._gate.redactor is not None or buffer is not None or not entries:
-            return await self._through_gate(entries, buffer, given_ids=given_ids, keyed=key is not None, told=told)
+            return await self._through_gate(
+                entries, buffer, given_ids=given_ids, keyed=key is not None, note_usage=note_usage
+            )
         if self._options.definition is not None:
             await self.declare()
         store, views = scope.store, scope.memory.views
-        remembers = store is scope.memory.opened and not self._options.long_term  # which may store counts of them
+        remembers = store is scope.memory.opened and not self._options.long_term  # a strategy may store their counts
         counts = views.counted(scope.key, entries, self._options.counter, scope.runner) if remembers else {}
-        done = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-        if remembers and done.added == len(done.entries):
-            views.appended(store, scope.key, done.entries, counts)
+        appended = await store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+        if remembers and appended.added == len(appended.entries):
+            views.appended(store, scope.key, appended.entries, counts)
         if self._options.long_term or scope.observers.handled or self._options.definition is not None:
-            await self.follow_up(done)
-        else:  # as a rule there is nothing to be done: a coroutine less
-            self.turn.added += done.added
-        if told is not None:
-            await _tell(told, 0 if key is None else _new_from(done, done.entries))
-        return done.entries
+            await self.follow_up(appended)
+        else:  # usually there is nothing else to do, and this saves a coroutine
+            self.turn.added += appended.added
+        if note_usage is not None:
+            await _note_from(note_usage, 0 if key is None else _new_from(appended, appended.entries))
+        return appended.entries
 
     async def _through_gate(
-        self, entries: Sequence[Entry], buffer: TurnBuffer | None, *, given_ids: bool, keyed: bool, told: Told | None
+        self,
+        entries: Sequence[Entry],
+        buffer: TurnBuffer | None,
+        *,
+        given_ids: bool,
+        keyed: bool,
+        note_usage: NoteUsage | None,
     ) -> tuple[Entry, ...]:
-        """Have the policy see a batch, and store it, or gather it in the atomic turn that is open."""
-        done = Committed((), None)
+        """Apply the privacy policy to a batch, and store it, or collect it in the `buffer` of the open atomic turn."""
+        committed = Committed((), None)
         if entries or buffer is not None:
             slots = await self.admitted(entries)
-            if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=keyed, told=told):
-                return tuple(slot.kept or slot.own or own for slot, own in zip(slots, entries, strict=True))
-            done = await self.commit(slots, given_ids=given_ids)
-        if told is not None:
-            await _tell(told, done.new_from if keyed else 0)
-        return done.entries
+            if buffer is not None and buffer.take(slots, given_ids=given_ids, keyed=keyed, note_usage=note_usage):
+                return tuple(slot.kept or slot.own or given for slot, given in zip(slots, entries, strict=True))
+            committed = await self.commit(slots, given_ids=given_ids)
+        if note_usage is not None:
+            await _note_from(note_usage, committed.new_from if keyed else 0)
+        return committed.entries
 
     async def declare(self) -> None:
-        """See to it that the store knows what the session's definition says, before the session refers to it."""
+        """Store what the session's definition says, if the store does not have it, before the session refers to it."""
         if self._scope.definitions is not None:
             await self._scope.definitions.keep()
 
     async def _stored(self, entries: Sequence[Entry], *, given_ids: bool) -> Committed:
-        """Store one batch of which nothing is withheld."""
+        """Store a batch of which nothing is withheld."""
         scope = self._scope
-        done = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
-        await self.follow_up(done)
-        return Committed(done.entries, _new_from(done, done.entries))
+        appended = await scope.store.append(scope.key, entries, check_ids=given_ids, about=scope.about)
+        await self.follow_up(appended)
+        return Committed(appended.entries, _new_from(appended, appended.entries))
 
     async def admitted(self, entries: Sequence[Entry]) -> Sequence[Admitted]:
-        """What may be stored of the entries. Raises PrivacyRefused, and tells so."""
+        """Apply the privacy policy to the entries. Raises PrivacyRefused, after telling observers of it."""
         self._scope.may_write()
-        if self._options.definition is not None:  # pseudonyms may make the session
+        if self._options.definition is not None:  # storing a pseudonym may already create the session
             await self.declare()
         try:
             return await self._gate.entries(self._scope.store, self._scope.key, entries, self._scope.about)
@@ -196,73 +219,73 @@ class Appender:
             raise
 
     async def commit(self, slots: Sequence[Admitted], *, given_ids: bool) -> Committed:
-        """Store what may be stored of a batch, and hold the rest back."""
+        """Store what may be stored of a batch, and keep the withheld rest in memory until the interaction ends."""
         withholds = any(map(_is_withheld, slots))
-        held = self._scope.withheld.get(self._scope.place)
+        withheld = self._scope.withheld.get(self._scope.place)
         if withholds:
-            held = held or await self._hold()
-            slots = held.expecting(slots)
+            withheld = withheld or await self._hold()
+            slots = withheld.expecting(slots)
         kept = [slot.kept for slot in slots if slot.kept is not None]
-        if held is None:
+        if withheld is None:
             return await self._stored(kept, given_ids=given_ids)
-        stored, revision, following = tuple[Entry, ...](), 0, held
-        done: Appended | None = None
+        stored, revision, following = tuple[Entry, ...](), 0, withheld
+        appended: Appended | None = None
         try:
             if kept:
                 scope = self._scope
-                done = await scope.store.append(scope.key, kept, check_ids=given_ids, about=scope.about)
-                stored, revision = done.entries, done.head.revision
-            if done is None or done.added:  # else all of it was there before
+                appended = await scope.store.append(scope.key, kept, check_ids=given_ids, about=scope.about)
+                stored, revision = appended.entries, appended.head.revision
+            if appended is None or appended.added:  # otherwise the log had all of it already
                 await self._scope.store.together(lambda: following.follow(slots, stored, revision))
         finally:
-            if withholds and not held.holds:  # it failed, or all of it was there before
+            if withholds and not withheld.holds:  # the commit failed, or the log had all of it already
                 self._scope.let_go()
-        if done is not None:
-            await self.follow_up(done)
-        if not self.turn.is_open and held.interaction_ended:
+        if appended is not None:
+            await self.follow_up(appended)
+        if not self.turn.is_open and withheld.interaction_ended:
             self._scope.let_go()
-        rest = iter(stored)
-        batch = tuple(next(rest) if slot.kept is not None else slot.own or Entry() for slot in slots)
-        return Committed(batch, _new_from(done, batch))
+        remaining = iter(stored)
+        batch = tuple(next(remaining) if slot.kept is not None else slot.own or Entry() for slot in slots)
+        return Committed(batch, _new_from(appended, batch))
 
-    async def follow_up(self, done: Appended) -> None:
-        """Count what was added, tell who asked to be told, look at the triggers."""
-        self.turn.added += done.added
+    async def follow_up(self, appended: Appended) -> None:
+        """After an append: count the new entries for the turn, tell observers, and check the triggers."""
+        self.turn.added += appended.added
         observers = self._scope.observers
-        if done.added and observers.wants("entry:added"):
-            for entry in done.entries:
-                if entry.revision == done.head.revision:  # the others were there already
+        if appended.added and observers.wants("entry:added"):
+            for entry in appended.entries:
+                if entry.revision == appended.head.revision:  # the others are not new
                     await self._scope.tell("entry:added", entry=entry)
-        if done.added and self._scope.definitions is not None:
-            await self._scope.definitions.tell(done.head)
-        if done.added and self._options.long_term:
-            await (await self._auto.there()).appended(done, in_turn=self.turn.is_open)
+        if appended.added and self._scope.definitions is not None:
+            await self._scope.definitions.tell(appended.head)
+        if appended.added and self._options.long_term:
+            await (await self._auto.loaded()).appended(appended, in_turn=self.turn.is_open)
 
     async def _hold(self) -> Withheld:
-        """What is withheld of the session's open interaction, from now on."""
-        from palimpsest.sessions.withheld import Withheld  # a store in memory, only where texts are withheld
+        """Begin to keep what is withheld of the session's open interaction."""
+        from palimpsest.sessions.withheld import Withheld  # loads the memory store; needed only if texts are withheld
 
         begun = await Withheld.begin(*self._scope.place, self._scope.clock)
         return self._scope.withheld.setdefault(self._scope.place, begun)  # another thread may have been first
 
 
 def _identified(entries: Sequence[Entry], ids: Sequence[str], *, own: bool = False) -> list[Entry]:
-    """The entries with these ids; with `own` one that has an id keeps it."""
-    given = zip(entries, ids, strict=True)
-    return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in given]
+    """Return the entries with these ids; with `own`, an entry that has an id keeps it."""
+    pairs = zip(entries, ids, strict=True)
+    return [msgspec.structs.replace(entry, id=(own and entry.id) or id) for entry, id in pairs]
 
 
-def _new_from(done: Appended | None, batch: Sequence[Entry]) -> int | None:
-    """The place in a batch of the first entry that an append added; None where it added none."""
-    if done is None or not done.added:
+def _new_from(appended: Appended | None, batch: Sequence[Entry]) -> int | None:
+    """Return the index in the batch of the first entry that the append added, or None if it added none."""
+    if appended is None or not appended.added:
         return None
-    return next(i for i, entry in enumerate(batch) if entry.revision == done.head.revision)
+    return next(i for i, entry in enumerate(batch) if entry.revision == appended.head.revision)
 
 
-async def _tell(told: Told, new_from: int | None) -> None:
-    """Tell from which entry on of a batch they are new, where any is."""
+async def _note_from(note_usage: NoteUsage, new_from: int | None) -> None:
+    """Note the usage of a batch whose entries from the index `new_from` on are new, if any is."""
     if new_from is not None:
-        await told(new_from)
+        await note_usage(new_from)
 
 
 def _is_withheld(slot: Admitted) -> bool:

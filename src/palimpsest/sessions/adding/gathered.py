@@ -1,4 +1,4 @@
-"""What an atomic turn gathers until it is committed."""
+"""The buffer in which an atomic turn collects entries until it is committed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,45 @@ from typing import NamedTuple, TypeAlias
 from palimpsest.log.entry import Entry, pack, unpack
 from palimpsest.privacy.gate import Admitted
 
-Told: TypeAlias = Callable[[int], Awaitable[None]]
-"""Notes what a batch cost whose entries from this place in it on are new."""
+NoteUsage: TypeAlias = Callable[[int], Awaitable[None]]
+"""Records the usage that responses in a batch report. Its argument is the index of the first entry that is new."""
 
 
 class Committed(NamedTuple):
-    """A batch that was committed: its entries, in place, and the place of the first that is new (None: none is)."""
+    """A committed batch: its entries in the given order, and the index of the first new one (None: none is new)."""
 
     entries: tuple[Entry, ...]
     new_from: int | None
 
 
 class _Report(NamedTuple):
-    """A batch that was taken: where its entries are among all, whether a key named them, what notes its cost."""
+    """A batch in the buffer whose usage is to be noted: its range of slots, and whether a key gave it its ids."""
 
     first: int
     end: int
     keyed: bool
-    told: Told
+    note_usage: NoteUsage
 
 
 class TurnBuffer:
-    """What an atomic turn has gathered: entries with their ids, whether a caller's key gave any of those, and reports
-    of what answers cost. Threads may share it: what is taken is in it when it is `closed`, or is not taken."""
+    """What an atomic turn has collected: entries with their ids, and the usage to note once they are stored.
+
+    `given_ids` says that a caller's key or entry gave any of the ids. Threads may share the buffer: once `close` has
+    returned, a batch is either in it or was refused by `take`.
+    """
 
     def __init__(self) -> None:
         self.slots: list[Admitted] = []
         self.given_ids = False
-        self.contexts: dict[str | None, Entry] = {}
+        self.contexts: dict[str | None, Entry] = {}  # by name, the newest context entry
         self._reports: list[_Report] = []
         self._closed = False
         self._lock = allocate_lock()
 
     def take(
-        self, slots: Sequence[Admitted], *, given_ids: bool, keyed: bool = False, told: Told | None = None
+        self, slots: Sequence[Admitted], *, given_ids: bool, keyed: bool = False, note_usage: NoteUsage | None = None
     ) -> bool:
-        """Gather entries as they are now, unless the turn is over; of contexts the newest of each name is at hand."""
+        """Collect entries as they are now; return False, and collect nothing, if the turn is over."""
         slots = [Admitted(_own(slot.kept), _own(slot.own)) for slot in slots]
         with self._lock:
             if self._closed:
@@ -54,37 +57,40 @@ class TurnBuffer:
             self.slots.extend(slots)
             self.given_ids |= given_ids
             self.contexts |= {
-                one.kept.name: one.kept for one in slots if one.kept is not None and one.kept.kind == "context"
+                slot.kept.name: slot.kept for slot in slots if slot.kept is not None and slot.kept.kind == "context"
             }
-            if told is not None:
-                self._reports.append(_Report(first, len(self.slots), keyed, told))
+            if note_usage is not None:
+                self._reports.append(_Report(first, len(self.slots), keyed, note_usage))
             return True
 
     def close(self) -> bool:
-        """Take nothing more; return whether it was open until now: then who asks commits what was gathered."""
+        """Refuse further entries; return whether the buffer was open, in which case the caller must commit it."""
         with self._lock:
             was_open, self._closed = not self._closed, True
             return was_open
 
-    def newest(self, many: int) -> list[Entry]:
-        """The newest so many entries, or fewer, oldest first."""
+    def newest(self, count: int) -> list[Entry]:
+        """Return the newest `count` entries, or fewer if there are no more, oldest first."""
         kept = (slot.kept for slot in reversed(self.slots) if slot.kept is not None)
-        return [*islice(kept, many)][::-1]
+        return [*islice(kept, count)][::-1]
 
-    async def report(self, done: Committed) -> None:
-        """Have what answers cost noted. Under a key that is from the first entry on that is new: of the newest
-        revision, and here for the first time."""
-        places = {entry.id: i for i, entry in reversed([*enumerate(done.entries)])}
-        newest = done.entries[done.new_from].revision if done.new_from is not None else None
-        for first, end, keyed, told in self._reports:
-            fresh = (i for i in range(first, end) if done.entries[i].revision == newest)
-            place = next((i for i in fresh if places[done.entries[i].id] == i), None) if keyed else first
-            if place is not None:
-                await told(place - first)
+    async def report(self, committed: Committed) -> None:
+        """Note the usage of all batches, now that they are committed.
+
+        Of a batch with a key, only usage from its first new entry on is noted: one that has the revision of this
+        commit, and whose id did not occur earlier in the turn.
+        """
+        first_index = {entry.id: i for i, entry in reversed([*enumerate(committed.entries)])}
+        newest = committed.entries[committed.new_from].revision if committed.new_from is not None else None
+        for first, end, keyed, note_usage in self._reports:
+            fresh = (i for i in range(first, end) if committed.entries[i].revision == newest)
+            new = next((i for i in fresh if first_index[committed.entries[i].id] == i), None) if keyed else first
+            if new is not None:
+                await note_usage(new - first)
 
 
 def _own(entry: Entry | None) -> Entry | None:
-    """The entry with values of its own: the caller may change those that it was made of before it is stored."""
+    """Copy an entry with mutable values, since the caller may change these before the entry is stored."""
     if entry is None or (entry.metadata is None and entry.native is None and isinstance(entry.content, str)):
         return entry
     return unpack(pack(entry))

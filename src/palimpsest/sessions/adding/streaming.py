@@ -1,4 +1,4 @@
-"""Answers that come in pieces: a block gathers the events, and stores the whole answer, or what arrived of it."""
+"""Streamed answers: a block collects the events, and stores the whole answer, or the part that arrived."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ if TYPE_CHECKING:
     from palimpsest.formats.received.stream import AnswerStream
 
 CutOff: TypeAlias = Literal["keep", "drop"]
-"""What becomes of an answer that was cut off: its text is kept, marked, or nothing is stored."""
+"""What to do with an answer that was cut off: store its text, marked as cut off, or store nothing."""
 
 Add: TypeAlias = Callable[..., Awaitable[tuple[Entry, ...]]]
-"""The session's verb that adds, which lets no error out that quotes what is private."""
+"""The session's `add`, whose errors quote nothing private."""
 
 
 class Answer:
-    """One answer as it comes: what `session.stream()` gives. Not safe to feed from two threads at once."""
+    """A streamed answer: what `session.stream()` gives its block. Not safe to feed from two threads at once."""
 
     def __init__(self, stream: AnswerStream, *, drops: bool = False) -> None:
         self._stream, self._drops = stream, drops
         self.entries: tuple[Entry, ...] = ()
-        """What was stored, once the block has ended."""
+        """The stored entries, once the block has ended."""
 
     @property
     def text(self) -> str:
-        """What the model has said so far: no thoughts, no calls."""
+        """The text of the answer so far, without thoughts and calls."""
         return self._stream.text
 
     @property
     def is_complete(self) -> bool:
-        """Whether the provider has said that the answer is over."""
+        """Whether the provider has signalled the end of the answer."""
         return self._stream.is_complete
 
     @property
     def whole(self) -> dict[str, Any] | None:
-        """What has come, as `add` takes it, where the store could not take it: the response, or of one that is not over
-        the text; None for nothing, and for one that is not over where such are dropped."""
+        """What has arrived so far, in a form that `add` takes: for use if the store could not be written.
+
+        A complete answer is a response; of an incomplete one it is the text. None if nothing has arrived, or if the
+        answer is incomplete and `cut_off` is "drop".
+        """
         if self._stream.is_complete:
             return self._stream.whole()
         return None if self._drops else self._stream.part()
 
     def feed(self, event: object) -> str:
-        """Take the next `event` of the client's stream, and return what the model says in it ("" where it says
-        nothing).
+        """Take the next `event` of the client's stream and return the answer's text in it ("" if it has none).
 
-        Raises InvalidEntry for what is no event of the stream that was begun, and Closed after the block has ended:
-        nothing more is stored.
+        Raises InvalidEntry if it is not an event, or not of the same stream as those before. Raises Closed after the
+        block has ended, when nothing more is stored.
         """
         return self._stream.feed(event)
 
 
 class Streaming:
-    """The streamed answers of one session."""
+    """Makes the blocks that store streamed answers of one session."""
 
     def __init__(self, runner: Runner, add: Add, usage: UsageRecorder, redact: Redact | None) -> None:
         self._runner, self._add, self._usage, self._redact = runner, add, usage, redact
@@ -71,7 +73,7 @@ class Streaming:
     def stream(
         self, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
     ) -> AbstractAsyncContextManager[Answer]:
-        """A block that stores what is fed."""
+        """Return a block that stores the answer that is fed to it."""
         if not isinstance(cut_off, str) or cut_off not in ("keep", "drop"):
             raise ConfigError("cut_off", cut_off, "keep or drop")
         return self._block(cut_off, checked_key(key), metadata)
@@ -83,14 +85,14 @@ class Streaming:
         try:
             yield answer
         except BaseException:
-            await self._kept(answer, stream, cut_off, key, metadata)
+            await self._keep(answer, stream, cut_off, key, metadata)
             raise
-        await self._kept(answer, stream, cut_off, key, metadata)
+        await self._keep(answer, stream, cut_off, key, metadata)
 
-    async def _kept(
+    async def _keep(
         self, answer: Answer, stream: AnswerStream, cut_off: CutOff, key: str | None, metadata: dict[str, Any] | None
     ) -> None:
-        """Store what has arrived even for a task that is cancelled: nobody can have it come once more."""
+        """Store what has arrived, even if the task is cancelled: the provider does not send it again."""
         stream.end()
 
         async def store(*, again: bool = False) -> None:
@@ -108,7 +110,7 @@ class Streaming:
         *,
         again: bool,
     ) -> tuple[Entry, ...]:
-        """Store what has arrived, and note what it cost."""
+        """Store what has arrived, and record its usage. With `again`, an earlier try may have stored it already."""
         whole, unless_last = stream.whole(), again and key is None
         if whole is None:
             return ()

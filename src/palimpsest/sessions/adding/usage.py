@@ -1,4 +1,4 @@
-"""What calls of the model cost: reported by hand, or told by a response that is added."""
+"""Recording the token usage of model calls, as given by hand or as reported by a response that is added."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _PART_OF = "They are a part of it: where a provider reports them beside it, as Anthropic does, add all of its input up"
 
 TELLING = 1000
-"""Counted tokens of a context from which on a report of no input at all cannot be true."""
+"""From this many counted tokens of a context on, a report of zero input tokens must be wrong."""
 
 
 class UsageRecorder:
-    """Notes what one session's calls cost."""
+    """Records the usage of one session."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
@@ -38,7 +38,10 @@ class UsageRecorder:
         cached_tokens: int,
         context: Context | None,
     ) -> Usage:
-        """Note what was reported for a call: `given` by the provider, or as figures."""
+        """Record the usage of a call: of `given`, which is a provider's response or usage, or as numbers.
+
+        Raises ConfigError for impossible numbers.
+        """
         if context is not None and not hasattr(context, "counted"):
             raise ConfigError("context", context, "the Context that was sent, or None for the last one")
         if given is None:
@@ -51,8 +54,10 @@ class UsageRecorder:
         return await self._recorded(report, context or self._scope.sent)
 
     async def of_answers(self, usages: Sequence[Reported]) -> None:
-        """Note what added responses cost: of one alone it is the last context's. Figures that cannot be are no fault
-        of what was added, which stays: a warning names them."""
+        """Record the usage of responses that were added. A single one is taken as the answer to the last context.
+
+        Impossible numbers only cause a warning, since the responses are stored already.
+        """
         sent = self._scope.sent if len(usages) == 1 else None
         for report in usages:
             try:
@@ -61,18 +66,20 @@ class UsageRecorder:
                 warn_caller(f"the usage of what was added is not recorded: {fault}")
 
     async def unless_noted(self, usages: Sequence[Reported]) -> None:
-        """Note what the last of these cost, though it was there before: who added it may have been cut short. It is
-        told by its id whether it was noted."""
+        """Record the usage of the last of these responses, if it was not recorded before, which its id tells.
+
+        For responses whose entries the log has already: an interrupt may have come between adding them and recording.
+        """
         await self.of_answers([report for report in usages[-1:] if report.response])
 
     async def _recorded(self, report: Reported, sent: Context | Sent | None) -> Usage:
-        """Keep the report with the session, unless it is that of the response which was reported last."""
+        """Store the report with the session, unless the last stored one is of the same response."""
         counted = sent.counted if sent is not None else 0
         _check(report, counted)
         head = await self._scope.head()
         if head.usage is not None and report.response and report.response == head.usage.response:
             return head.usage
-        used = Usage(
+        reported = Usage(
             input_tokens=report.input_tokens,
             output_tokens=report.output_tokens,
             cached_tokens=report.cached_tokens,
@@ -86,7 +93,7 @@ class UsageRecorder:
             total_output=report.output_tokens,
             total_cached=report.cached_tokens,
         )
-        change = Change(kind="usage", reason="usage", usage=used)
+        change = Change(kind="usage", reason="usage", usage=reported)
         usage = (await self._scope.store.commit(self._scope.key, change)).usage
         assert usage is not None, "a change of kind usage leaves one"
         await self._scope.tell("usage:recorded", usage=usage)
@@ -105,7 +112,7 @@ def _of_figures(input_tokens: int | None, output_tokens: int, cached_tokens: int
 
 
 def _check(report: Reported, counted: int) -> None:
-    """Raise ConfigError for figures that cannot be."""
+    """Raise ConfigError for impossible numbers."""
     if report.cached_tokens > report.input_tokens:
         allowed = f"at most input_tokens ({report.input_tokens}). {_PART_OF}"
         raise ConfigError("cached_tokens", report.cached_tokens, allowed)

@@ -1,4 +1,4 @@
-"""Adding to a session: what the verbs are given becomes entries."""
+"""The verbs of a session that add: they turn their arguments into checked entries and hand these to the appender."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from palimpsest.sessions.scope import SessionScope
 T = TypeVar("T")
 
 Content = str | Sequence[Part]
-"""What somebody says: text, or parts such as `Text` and `Image`."""
+"""The content of a message: text, or parts such as `Text` and `Image`."""
 
 MARK = "cut_off"
-"""The key of an entry's metadata, true where the answer was cut off."""
+"""A key of an entry's metadata: True if the answer was cut off."""
 
-_MUCH = 1_000
-"""Values, or so many times `_CHARACTERS` of text: a millisecond at the most."""
+_MUCH, _CHARACTERS = 1_000, 1_000
+"""How many values are much, and how many characters count as one more. Going through so many takes a millisecond."""
 
 _NO_PARTS = str | bytes | bytearray | memoryview | range
-_CHARACTERS, _HOLDING = 1_000, (dict, list, tuple, Mapping)  # the quick ones to ask for first
+_HOLDING = (dict, list, tuple, Mapping)  # types that hold further values; those that isinstance answers quickly first
 
 
 class Adding:
-    """What the verbs of a session that add do.
+    """Implements the verbs of a session that add.
 
     The order is fixed: decode or build, check, identify, privacy, store, event.
     """
@@ -60,17 +60,16 @@ class Adding:
         pinned: bool,
         expires_at: datetime | None,
     ) -> Entry:
-        """Append what somebody said. Raises InvalidEntry where a person, or the system, says nothing, or nobody can
-        read a part."""
-        given = content if type(content) is str else _fixed(content)
-        if role != "assistant" and not (type(given) is str and "!" <= given[:1] <= "~") and is_blank(given):
+        """Append a message. Raises InvalidEntry if the user or the system says nothing, or a part holds nothing."""
+        fixed = content if type(content) is str else _fixed(content)
+        if role != "assistant" and not (type(fixed) is str and "!" <= fixed[:1] <= "~") and is_blank(fixed):
             raise InvalidEntry("message.content", _BLANK)
         about: dict[str, Any] = {"metadata": metadata, "importance": importance, "expires_at": expires_at}
-        entry = Entry(role=role, content=given, name=name, pinned=pinned, **about)
+        entry = Entry(role=role, content=fixed, name=name, pinned=pinned, **about)
         return (await self._appender.append([entry], "message"))[0]
 
     async def tool_call(self, name: str, arguments: Any, call_id: str | None, metadata: dict[str, Any] | None) -> Entry:
-        """Append a call."""
+        """Append a tool call."""
         if not isinstance(name, str) or not name:
             raise InvalidEntry("name", f"{shorten(name)} is no tool's name; give its name as text")
         entry = Entry(
@@ -92,8 +91,8 @@ class Adding:
         metadata: dict[str, Any] | None,
         answers: int = 0,
     ) -> Entry:
-        """Append a result."""
-        call_id = call_id or None  # a call that is given none gets one
+        """Append a tool result. `answers` is the seq of the call that it answers, or 0 if id and name are to say it."""
+        call_id = call_id or None  # no stored call has an empty id
         if name is None and call_id is None and not answers:
             raise InvalidEntry("call_id", "a result needs the id of its call, or at least the tool's name")
         content = output if isinstance(output, str) else await self._json_text(output, "output")
@@ -109,7 +108,7 @@ class Adding:
         pinned: bool,
         expires_at: datetime | None,
     ) -> Entry:
-        """Append background data, unless it is there."""
+        """Append background data, unless contexts show the same data already."""
         if not isinstance(text, str) or not isinstance(name, str) or not name:
             raise InvalidEntry("name" if isinstance(text, str) else "text", "a context needs text and a name")
         entry = Entry(
@@ -122,8 +121,8 @@ class Adding:
             expires_at=expires_at,
         )
         check(entry, "context")
-        there = await self._appender.there.context(entry)
-        return there or (await self._appender.append([entry], "context", checked=True))[0]
+        existing = await self._appender.existing.context(entry)
+        return existing or (await self._appender.append([entry], "context", checked=True))[0]
 
     async def messages(
         self,
@@ -134,32 +133,35 @@ class Adding:
         metadata: dict[str, Any] | None,
         unless_last: bool = False,
     ) -> tuple[Entry, ...]:
-        """Append what a vendor gives, and note its cost. Raises InvalidEntry where a person or the system is silent."""
+        """Append messages in a provider's shape, and record the usage that responses report. Raises InvalidEntry."""
         if self._scope.runner.suspends:
-            entries, found = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
+            entries, recognised = await self._apart(messages, self._decoded, messages, format, statuses, metadata)
         else:
-            entries, found = self._decoded(messages, format, statuses, metadata)
-        there, left = await self._appender.there.last(entries, key) if unless_last else ([], entries)
-        if there and not left:
-            await self.usage.unless_noted([*found.usages.values()] if found is not None else ())
-            return tuple(there)
-        told = partial(self._noted, messages, found) if found is not None and found.usages else None
-        return *there, *await self._appender.append(left, "messages", checked_key(key), checked=True, told=told)
+            entries, recognised = self._decoded(messages, format, statuses, metadata)
+        existing, new = await self._appender.existing.last(entries, key) if unless_last else ([], entries)
+        if existing and not new:
+            await self.usage.unless_noted([*recognised.usages.values()] if recognised is not None else ())
+            return tuple(existing)
+        notes = (
+            partial(self._note_usage, messages, recognised) if recognised is not None and recognised.usages else None
+        )
+        stored = await self._appender.append(new, "messages", checked_key(key), checked=True, note_usage=notes)
+        return *existing, *stored
 
-    async def _noted(self, messages: object, found: Received, first: int) -> None:
-        """Note what was given cost, from that on of which the entry of this number comes."""
-        since = await self._apart(messages, _given_at, found.runs, first) if first else 0
-        await self.usage.of_answers([usage for i, usage in found.usages.items() if i >= since])
+    async def _note_usage(self, messages: object, recognised: Received, first: int) -> None:
+        """Record the usage of the given messages, from the one on that became the entry with the index `first`."""
+        since = await self._apart(messages, _message_at, recognised.runs, first) if first else 0
+        await self.usage.of_answers([usage for i, usage in recognised.usages.items() if i >= since])
 
     async def _json_text(self, value: Any, where: str) -> str:
-        """The value as JSON. Raises InvalidEntry, naming the place, where it is none."""
+        """Return the value as JSON text. Raises InvalidEntry, naming the place, for what is not a JSON value."""
         return await self._apart(value, _json_text, value, where)
 
-    async def _apart(self, what: object, function: Callable[..., T], *given: Any) -> T:
-        """What a function makes of what it is given, without holding up an event loop where there is much of that."""
-        if self._scope.runner.suspends and takes_long(what):
-            return await self._scope.store.apart(function, *given)
-        return function(*given)
+    async def _apart(self, value: object, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that goes through `value`, in a thread if that would block an event loop for long."""
+        if self._scope.runner.suspends and takes_long(value):
+            return await self._scope.store.apart(function, *arguments)
+        return function(*arguments)
 
     def decoded(
         self,
@@ -168,9 +170,10 @@ class Adding:
         statuses: Mapping[str, Status] | None,
         metadata: dict[str, Any] | None,
     ) -> list[Entry]:
-        """Return what a vendor gives as entries, checked. Raises InvalidEntry naming the place of what is malformed.
+        """Return messages in a provider's shape as checked entries. Raises InvalidEntry, naming the place, for bad
+        ones.
 
-        Messages that say nothing are taken: this is a list that somebody made of a log.
+        Empty messages are allowed, since `replace` is given a list that was made from a log.
         """
         return self._decoded(messages, format, statuses, metadata, blank=True)[0]
 
@@ -185,91 +188,95 @@ class Adding:
         batch = [messages] if type(messages) is dict else messages
         name = self._options.format if format is None else format
         shape = find_format(name)
-        found: Received | None = None
+        recognised: Received | None = None
         if is_plain(batch, shape.name) or _is_text(batch):
             entries = _of_messages(shape, batch, blank)
         else:
-            found = received(batch, name, settled=format is not None)
-            entries = [entry for run in found.runs for entry in _of_run(run, blank)]
+            recognised = received(batch, name, settled=format is not None)
+            entries = [entry for run in recognised.runs for entry in _of_run(run, blank)]
         if statuses is not None and not isinstance(statuses, Mapping):
             raise ConfigError("statuses", statuses, "a mapping from call ids to statuses")
         if statuses is not None or metadata is not None:
             entries = [_annotated(entry, statuses or {}, metadata) for entry in entries]
             for entry in entries:
                 check(entry, "messages")
-        return entries, found
+        return entries, recognised
 
     async def entries(self, entries: Sequence[Entry], key: str | None) -> tuple[Entry, ...]:
-        """Append entries that were made elsewhere."""
+        """Append existing entries, such as those of another session."""
         if not isinstance(entries, Sequence) or not all(isinstance(entry, Entry) for entry in entries):
             raise InvalidEntry("entries", "a list of entries is needed")
         entries = [arriving(entry, f"entries[{i}]") for i, entry in enumerate(entries)]
         return await self._appender.append(entries, "entries", checked_key(key), checked=True)
 
     async def resolve(self, call: Entry | str, status: Status, output: str) -> Entry:
-        """Append the result of a call that waits, in the log or the open turn. An entry says by its place which one."""
+        """Append a result for a call that is open in the log or in the open turn.
+
+        An entry that has a seq means the call at that place; a call id may occur more than once.
+        """
         if not isinstance(status, str) or status not in STATUSES:
             raise InvalidEntry("status", f"{shorten(status)} is none of {', '.join(STATUSES)}")
-        meant = call if isinstance(call, Entry) else Entry(call_id=call)
-        place, id, tool = meant.seq, meant.call_id, meant.name
-        calls = await self._appender.there.calls() if isinstance(call, Entry | str) else ()
-        if not any(one.call_id == id and tool in (None, one.name) and place in (0, one.seq) for one in calls):
-            raise EntryNotFound(self._scope.key.session, meant.id if id is None else id, "open call")
-        said, more = output or f"[no result: {status}]", {"resolved": True}
-        return await self.tool_result(tool if id is None else None, said, id, status, more, answers=place)
+        named = call if isinstance(call, Entry) else Entry(call_id=call)
+        seq, id, tool = named.seq, named.call_id, named.name
+        open_calls = await self._appender.existing.calls() if isinstance(call, Entry | str) else ()
+        if not any(one.call_id == id and tool in (None, one.name) and seq in (0, one.seq) for one in open_calls):
+            raise EntryNotFound(self._scope.key.session, named.id if id is None else id, "open call")
+        text, metadata = output or f"[no result: {status}]", {"resolved": True}
+        return await self.tool_result(tool if id is None else None, text, id, status, metadata, answers=seq)
 
 
 def _is_text(batch: object) -> bool:
-    """Whether it is a prompt, or prompts: what the format `text` reads."""
+    """Whether it is a string or a list of strings, which the format `text` reads."""
     return isinstance(batch, str) or (isinstance(batch, list) and all(isinstance(one, str) for one in batch or [0]))
 
 
 def _of_messages(shape: Format, messages: Any, blank: bool) -> list[Entry]:
-    """The entries of messages of one format. Raises InvalidEntry naming the place of what is malformed, and, unless
-    `blank` ones are taken, of a message in which a person, or the system, says nothing."""
+    """Decode messages of one format. Raises InvalidEntry for malformed ones, and unless `blank` for empty messages of
+    the user or the system."""
     messages = canonical(messages, shape.name)
     entries = shape.decode(messages, "messages")
     for i, entry in enumerate(() if blank else entries):
         content, role = entry.content, entry.role
         if type(content) is str and "!" <= content[:1] <= "~":
-            continue  # as most do
+            continue  # the usual case: the text begins with a visible ASCII character
         if entry.kind != "message" or not (role == "user" or role == "system") or not is_blank(content):
             continue
         native = entry.native
-        beside = native is not None and "content" in native.absent  # it says something else, and that alone
-        if not (beside or entry.continues or (i + 1 < len(entries) and entries[i + 1].continues)):
+        without_content = native is not None and "content" in native.absent  # its other fields say something
+        if not (without_content or entry.continues or (i + 1 < len(entries) and entries[i + 1].continues)):
             raise InvalidEntry(_place_of(shape, messages, i), _BLANK)
     return entries
 
 
-def _place_of(shape: Format, messages: Sequence[Any], number: int) -> str:
-    """Where the message is whose entry has this number."""
-    return f"messages[{_message_of(shape, messages, number)}]{_SAID.get(shape.name, '.content')}"
+def _place_of(shape: Format, messages: Sequence[Any], index: int) -> str:
+    """Return where in `messages` the content of the entry with this index is."""
+    return f"messages[{_message_of(shape, messages, index)}]{_CONTENT.get(shape.name, '.content')}"
 
 
-def _message_of(shape: Format, messages: Sequence[Any], number: int) -> int:
-    """Which message the entry of this number comes from: the first that so many entries end with."""
+def _message_of(shape: Format, messages: Sequence[Any], index: int) -> int:
+    """Return the index of the message from which the entry with this index was decoded. Messages may become several
+    entries, so this searches for the shortest beginning of the list that gives enough of them."""
 
     def entries(count: int) -> int:
         return len(shape.decode(messages[:count], "messages"))
 
-    return bisect_right(range(1, len(messages) + 1), number, key=entries)
+    return bisect_right(range(1, len(messages) + 1), index, key=entries)
 
 
-def _given_at(runs: Sequence[Run], number: int) -> int:
-    """Which of those that were given the entry of this number comes from."""
+def _message_at(runs: Sequence[Run], index: int) -> int:
+    """Return the index, among all given messages, of the one from which the entry with this index was decoded."""
     for run in runs:
         shape = find_format(run.format)
         messages = canonical(run.messages, shape.name)
-        many = len(shape.decode(messages, "messages"))
-        if number < many:
-            return run.places[_message_of(shape, messages, number)]
-        number -= many
+        count = len(shape.decode(messages, "messages"))
+        if index < count:
+            return run.places[_message_of(shape, messages, index)]
+        index -= count
     raise AssertionError("an entry comes from something that was given")
 
 
-_SAID = {"gemini": ".parts", "text": ""}
-"""Under what messages hold what they say, where that is not `content`."""
+_CONTENT = {"gemini": ".parts", "text": ""}
+"""By format, the field that holds the content of a message, where that is not `content`."""
 
 _BLANK = (
     "the message says nothing: give text, or parts such as an image; where there is nothing to say, add no message "
@@ -278,19 +285,19 @@ _BLANK = (
 
 
 def _of_run(run: Run, blank: bool) -> list[Entry]:
-    """The entries of messages of one format. Raises InvalidEntry naming which of those that were given is malformed."""
+    """Decode a run of messages. An InvalidEntry names the place among all given messages, not within the run."""
     try:
         entries = _of_messages(find_format(run.format), run.messages, blank)
         return list(map(_as_cut_off, entries)) if run.cut_off else entries
     except InvalidEntry as fault:
-        place, found, rest = fault.where.removeprefix("messages[").partition("]")
-        if not found or not place.isdecimal():
+        index, bracket, rest = fault.where.removeprefix("messages[").partition("]")
+        if not bracket or not index.isdecimal():
             raise
-        raise InvalidEntry(f"messages[{run.places[int(place)]}]{rest}", fault.reason) from fault
+        raise InvalidEntry(f"messages[{run.places[int(index)]}]{rest}", fault.reason) from fault
 
 
 def _fixed(content: Content) -> str | tuple[Part, ...]:
-    """Content as an entry holds it; what is no list of parts comes back as it is, for the check to name it."""
+    """Return content as an entry holds it. What is not a list of parts comes back as it is, for `check` to reject."""
     if not isinstance(content, Sequence) or isinstance(content, _NO_PARTS):
         return content
     for i, part in enumerate(content):
@@ -300,7 +307,7 @@ def _fixed(content: Content) -> str | tuple[Part, ...]:
 
 
 def checked_key(key: str | None) -> str | None:
-    """Return the key. Raises InvalidEntry for what is no text or empty."""
+    """Return the key. Raises InvalidEntry if it is empty, not text, or has characters that cannot be stored."""
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidEntry(
             "key", f"{shorten(key)} names nothing; give a text that names this batch, such as the id of a webhook"
@@ -311,18 +318,18 @@ def checked_key(key: str | None) -> str | None:
 
 
 def takes_long(value: object) -> bool:
-    """Whether there is so much in a value that to look at all of it would hold up an event loop."""
-    left = _MUCH
-    some: list[Any] = [value if isinstance(value, _HOLDING) else [value]]
-    while some and left > 0:
-        one = some.pop()
-        for inner in islice(one if isinstance(one, list | tuple) else one.values(), left):
-            left -= 1
+    """Whether a value holds so much that going through all of it would block an event loop noticeably."""
+    remaining = _MUCH
+    containers: list[Any] = [value if isinstance(value, _HOLDING) else [value]]
+    while containers and remaining > 0:
+        container = containers.pop()
+        for inner in islice(container if isinstance(container, list | tuple) else container.values(), remaining):
+            remaining -= 1
             if isinstance(inner, str):
-                left -= len(inner) // _CHARACTERS
+                remaining -= len(inner) // _CHARACTERS
             elif isinstance(inner, _HOLDING):
-                some.append(inner)
-    return left <= 0
+                containers.append(inner)
+    return remaining <= 0
 
 
 def _json_text(value: Any, where: str) -> str:
@@ -331,13 +338,13 @@ def _json_text(value: Any, where: str) -> str:
 
 
 def _annotated(entry: Entry, statuses: Mapping[str, Status], metadata: dict[str, Any] | None) -> Entry:
-    """The entry with the status of its call's id, if it is a result, and with this metadata; a mark stays."""
+    """Return the entry with this metadata, and a result with the status of its call id. A cut-off mark stays."""
     status = statuses.get(entry.call_id or "", entry.status) if entry.kind == "tool_result" else None
     marked = entry.metadata is not None and MARK in entry.metadata
-    made = msgspec.structs.replace(entry, status=status, metadata=metadata)
-    return _as_cut_off(made) if marked else made
+    annotated = msgspec.structs.replace(entry, status=status, metadata=metadata)
+    return _as_cut_off(annotated) if marked else annotated
 
 
 def _as_cut_off(entry: Entry) -> Entry:
-    """The entry with the mark of an answer that was cut off."""
+    """Return the entry, marked as a part of an answer that was cut off."""
     return msgspec.structs.replace(entry, metadata={**(entry.metadata or {}), MARK: True})

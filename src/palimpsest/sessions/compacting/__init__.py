@@ -1,1 +1,1 @@
-"""The compaction of a session: by hand and by itself, from the snapshot to the commit."""
+"""The compaction of a session: by hand and automatic, from the snapshot to the commit."""

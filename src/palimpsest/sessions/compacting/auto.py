@@ -1,7 +1,7 @@
-"""When a session compacts by itself: its triggers are looked at, and what came of it is told. Never raises.
+"""Automatic compaction: checks a session's triggers, runs the strategies that fire, and tells observers. Never raises.
 
-An append has succeeded before anything here begins. A look reads the active set; between looks an append costs a
-few additions, for as long as they leave no trigger within reach.
+An append has succeeded before any of this begins. A check (a "look") reads the active set and records by how much each
+trigger is missed. Until appends have used up that margin, an append costs only a few additions.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from palimpsest.stores import Appended
 
 
-class _Known(NamedTuple):
-    """What the last look left: how far every rule of these strategies is from firing, at a revision that was written at
-    `updated`."""
+class _LastLook(NamedTuple):
+    """By how much the triggers of these strategies were missed at a revision, which was written at `updated`."""
 
     revision: int
     updated: int
@@ -45,65 +44,67 @@ class _Known(NamedTuple):
     strategies: Sequence[Strategy]
 
 
-class _Due:
-    """A look that waits in the background: one is enough for all that asked for it before it began."""
+class _PendingLook:
+    """A look that waits in the background. It serves all callers that asked for one before it begins."""
 
     def __init__(self) -> None:
         self.completed, self.since = False, 0
         self.then: Callable[[], Awaitable[object]] | None = None
 
     def add(self, completed: bool, since: int, then: Callable[[], Awaitable[object]] | None) -> None:
-        """Ask for what one more caller wants looked at."""
+        """Add what one more caller wants."""
         self.completed |= completed
         self.since, self.then = self.since or since, self.then or then
 
 
 class AutoCompaction:
-    """Watches one session, as one session object sees it, from whatever thread or task that is used."""
+    """Automatic compaction of one session object, which several threads and tasks may use."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope, self._options = scope, scope.options
-        self._known: _Known | None = None
-        self._new_results = True
-        self._skipped: tuple[str, str] | None = None
-        self._waiting: _Due | None = None
+        self._last: _LastLook | None = None
+        self._new_results = True  # whether tool results came since the triggers that heed them were looked at
+        self._skipped: tuple[str, str] | None = None  # strategy and reason of the last compaction that did nothing
+        self._pending: _PendingLook | None = None
         self._lock = allocate_lock()
 
     # --- when to look
 
     async def appended(self, done: Appended, *, in_turn: bool) -> None:
-        """Look at the triggers after an append, where one may hold."""
+        """Look at the triggers after an append, unless the margins of the last look show that none can fire."""
         completed = not in_turn and completes(done.head, done.entries)
         asked = not in_turn and any(entry.is_human for entry in done.entries)
         if self._options.auto_compact == "off":
             return
         try:
             quiet = self._is_quiet(done, completed, asked)
-        except Exception:  # noqa: BLE001 (a counter of the program's: who looks asks it again, and what it raises is told)
+        except Exception:  # noqa: BLE001 (a user's counter: the look calls it again, and reports what it raises)
             quiet = False
         if not quiet:
             first = next(entry.seq for entry in done.entries if entry.revision == done.head.revision)
             await self._when_due(completed, first)
 
     def knows(self, head: Head) -> None:
-        """Take note of a write that moves no trigger but those that look at the head: what is known stays known."""
-        if self._known is not None and head.revision == self._known.revision + 1:
-            self._known = self._known._replace(revision=head.revision)
+        """Keep the margins of the last look valid after a write that added no entries."""
+        if self._last is not None and head.revision == self._last.revision + 1:
+            self._last = self._last._replace(revision=head.revision)
 
     async def turn_ended(self, then: Callable[[], Awaitable[object]] | None = None) -> tuple[CompactionResult, ...]:
-        """Look at all triggers at the end of a run of the model, and return what that led to; `then` comes after."""
+        """Look at all triggers at the end of a turn, then call `then`; return the results, or () in background mode."""
         watches = self._options.long_term and self._options.auto_compact != "off"
         if watches and self._options.auto_compact == "background":
             return await self._when_due(completed=True, then=then)
-        done = await self._when_due(completed=True) if watches else ()
+        results = await self._when_due(completed=True) if watches else ()
         if then is not None:
             await then()
-        return done
+        return results
 
     async def overflowed(self, tokens: int, room: int, *, cold: bool) -> None:
-        """Have what a context would evict summarised: so many tokens are more than the room for them, or more than is
-        worth paying for anew while the provider's cache is cold."""
-        strategy = next((one for one in self._options.long_term if one.summarizes), None)
+        """Summarise what a context would otherwise evict, because the log's `tokens` exceed the `room`.
+
+        If `cold`, the room is what is worth sending anew while the provider's cache is cold.
+        """
+        strategy = next((strategy for strategy in self._options.long_term if strategy.summarizes), None)
         if strategy is None:
             return
         decision = TriggerDecision(
@@ -116,11 +117,12 @@ class AutoCompaction:
         await self._guarded(work)
 
     async def due(self) -> list[CompactionResult]:
-        """Do what is due, whatever `auto_compact` says, and return what came of it: for a worker, who looks at sessions
-        that may not be touched again. What goes wrong with the store is raised.
+        """Run what is due, whatever `auto_compact` says, and return the results: for workers. Errors of the store
+        raise.
 
-        What has failed before is tried again, unless the session is paused. Where no trigger holds, what a cut has
-        evicted is summarised, as a context would have it.
+        A worker looks at sessions that may never be used again. So what failed before is tried again, unless the
+        session is paused; and if no trigger fires, what a cut has evicted is summarised, as the next context would have
+        it.
         """
         results: list[CompactionResult] = []
         for strategy in self._options.long_term:
@@ -138,24 +140,22 @@ class AutoCompaction:
         return results
 
     def _is_quiet(self, done: Appended, completed: bool, asked: bool) -> bool:
-        """Whether no trigger can hold after this append, by what is known since the last look.
-
-        It has `completed` an interaction; or a human message was `asked`, which may have left one without an answer.
-        """
-        known = self._known
+        """Whether no trigger can fire after this append, by the margins of the last look, which it reduces. `asked`: it
+        has a human message, which may have ended an interaction without an answer."""
+        last = self._last
         self._new_results |= any(entry.kind == "tool_result" for entry in done.entries)
-        if known is None or done.head.revision != known.revision + 1:
+        if last is None or done.head.revision != last.revision + 1:
             return False
         meter, entries = self._meter(), done.entries
         human = sum(entry.is_human for entry in entries)
         messages = sum(map(most_messages, entries))
         tokens = sum(most(entry, meter) for entry in entries)
         used = (tokens, len(entries), messages, human + completed)
-        margins = {name: one.spent(*used) for name, one in known.margins.items()}
-        self._known = known._replace(revision=done.head.revision, updated=done.head.updated, margins=margins)
-        idle = (done.head.updated - known.updated) / 1e6
+        margins = {name: one.spent(*used) for name, one in last.margins.items()}
+        self._last = last._replace(revision=done.head.revision, updated=done.head.updated, margins=margins)
+        idle = (done.head.updated - last.updated) / 1e6
         input_tokens = input_tokens_of(done.head)
-        for strategy in known.strategies:
+        for strategy in last.strategies:
             triggers = strategy.triggers
             if not margins[strategy.name].open or 0 < (triggers.idle_seconds or 0) <= idle:
                 return False
@@ -166,59 +166,62 @@ class AutoCompaction:
         return True
 
     async def flush(self) -> None:
-        """Destroy what compactions have replaced, which keeps no archive."""
+        """Destroy what compactions have replaced, in a session that keeps no archive."""
         await flush(self._scope)
 
     def _meter(self) -> Meter:
         return Meter(self._options.counter, find_format(self._options.format), self._options.model)
 
-    # --- looking, and acting on it
+    # --- looking, and running what fires
 
     async def _when_due(
         self, completed: bool, since: int = 0, then: Callable[[], Awaitable[object]] | None = None
     ) -> tuple[CompactionResult, ...]:
-        """Look now, or in the background, because of an append at `since` (a `seq`; 0: of none); then do `then`."""
+        """Look, now or in the background, then call `then`. `since` is the first seq of the append that led here."""
         with self._lock:
-            due, waits = self._waiting or _Due(), self._waiting is not None
-            due.add(completed, since, then)
+            pending, is_waiting = self._pending or _PendingLook(), self._pending is not None
+            pending.add(completed, since, then)
             if self._options.auto_compact == "background":
-                self._waiting = due
-        if waits:
+                self._pending = pending
+        if is_waiting:
             return ()
 
         async def work() -> list[CompactionResult]:
             with self._lock:
-                self._waiting = None
-            results = await self._look(due.completed, due.since)
-            if due.then is not None:
-                await due.then()
+                self._pending = None
+            results = await self._look(pending.completed, pending.since)
+            if pending.then is not None:
+                await pending.then()
             return results
 
         return await self._guarded(work)
 
     async def _guarded(self, work: Callable[[], Awaitable[list[CompactionResult]]]) -> tuple[CompactionResult, ...]:
-        """Do it, here or in the background. Whatever goes wrong is told, and reaches nobody who added something. What a
-        close leaves undone has not gone wrong: whoever opens the store again does it."""
-        found: list[CompactionResult] = []
+        """Do the work here, or in the background and return ().
+
+        Errors are logged and told to observers; they never reach the caller that added something. Closed is no error:
+        the next program that opens the store does the work.
+        """
+        results: list[CompactionResult] = []
 
         async def job() -> None:
             try:
                 with suppress(Closed):
-                    found.extend(await work())
-            except Exception as fault:  # noqa: BLE001 (the boundary: what was appended is appended)
+                    results.extend(await work())
+            except Exception as fault:  # noqa: BLE001 (the boundary: the append that led here has succeeded)
                 log_failure(self._scope.runner.redact, fault, "compacting session %s failed", self._scope.key.session)
                 why = self._scope.gate.redact(str(fault))
                 await self._scope.tell("compaction:failed", strategy=None, reason="failed", why=why)
 
         if self._options.auto_compact != "background":
             await job()
-            return tuple(found)
+            return tuple(results)
         with suppress(Closed):
             self._scope.runner.background(job)
         return ()
 
     async def _is_held(self, completed: bool, since: int) -> bool:
-        """Whether the session is under another definition, by which nothing is to be done yet."""
+        """Whether the session still is under an earlier definition, and no trigger of that fires."""
         definitions = self._scope.definitions
         if definitions is None:
             return False
@@ -227,14 +230,15 @@ class AutoCompaction:
             return False
         for strategy in held.long_term:
             loaded = await Compactor.of(self._scope).load(strategy)
-            done = completed or overtaken(loaded, since)
-            if (await self.decision(strategy, loaded, completed=done, since=since)).fired:
+            is_completed = completed or overtaken(loaded, since)
+            if (await self.decision(strategy, loaded, completed=is_completed, since=since)).fired:
                 return False
             margins[strategy.name], head = margin(strategy.triggers, loaded.snapshot), loaded.head
-        self._known = _Known(head.revision, head.updated, margins, held.long_term)
+        self._last = _LastLook(head.revision, head.updated, margins, held.long_term)
         return True
 
     async def _look(self, completed: bool, since: int) -> list[CompactionResult]:
+        """Check the triggers of all strategies, and run the first that fires, or all (`long_term_run`)."""
         if await self._is_held(completed, since):
             return []
         results: list[CompactionResult] = []
@@ -255,8 +259,8 @@ class AutoCompaction:
                 margins[strategy.name] = margin(strategy.triggers, loaded.snapshot)
                 head = loaded.head
         self._new_results |= any(not result.done for result in results)  # what fired in vain is looked at again
-        whole = len(margins) == len(self._options.long_term)
-        self._known = _Known(head.revision, head.updated, margins, self._options.long_term) if whole else None
+        is_quiet = len(margins) == len(self._options.long_term)
+        self._last = _LastLook(head.revision, head.updated, margins, self._options.long_term) if is_quiet else None
         return results
 
     async def _run(
@@ -276,16 +280,16 @@ class AutoCompaction:
         completed: bool = True,
         since: int = 0,
     ) -> TriggerDecision:
-        """Return whether the strategy's triggers hold; with `threshold`, whether that share of the limits is reached.
+        """Return whether a trigger of the strategy fires, or with `threshold`, whether that share of limits is reached.
 
-        Time since the last activity is counted up to now, or up to the append at `since` (a `seq`).
+        Idle time is counted from the last activity up to now, or up to the append at `since` (a `seq`).
         """
         head, failures = loaded.head, dict[str, str]()
         snapshot, triggers = loaded.snapshot, strategy.triggers
         if threshold is not None:
             tokens, messages = triggers.max_tokens, triggers.max_messages
             triggers = Triggers(threshold=threshold, max_tokens=tokens, max_messages=messages)
-            snapshot = msgspec.structs.replace(snapshot, tried=0)  # who asks for it is not to be kept waiting
+            snapshot = msgspec.structs.replace(snapshot, tried=0)  # asked for by hand: earlier failures do not matter
         meter = self._meter()
         meter.exact = True
         activity = Activity(
@@ -299,18 +303,18 @@ class AutoCompaction:
             idle=idle_before(loaded, since) if since else max(self._scope.clock() - head.updated, 0) / 1e6,
             completed=completed,
         )
-        found = decide(triggers, activity, failures)
+        decision = decide(triggers, activity, failures)
         for text, failure in failures.items():
             if self._scope.observers.first_failure(self._scope.key.session, text):
-                told = self._scope.gate.redact
-                await self._scope.tell("condition:error", condition=told(text), error=told(failure))
-        return found
+                redact = self._scope.gate.redact
+                await self._scope.tell("condition:error", condition=redact(text), error=redact(failure))
+        return decision
 
     # --- telling
 
     async def tell(self, compactor: Compactor, result: CompactionResult) -> None:
-        """Tell observers what a compaction did, or why it did nothing: the same reason in a row only once."""
-        self._known = None
+        """Tell observers what a compaction did, or why it did nothing. The same reason is told only once in a row."""
+        self._last = None
         facts: dict[str, Any] = {"strategy": result.strategy, "result": result}
         if result.reason is not None:
             failed = result.reason in ("failed", "empty", "no_gain")
@@ -327,11 +331,11 @@ class AutoCompaction:
         facts |= {"tokens_saved": result.tokens_saved}
         if result.summary is not None:
             covered = [entry.id for entry in job.loaded.within(job.plan.cover)]
-            made = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
+            about = {"summary": result.summary, "summary_id": result.summary.id, "covered": covered}
             if result.summary.fallback is not None:
                 self._log_unheard("summarizer:failed", result.summary.fallback)
-                await self._scope.tell("summarizer:failed", **facts, **made, why=result.summary.fallback)
-            await self._scope.tell("compressed", **facts, **made, method=result.summary.method)
+                await self._scope.tell("summarizer:failed", **facts, **about, why=result.summary.fallback)
+            await self._scope.tell("compressed", **facts, **about, method=result.summary.method)
         evicted = tuple(entry.seq for entry in job.loaded.within(job.plan.evict))
         if evicted:
             await self._scope.tell("evicted", **facts, seqs=evicted, reason=result.strategy)
@@ -341,6 +345,6 @@ class AutoCompaction:
             await knowledge_of(self._scope).keep()
 
     def _log_unheard(self, event: EventName, why: str) -> None:
-        """Log what went wrong where nobody listens: a summarizer without its key fails for ever otherwise, unseen."""
+        """Log a failure that no observer listens for. A summarizer without an API key would fail for ever unnoticed."""
         if not self._scope.observers.wants(event):
             warn("%s (session %s): %s", event, self._scope.key.session, why)

@@ -1,7 +1,7 @@
-"""Compacting a session: survey it, plan, summarise with nothing locked, commit by compare-and-set.
+"""Compacting a session: load a snapshot, plan, summarise with nothing locked, commit by compare-and-set.
 
-What fails leaves the log and every context as they were. A lease keeps two processes from paying for one summary;
-that nothing is lost rests on the compare-and-set alone.
+A failure leaves the log and every context as they were. A lease keeps two processes from paying for the same summary;
+correctness depends on the compare-and-set alone.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from palimpsest.summaries import Rejected
 T = TypeVar("T")
 
 REPLANS = 8
-"""How often a compaction that lost a race is planned anew before it gives up."""
+"""How many plans a compaction tries, each after losing a race against other writers, before it gives up."""
 
 MAX_FAILURES = 3
-"""Failures in a row after which a session is not compacted by itself for a while."""
+"""After so many failures in a row, automatic compaction of the session pauses."""
 
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
-"""The first pause, which doubles with every further failure, and the longest."""
+"""The first pause, which doubles with every further failure, and the longest pause."""
 
 
 class Compactor:
-    """Compacts one session, once."""
+    """Carries out one compaction of one session."""
 
     def __init__(self, scope: SessionScope, snapshots: SnapshotReader, maker: SummaryMaker) -> None:
         self._scope, self._store, self._options, self._clock = scope, scope.store, scope.options, scope.clock
@@ -59,19 +59,19 @@ class Compactor:
         seconds = scope.memory.compactions.seconds
         self._lease = Lease(scope.store, scope.runner, scope.key, "compaction", seconds, scope.clock)
         self.committed: PlannedCompaction | None = None
-        """What was committed."""
+        """The plan that was committed."""
         self._loaded: list[Loaded] = []
 
     @classmethod
     def of(cls, scope: SessionScope, without: Mentions | None = None) -> Compactor:
-        """The compactor of a session, none of whose summaries holds what `without` looks for."""
+        """Return a compactor of a session. With `without`, no summary that it makes contains what that looks for."""
         snapshots = SnapshotReader.of(scope)
         summarizer = scope.memory.summarizer(scope.options.summarizer)
         maker = SummaryMaker(snapshots, scope.options, scope.clock, summarizer, scope.gate, without)
         return cls(scope, snapshots, maker)
 
     async def load(self, strategy: Strategy, *, dry_run: bool = False) -> Loaded:
-        """Return the session as the strategy is to see it. A `dry_run` stores not even counts."""
+        """Return the session as the strategy sees it. A `dry_run` stores nothing, not even counts."""
         head = await self._store.head(self._options.key) or Head()
         archive, passed = strategy.summarizes or strategy.erases, strategy.triggers.counts_interactions
         stores = not dry_run and not self._options.readonly
@@ -82,10 +82,10 @@ class Compactor:
         return loaded
 
     async def released(self, work: Awaitable[T]) -> T:
-        """Return what comes of work with this compactor, and let go of what was loaded for it in a thread.
+        """Await work with this compactor, then free in a thread what was loaded for it, and return the work's result.
 
-        The work must hold nothing of that when it is done. To let go of megabytes of objects takes tens of
-        milliseconds, in which an event loop would do nothing else.
+        Freeing megabytes of objects takes tens of milliseconds, which would block an event loop. The work must keep no
+        reference to these objects.
         """
         result = await work
         self.committed = None
@@ -105,10 +105,10 @@ class Compactor:
         dry_run: bool = False,
         automatic: bool = False,
     ) -> CompactionResult:
-        """Compact and return what came of it. Never raises for what a summarizer does.
+        """Compact and return the result. A failing summarizer raises nothing.
 
-        One that is `automatic` keeps quiet while the session is paused, and where the same has brought nothing before.
-        Raises ConfigError for a strategy that plans what may not be done; an `automatic` one takes that for a failure.
+        An `automatic` compaction does nothing while the session is paused, or if the same plan brought nothing before.
+        Raises ConfigError for a strategy whose plan is not allowed; an `automatic` compaction counts that as a failure.
         """
         loaded = loaded or await self.load(strategy, dry_run=dry_run)
         try:
@@ -127,9 +127,9 @@ class Compactor:
                     if automatic and decision is not None and decision.rule in TOOL_RULES:
                         await self._ran(job)
                     return result_of(job, dry_run=dry_run)
-                done = await self._once(job, automatic=automatic)
-                if done is not None:
-                    return done
+                result = await self._once(job, automatic=automatic)
+                if result is not None:
+                    return result
                 loaded = await self.load(strategy)
             why = f"other writers were first {REPLANS} times"
             return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "conflict", why)
@@ -145,23 +145,23 @@ class Compactor:
         return job
 
     def _paused(self, loaded: Loaded) -> str | None:
-        """Why nothing is to be tried by itself now."""
+        """Return why automatic compaction of the session pauses now, or None if it does not."""
         attempts = loaded.head.attempts
-        left = (attempts.paused_until - self._clock()) / 1e6 if attempts is not None else 0
-        if attempts is None or not 0 < left <= LONGEST_PAUSE_SECONDS:  # longer: the clock was ahead when it was paused
+        seconds = (attempts.paused_until - self._clock()) / 1e6 if attempts is not None else 0
+        if attempts is None or not 0 < seconds <= LONGEST_PAUSE_SECONDS:  # longer: the clock was ahead when it paused
             return None
-        return f"{attempts.failures} failures in a row; the next try is in {left:.0f} seconds"
+        return f"{attempts.failures} failures in a row; the next try is in {seconds:.0f} seconds"
 
     async def _once(self, job: PlannedCompaction, *, automatic: bool) -> CompactionResult | None:
-        """Carry out a plan; None where the session has changed so that it must be made anew."""
+        """Carry out a plan; None if the session has changed so that a new plan is needed."""
         attempts, summary = job.loaded.head.attempts, None
         if automatic and attempts is not None and attempts.fingerprint == fingerprint(job):
             return nothing(job, "paused", "the same has brought nothing before")
         if job.plan.cover or job.plan.fold:
-            made = await self._summarised(job)
-            if made is None or isinstance(made, CompactionResult):
-                return made
-            summary = made
+            outcome = await self._summarised(job)
+            if outcome is None or isinstance(outcome, CompactionResult):
+                return outcome
+            summary = outcome
             if self._options.knowledge:
                 await knowledge_of(self._scope).announce()
         result = await self._store.apart(partial(result_of, job, summary=summary))
@@ -179,13 +179,13 @@ class Compactor:
         return result
 
     async def _summarised(self, job: PlannedCompaction) -> Summary | CompactionResult | None:
-        """Return the summary that the plan asks for, or why there is none; None where the plan must be made anew."""
+        """Return the summary that the plan asks for, or a result that says why there is none; None to plan anew."""
         if self._maker.pays:
             if not await self._lease.take_at_once(self._scope.memory.compactions):
                 return nothing(job, "pending", "another compaction of this session is under way")
             head = await self._store.head(self._options.key)
             if head is None or head.compaction != job.loaded.head.compaction:
-                return None  # somebody was done just before, and has paid for the same
+                return None  # another compaction was committed just before, and has paid for the same summary
         try:
             summary = await self._maker.fold(job.strategy, job.loaded, job.plan, self._lease.renew)
         except Rejected as fault:
@@ -193,15 +193,15 @@ class Compactor:
         except (SummarizerFailed, PrivacyRefused) as fault:
             return await self._failed(job, "failed", self._maker.gate.redact(str(fault)))
         if self._maker.pays and not await self._lease.renew():
-            return None  # it ran out: whoever has it now may have done the same
+            return None  # the lease ran out: its new holder may have made the same summary
         return summary
 
     async def _commit(self, job: PlannedCompaction, summary: Summary | None, result: CompactionResult) -> Head | None:
-        """Commit by compare-and-set of the epoch; None where the session is not any more what was planned for.
+        """Commit by compare-and-set of the epoch; None if the session has changed so that the plan does not hold.
 
-        An append changes nothing about the plan, nor does a cut: after that it is tried again at once. A pin that comes
-        last saves an entry from being erased. Two that note attempts at once are kept apart by the lease, where they
-        pay.
+        Appends and cuts do not affect the plan; after these the commit is tried again at once. A pin that comes just
+        before the commit saves its entry from being erased. Two compactions that write `attempts` at once are kept
+        apart by the lease if they call a model.
         """
         while True:
             head = await self._store.head(self._options.key)
@@ -225,24 +225,24 @@ class Compactor:
             except Conflict:
                 continue
 
-    async def _still_holds(self, job: PlannedCompaction, now: Head) -> bool:
-        """Whether a plan of then may be committed now: the same session and state, and nothing but cuts and pins since.
+    async def _still_holds(self, job: PlannedCompaction, head: Head) -> bool:
+        """Whether the plan may be committed to this head: since it was made there were only appends, cuts and pins.
 
-        A pin saves an entry from being erased, not from being covered: contexts show it beside the summary.
+        After a pin an erasing plan does not hold. A covering one does: contexts show a pinned entry beside the summary.
         """
         before = job.loaded.head
-        if now.compaction != before.compaction:
+        if head.compaction != before.compaction:
             return False
-        kinds = await kinds_since(self._store, self._options.key, before, now)
+        kinds = await kinds_since(self._store, self._options.key, before, head)
         return kinds is not None and kinds <= ({"cut"} if job.plan.erase else {"cut", "pin"})
 
     async def _after(self, job: PlannedCompaction, head: Head, summary: Summary | None) -> Compaction:
-        """The state that a plan leads to, from the head as it is now."""
+        """Return the compaction state that the plan leads to from this head."""
         state, plan = job.loaded.state, job.plan
         current = [revision for revision in state.current if revision not in plan.fold]
-        if summary is not None:
-            begins = {one.revision: one.covers[0][0] for one in job.loaded.snapshot.summaries}
-            later = (i for i, one in enumerate(current) if begins.get(one, 0) > summary.covers[0][0])
+        if summary is not None:  # inserted in log order; 0 stands for the revision of this commit
+            begins = {existing.revision: existing.covers[0][0] for existing in job.loaded.snapshot.summaries}
+            later = (i for i, revision in enumerate(current) if begins.get(revision, 0) > summary.covers[0][0])
             current.insert(next(later, len(current)), 0)
         archived = await self._snapshots.evicted(head, state)
         return Compaction(
@@ -256,7 +256,10 @@ class Compactor:
         )
 
     async def _doomed(self, loaded: Loaded, plan: Plan) -> tuple[int, ...]:
-        """The entries that an erasing plan destroys: with what it names all that is older, the archive included."""
+        """Return the seqs that an erasing plan destroys: the groups that it names and all older ones, archived or not.
+
+        Entries that are pinned, and the groups that the plan keeps, stay.
+        """
         head, last = loaded.head, plan.erase[-1][1]
         staying = [group for group in loaded.snapshot.groups if not spans.within(plan.erase, group.entries[0].seq)]
         kept = [entry.seq for group in staying for entry in group.entries]
@@ -265,7 +268,7 @@ class Compactor:
         return tuple(entry.seq for entry in await self._snapshots.read(older) if entry.is_there)
 
     async def _ran(self, job: PlannedCompaction) -> None:
-        """Remember that a strategy ran, though it found nothing to do: the results that it ran for are not new now."""
+        """Record that a strategy ran but found nothing to do, so that the same tool results do not fire it again."""
         cursor = {job.strategy.name: job.loaded.head.next_seq}
 
         def after(_: Head, before: Attempts) -> Attempts:
@@ -274,8 +277,8 @@ class Compactor:
         await self._note(job.plan.reason or "nothing_to_compact", after)
 
     async def _note(self, reason: str, after: Callable[[Head, Attempts], Attempts]) -> None:
-        """Commit what is remembered of compactions from now on."""
-        while (head := await self._store.head(self._options.key)) is not None:  # None: it was deleted, and stays so
+        """Commit new `attempts`, computed by `after` from the head and its present attempts."""
+        while (head := await self._store.head(self._options.key)) is not None:  # None: the session was deleted
             attempts = after(head, head.attempts or Attempts())
             change = Change(kind="attempt", reason=reason, created=head.created, attempts=attempts)
             try:
@@ -285,7 +288,7 @@ class Compactor:
                 continue
 
     async def _failed(self, job: PlannedCompaction, reason: Reason, why: str) -> CompactionResult:
-        """Remember a failure: the same is not tried again before something is new, nor often in a row."""
+        """Record a failure, so that the same is not tried again before something is added, and pauses grow longer."""
         spent = self._maker.spent
 
         def after(head: Head, before: Attempts) -> Attempts:

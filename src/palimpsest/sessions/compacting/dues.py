@@ -1,4 +1,4 @@
-"""What a session, as it was loaded, says of whether something is due. Pure."""
+"""Rules that decide from a loaded session whether a look or a compaction is due. Pure."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from palimpsest.sessions.compacting.snapshot import Loaded, is_complete
 
 
 def completes(head: Head, entries: Sequence[Entry]) -> bool:
-    """Whether an append has completed an interaction: its last entry is an answer, and nothing is still open."""
+    """Whether an append completed an interaction: it ends with a message of the assistant, and nothing is left open."""
     last = entries[-1]
     return last.kind == "message" and last.role == "assistant" and not (head.calls or head.reasoning or head.pauses)
 
 
 def high_water(loaded: Loaded) -> TriggerDecision:
-    """Whether the session holds more than its room, or has been cut since it was compacted last."""
+    """Return a decision that fires if the log exceeds its room, or was cut since the last compaction."""
     tokens, room = loaded.snapshot.tokens, loaded.snapshot.max_tokens
     fired = bool(loaded.archived) or (room is not None and tokens > room)
     return TriggerDecision(fired=fired, rule="high_water", observed=tokens, threshold=room or 0, op=">")
 
 
 def overtaken(loaded: Loaded, since: int) -> bool:
-    """Whether a human message at or after `since` (a `seq`; 0: none) has completed an interaction without an answer."""
+    """Whether a human message at or after `since` (a `seq`; 0: none) ended an interaction that has no answer."""
     if not since:
         return False
-    told = [interaction for interaction in uncovered(loaded.snapshot) if interaction.turn]
-    return any(later.turn >= since and not is_complete(one.groups) for one, later in pairwise(told))
+    interactions = [interaction for interaction in uncovered(loaded.snapshot) if interaction.turn]
+    return any(later.turn >= since and not is_complete(earlier.groups) for earlier, later in pairwise(interactions))
 
 
 def idle_before(loaded: Loaded, since: int) -> float:
-    """Seconds that went by before the append at `since`, as far as what was read goes back."""
+    """Return the seconds between the newest loaded entry before `since` and that at `since`; 0 if one is missing."""
     first, before = loaded.entries.get(since), [seq for seq in loaded.entries if seq < since]
     return max(first.at - loaded.entries[max(before)].at, 0) / 1e6 if first is not None and before else 0.0
 
 
 def input_tokens_of(head: Head) -> int | None:
-    """The provider's figure for the last call, else what was counted for the last context; None where there is none
-    since the last compaction."""
+    """Return the input tokens that the provider reported for the last call, or the size of the last context if that is
+    newer. None if there is neither since the last compaction."""
     usage, prompt = head.usage, head.prompt
     if usage is not None and not usage.stale and (prompt is None or usage.revision >= prompt.revision):
         return usage.input_tokens

@@ -1,4 +1,4 @@
-"""What a session that keeps no archive destroys at the end of a turn."""
+"""The flush: at the end of a turn, a session that keeps no archive destroys what compactions have replaced."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from palimpsest.stores import compaction_of
 
 
 async def flush(scope: SessionScope) -> None:
-    """Destroy what compactions of a session have replaced, which keeps no archive. The summaries stay.
+    """Destroy the entries that compactions of a session have replaced. The summaries stay.
 
-    What another session has, too, is let go of, and destroyed when the last of them has let go of it.
+    Entries that a branch still needs are only marked as released, and destroyed when the last session releases them.
     """
     snapshots = SnapshotReader.of(scope)
     while True:
@@ -28,9 +28,9 @@ async def flush(scope: SessionScope) -> None:
         state = await snapshots.state(head)
         entries = await snapshots.read(spans.minus(state.replaced, head.rewound))
         pinned = await pinned_groups(scope.store, scope.options, head, head.pinned)
-        mine = [entry.seq for entry in entries if not entry.erased and entry.seq not in pinned]
-        shared = await _needed_elsewhere(scope, mine)
-        seqs = tuple(seq for seq in mine if not spans.within(shared, seq))
+        replaced = [entry.seq for entry in entries if not entry.erased and entry.seq not in pinned]
+        shared = await _needed_elsewhere(scope, replaced)
+        seqs = tuple(seq for seq in replaced if not spans.within(shared, seq))
         released = spans.minus(shared, state.released)
         if not (seqs or released):
             return
@@ -47,16 +47,16 @@ async def flush(scope: SessionScope) -> None:
 
 
 async def _needed_elsewhere(scope: SessionScope, seqs: Sequence[int]) -> tuple[Span, ...]:
-    """Which of these entries another session has, and has not let go of."""
-    found: tuple[Span, ...] = ()
-    for name, theirs in (await scope.store.sharing(scope.key, seqs)).items():
+    """Return which of these entries another session shares and has not released."""
+    elsewhere: tuple[Span, ...] = ()
+    for name, shared in (await scope.store.sharing(scope.key, seqs)).items():
         key = scope.key._replace(session=name)
         try:
             head = await scope.store.head(key)
             state = await compaction_of(scope.store, key, head.compaction) if head is not None else None
-        except StoreCorrupt:  # nobody can say: what it has stays
-            found = spans.union(found, spans.of(theirs))
+        except StoreCorrupt:  # what the damaged session needs is unknown, so all that it shares stays
+            elsewhere = spans.union(elsewhere, spans.of(shared))
             continue
         if head is not None and state is not None:
-            found = spans.union(found, needed(state, head, theirs))
-    return found
+            elsewhere = spans.union(elsewhere, needed(state, head, shared))
+    return elsewhere

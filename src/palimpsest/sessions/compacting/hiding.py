@@ -1,4 +1,4 @@
-"""Leaving entries out of contexts, and bringing them back: nothing is destroyed, and nothing stands for them."""
+"""Hiding entries from contexts, and showing them again. Nothing is destroyed, and no note takes their place."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Hiding:
         self._snapshots = SnapshotReader.of(scope)
 
     async def hide(self, ids: Iterable[str | int | Entry]) -> int:
-        """Leave the groups of these entries out of every context; how many entries were not left out before."""
+        """Hide the groups of these entries; return how many entries were not hidden before."""
         return await self._change(tuple(ids), "hidden")
 
     async def show(self, ids: Iterable[str | int | Entry]) -> int:
-        """Bring the groups of these entries back; how many entries were left out."""
+        """Show the groups of these entries again; return how many entries were hidden."""
         return await self._change(tuple(ids), "shown")
 
     async def _change(self, ids: Sequence[str | int | Entry], reason: str) -> int:
@@ -40,17 +40,17 @@ class Hiding:
         scope.may_write()
         while ids:
             head = await self._log.head()
-            meant = [await self._log.named(id) for id in ids]
+            named = [await self._log.named(id) for id in ids]
             state = await self._snapshots.state(head)
-            names, places = await self._groups(meant, head)
-            groups = spans.minus(places, [*head.rewound, *(state.covered if reason == "hidden" else ())])
+            groups, places = await self._groups(named, head)
+            movable = spans.minus(places, [*head.rewound, *(state.covered if reason == "hidden" else ())])
             if reason == "hidden":
-                _check(meant, groups, head, state)
-                moved = spans.minus(groups, state.hidden)
-                hidden = spans.union(state.hidden, groups)
+                _check(named, movable, head, state)
+                moved = spans.minus(movable, state.hidden)
+                hidden = spans.union(state.hidden, movable)
             else:
-                moved = spans.common(groups, state.hidden)
-                hidden = spans.minus(state.hidden, groups)
+                moved = spans.common(movable, state.hidden)
+                hidden = spans.minus(state.hidden, movable)
             if not moved:
                 return 0
             evicted = spans.union(state.evicted, await self._snapshots.evicted(head, state))
@@ -59,52 +59,57 @@ class Hiding:
             )
             detail = {"entries": spans.size(moved)}
             change = Change(kind="compact", reason=reason, compaction=after, created=head.created, detail=detail)
-            newest = head.tail in names  # what comes next may belong to it
+            is_newest = head.tail in groups  # then an append may join the group, so no append may come between
             try:
                 await scope.store.commit(
-                    scope.key, change, expect_epoch=head.epoch, expect_revision=head.revision if newest else None
+                    scope.key, change, expect_epoch=head.epoch, expect_revision=head.revision if is_newest else None
                 )
-            except Conflict:  # somebody was first: look again
+            except Conflict:  # another writer was first: read the session again
                 continue
             await scope.tell("evicted" if reason == "hidden" else "restored", reason=reason, **detail)
             return spans.size(moved)
         return 0
 
-    async def _groups(self, meant: Sequence[Entry], head: Head) -> tuple[set[int], tuple[Span, ...]]:
-        """These entries' groups, with those in which results stand that came late to calls in them; and their places,
-        whole."""
-        wanted = {entry.group for entry in meant}
+    async def _groups(self, named: Sequence[Entry], head: Head) -> tuple[set[int], tuple[Span, ...]]:
+        """Return the groups to change, and the seqs of all their entries.
+
+        These are the groups of the named entries, and repeatedly the groups that hold a late result of a call in them.
+        """
+        wanted = {entry.group for entry in named}
         while True:
-            found, more = await self._members(wanted, max(entry.seq for entry in meant), head)
-            if more <= wanted:
-                return wanted, spans.of(sorted(found))
-            wanted |= more
+            seqs, answering = await self._members(wanted, max(entry.seq for entry in named), head)
+            if answering <= wanted:
+                return wanted, spans.of(sorted(seqs))
+            wanted |= answering
 
     async def _members(self, wanted: set[int], last: int, head: Head) -> tuple[set[int], set[int]]:
-        """The places of these groups, and the groups of all that answers a call in them. All up to `last` is read."""
-        found, answering, calls, last = set[int](), set[int](), set[int](), max(last, *wanted)
+        """Return the seqs of these groups' entries, and the groups of all results that answer a call in them.
+
+        Reads up to `last`, and on until the groups are complete; to the end of the log if there are calls in them.
+        """
+        seqs, answering, calls, last = set[int](), set[int](), set[int](), max(last, *wanted)
         async for batch in batches_of(self._scope.store, self._scope.key, [(min(wanted), head.next_seq - 1)]):
             for entry in batch:
                 if entry.group in wanted:
-                    found.add(entry.seq)
+                    seqs.add(entry.seq)
                     if entry.kind == "tool_call":
                         calls.add(entry.seq)
                 if entry.answers and entry.answers in calls:
                     answering.add(entry.group)
             if not calls and batch[-1].seq > last and batch[-1].group not in wanted:
                 break
-        return found, answering
+        return seqs, answering
 
 
-def _check(meant: Sequence[Entry], groups: Sequence[Span], head: Head, state: Compaction) -> None:
-    """Raise ConfigError, naming it, for what cannot be left out as it is."""
+def _check(named: Sequence[Entry], groups: Sequence[Span], head: Head, state: Compaction) -> None:
+    """Raise ConfigError, which names the entry, if one of the groups cannot be hidden in its present state."""
     for seq in head.pinned:
         if spans.within(groups, seq):
             raise ConfigError("ids", seq, "an entry in whose group nothing is pinned: `unpin` that first")
     for call in head.calls:
         if spans.within(groups, call.seq):
             raise ConfigError("ids", call.seq, "an entry whose calls have been answered: `resolve` this one first")
-    for entry in meant:
+    for entry in named:
         if spans.within(state.covered, entry.seq):
             raise ConfigError("ids", entry.seq, "an entry that no summary stands for: `restore` that first")
         if (head.reasoning or head.pauses) and entry.group == head.tail:

@@ -1,4 +1,4 @@
-"""Automatic compaction where it is not needed yet: a session that only adds loads nothing of it."""
+"""Automatic compaction, imported and created only when it is needed: a session that only adds loads none of it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
 
 
 class LazyAutoCompaction:
-    """What watches one session: `auto()` gives it, made when it is first asked for."""
+    """Creates the `AutoCompaction` of one session at its first use."""
 
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
-        self._made: AutoCompaction | None = None
+        self._auto: AutoCompaction | None = None
 
     def __call__(self) -> AutoCompaction:
-        if self._made is None:
+        """Return it, after importing it on the calling thread if this is the first use."""
+        if self._auto is None:
             from palimpsest.sessions.compacting.auto import AutoCompaction  # forty milliseconds
 
-            self._made = AutoCompaction(self._scope)
-        return self._made
+            self._auto = AutoCompaction(self._scope)
+        return self._auto
 
-    async def there(self) -> AutoCompaction:
-        """The same, loaded where no event loop waits for it."""
-        return await loaded(self._scope.runner, self) if self._made is None else self._made
+    async def loaded(self) -> AutoCompaction:
+        """Return it, after importing it in a thread if there is an event loop that the import would block."""
+        return await loaded(self._scope.runner, self) if self._auto is None else self._auto
 
     def begin_anew(self) -> None:
-        """Forget what is known of the session: another log is in its place."""
-        self._made = None
+        """Forget everything about the session, because another log has taken its place."""
+        self._auto = None

@@ -1,4 +1,4 @@
-"""What a compaction comes to: a strategy's plan with what it was made from, and the figures of it. Pure."""
+"""The result of a compaction, and the plan with its sources from which the result's numbers are computed. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from palimpsest.sessions.compacting.snapshot import Loaded
 
 
 class CompactionResult(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True):
-    """What a compaction of this `strategy` (its name) did, or would do (`dry_run`).
+    """What a compaction by this `strategy` (its name) did, or would do (`dry_run`).
 
-    `summary` is the one that it made. `reason` says why it did nothing (None: it did), `why` tells a reader more.
-    `decision` is the trigger that fired, None where it was asked for by hand. `covered`, `evicted` and `erased` count
-    entries; results below the `seq` `masked_before` are notes. `tokens_before`, `tokens_after`, `messages_before` and
-    `messages_after` are those of the active set, as a context shows it: summaries with their fences. `steps` are the
-    rungs with what each saved, `spent` what the summarizer cost.
+    `summary` is the summary that it made. `reason` is why it did nothing (None: it did something); `why` says more, for
+    people. `decision` is the trigger that fired, or None if it was called by hand. `covered`, `evicted` and `erased`
+    are numbers of entries. Tool results with a `seq` below `masked_before` are replaced by notes. `tokens_before`,
+    `tokens_after`, `messages_before` and `messages_after` are of the active set as a context shows it, summaries with
+    their fences included. `steps` are the rungs of the budget ladder with the tokens that each saved, `spent` is what
+    the summarizer cost.
     """
 
     strategy: str
@@ -48,12 +49,12 @@ class CompactionResult(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_
 
     @property
     def tokens_saved(self) -> int:
-        """By how many tokens the active set is smaller."""
+        """How many tokens smaller the active set is."""
         return self.tokens_before - self.tokens_after
 
 
 class PlannedCompaction(msgspec.Struct, frozen=True):
-    """A plan with what it was made from. `doomed` are the entries that it destroys, with all that is older."""
+    """A plan with what it was made from. `doomed` are the seqs of all entries that it destroys."""
 
     strategy: Strategy
     loaded: Loaded
@@ -63,41 +64,41 @@ class PlannedCompaction(msgspec.Struct, frozen=True):
 
     @property
     def folded(self) -> list[Summary]:
-        """The current summaries that it supersedes or takes along."""
+        """The current summaries that the plan supersedes, or of whose entries it erases some."""
         plan = self.plan
         current = self.loaded.snapshot.summaries
-        return [made for made in current if made.revision in plan.fold or spans.common(made.covers, plan.erase)]
+        return [one for one in current if one.revision in plan.fold or spans.common(one.covers, plan.erase)]
 
 
 def below_threshold(strategy: Strategy, loaded: Loaded, decision: TriggerDecision) -> CompactionResult:
-    """What a compaction comes to whose trigger does not hold."""
+    """Return the result of a compaction whose trigger does not fire."""
     why = f"{decision.rule or 'no trigger'}: {decision.observed:g}, not {decision.op} {decision.threshold:g}"
     return nothing(PlannedCompaction(strategy, loaded, decision, Plan()), "below_threshold", why)
 
 
 def fingerprint(job: PlannedCompaction) -> str:
-    """Names what a plan is about, so that what has failed once is known again."""
+    """Return a digest of what a plan summarises, by which a plan that failed before is recognised."""
     return digest(f"{job.strategy.name} {job.plan.cover} {job.plan.fold}")
 
 
 def nothing(job: PlannedCompaction, reason: Reason, why: str, spent: Spent = Spent()) -> CompactionResult:  # noqa: B008
-    """What a job comes to that does nothing, and why."""
+    """Return the result of a job that does nothing, with the reason."""
     idle = PlannedCompaction(job.strategy, job.loaded, job.decision, Plan(reason=reason))
     return msgspec.structs.replace(result_of(idle), why=why, spent=spent)
 
 
 def result_of(job: PlannedCompaction, *, summary: Summary | None = None, dry_run: bool = False) -> CompactionResult:
-    """What the plan comes to. Without a summary that is there, one of its greatest length is reckoned with."""
+    """Return the result of a plan. If no `summary` is given, it is assumed to have the planned length."""
     snapshot, plan, loaded = job.loaded.snapshot, job.plan, job.loaded
-    gone = spans.union(plan.cover, plan.evict, plan.erase)
-    stays = plan.does_nothing or (plan.erase and not job.folded)  # then the present cut goes on
-    left = gone if stays else spans.union(gone, loaded.questions)
-    groups = [group for group in snapshot.groups if spans.within(left, group.entries[0].seq)]
-    made = plan.summary_tokens + snapshot.fence if plan.cover or plan.fold else 0
+    removed = spans.union(plan.cover, plan.evict, plan.erase)
+    keeps_cut = plan.does_nothing or (plan.erase and not job.folded)
+    removed = removed if keeps_cut else spans.union(removed, loaded.questions)
+    groups = [group for group in snapshot.groups if spans.within(removed, group.entries[0].seq)]
+    summary_cost = plan.summary_tokens + snapshot.fence if plan.cover or plan.fold else 0
     if summary is not None:
-        made = snapshot.standing([summary])
+        summary_cost = snapshot.standing([summary])
     notes = masked(snapshot, plan.mask) if plan.mask else {}
-    saved = sum(tokens for seq, tokens in notes.items() if not spans.within(left, seq))
+    saved = sum(tokens for seq, tokens in notes.items() if not spans.within(removed, seq))
     saved += sum(group.cost for group in groups) + snapshot.standing(job.folded)
     return CompactionResult(
         strategy=job.strategy.name,
@@ -109,9 +110,12 @@ def result_of(job: PlannedCompaction, *, summary: Summary | None = None, dry_run
         erased=len(job.doomed),
         masked_before=plan.mask,
         tokens_before=snapshot.tokens,
-        tokens_after=snapshot.tokens - saved + made,
+        tokens_after=snapshot.tokens - saved + summary_cost,
         messages_before=snapshot.messages,
-        messages_after=snapshot.messages - sum(group.messages for group in groups) - len(job.folded) + bool(made),
+        messages_after=snapshot.messages
+        - sum(group.messages for group in groups)
+        - len(job.folded)
+        + bool(summary_cost),
         steps=plan.steps,
         spent=summary.spent if summary is not None else Spent(),
         dry_run=dry_run,
@@ -119,8 +123,8 @@ def result_of(job: PlannedCompaction, *, summary: Summary | None = None, dry_run
 
 
 def detail_of(result: CompactionResult) -> dict[str, Any]:
-    """What the record tells beside the state: figures, the trigger, the rungs."""
-    told: dict[str, Any] = {
+    """Return the `detail` of a compaction's record: numbers, the trigger, the steps."""
+    detail: dict[str, Any] = {
         "strategy": result.strategy,
         "tokens_before": result.tokens_before,
         "tokens_after": result.tokens_after,
@@ -129,7 +133,7 @@ def detail_of(result: CompactionResult) -> dict[str, Any]:
         "erased": result.erased,
     }
     if result.decision is not None:
-        told["trigger"] = msgspec.structs.asdict(result.decision)
+        detail["trigger"] = msgspec.structs.asdict(result.decision)
     if result.steps:
-        told["steps"] = [msgspec.structs.asdict(step) for step in result.steps]
-    return told
+        detail["steps"] = [msgspec.structs.asdict(step) for step in result.steps]
+    return detail

@@ -1,4 +1,4 @@
-"""Making a summary of what a plan covers: the session's summarizer is asked, nothing is locked, nothing is written."""
+"""Making the summary that a plan asks for, by the session's summarizer. Nothing is locked or written meanwhile."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from palimpsest.summaries.replies import flaw_of, is_longer
 from palimpsest.tokens.counter import failures_of
 
 IMPORTANT = 0.8
-"""The importance from which on what an entry identifies may be in no summary left out."""
+"""No summary may leave out the identifiers (numbers, names) of entries of this importance or more."""
 
 MOST_TOLD = 600
-"""Characters of why a summary is a stand-in: an error may quote all that was sent, and stays in the log."""
+"""The most characters of the stored reason for a fallback: an error may quote everything that was sent."""
 
 MOST_READ, READ_SHARE = 250_000, 16
-"""Characters of an answer that are read, or so many times the tokens that were asked for: what is longer is no summary,
-and to look through it takes seconds for each megabyte."""
+"""The most characters of an answer, or if that is more, this many times the tokens asked for. Anything longer is not a
+summary, and checking it takes seconds for each megabyte."""
 
 REBUILD_TOKENS = 64_000
-"""How much is read again at most when a summary is made anew from the entries, against drift."""
+"""The most tokens of entries to read again when a summary is made anew from them, so that its errors do not add up."""
 
 
 class SummaryMaker:
-    """Makes summaries for one session, none of which holds what `without` looks for.
+    """Makes summaries for one session. With `without`, none of them contains what that looks for.
 
-    `pays` says that a model or a callable is asked, and not only the heuristic.
+    `pays` says that a model or a callable is called, not only the heuristic.
     """
 
     def __init__(
@@ -60,30 +60,30 @@ class SummaryMaker:
         self._summarizer, self.gate, self._without = summarizer, gate, without
         self.pays = summarizer is not None
         self.held: list[object] = []
-        """What summaries were made from: whoever has them made lets go of it."""
+        """What summaries were made from, for the caller to free in a thread."""
         self.spent = Spent()
-        """What the last summary has cost so far, accepted or not."""
+        """What the last summary has cost so far, whether it was accepted or not."""
 
     async def fold(
         self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
     ) -> Summary:
-        """Return the summary that the plan asks for; `renew` is called before every call of the summarizer.
+        """Return the summary that the plan asks for. `renew` is called before every call of the summarizer.
 
-        What it is made from passes the privacy step once more, for that may be older than the policy. Where the
-        summarizer says what is to be left out, the heuristic answers in its place. Raises Rejected where none is
-        acceptable, SummarizerFailed where there was no answer, PrivacyRefused.
+        The privacy policy is applied to the sources once more, since they may be older than the policy. If the summary
+        contains what must be left out, the heuristic makes another one. Raises Rejected if no acceptable summary was
+        made, SummarizerFailed if the summarizer did not answer, and PrivacyRefused.
         """
-        made = await self._folded(strategy, loaded, plan, renew)
-        if self._without is None or not await self._snapshots.apart(summary_mentions, made, self._without):
-            return made
+        summary = await self._folded(strategy, loaded, plan, renew)
+        if self._without is None or not await self._snapshots.apart(summary_mentions, summary, self._without):
+            return summary
         spent, summarizer, self._summarizer = self.spent, self._summarizer, None
         try:
-            made = await self._folded(strategy, loaded, plan, renew)
+            summary = await self._folded(strategy, loaded, plan, renew)
         finally:
             self.spent, self._summarizer = spent, summarizer
-        if await self._snapshots.apart(summary_mentions, made, self._without):
+        if await self._snapshots.apart(summary_mentions, summary, self._without):
             raise Rejected("failed", "it would say what was erased")
-        return msgspec.structs.replace(made, spent=spent, fallback="the summarizer said what was erased")
+        return msgspec.structs.replace(summary, spent=spent, fallback="the summarizer said what was erased")
 
     async def _folded(
         self, strategy: Strategy, loaded: Loaded, plan: Plan, renew: Callable[[], Awaitable[object]]
@@ -91,23 +91,24 @@ class SummaryMaker:
         self.spent = Spent()
         if self.gate.withholds("summary"):
             raise Rejected("failed", "the privacy policy withholds summaries")
+        """Make a summary of what the plan covers and of the summaries that it folds in."""
         apart = self._snapshots.apart
-        folded = [made for made in loaded.snapshot.summaries if made.revision in plan.fold]
-        taken, id = await apart(_cost, loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
-        source_tokens = taken + loaded.snapshot.standing(folded)
-        around = await apart(self._fence, loaded, plan, folded, id)
-        if source_tokens - around < 2 and not self._writes:
-            raise Rejected("no_gain", f"the fence of a summary alone takes {around} tokens of {source_tokens}")
+        folded = [summary for summary in loaded.snapshot.summaries if summary.revision in plan.fold]
+        covered_tokens, id = await apart(_cost, loaded, plan.cover), new_ids(1, self._clock() // 1000)[0]
+        source_tokens = covered_tokens + loaded.snapshot.standing(folded)
+        fence_tokens = await apart(self._fence, loaded, plan, folded, id)
+        if source_tokens - fence_tokens < 2 and not self._writes:
+            raise Rejected("no_gain", f"the fence of a summary alone takes {fence_tokens} tokens of {source_tokens}")
         entries, previous = loaded.within(plan.cover), folded
         rebuilt = await self._rebuilt(strategy, plan, folded) if folded else None
         if rebuilt is not None:
             entries, previous = rebuilt
         source = await apart(self._source, entries, previous, folded)
         self.held += (entries, source)
-        recipe = self._recipe(strategy, plan, source_tokens - around)
+        recipe = self._recipe(strategy, plan, source_tokens - fence_tokens)
         draft, fallback = await self._draft(strategy, source, recipe, renew)
-        fresh = rebuilt is not None and not previous
-        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, taken, source.pinned, fresh=fresh)
+        fresh, pinned = rebuilt is not None and not previous, source.pinned
+        make = partial(self._summary, loaded, plan, folded, id, draft, fallback, covered_tokens, pinned, fresh=fresh)
         summary, cost = await apart(_weighed, make, loaded.snapshot.standing)
         if cost >= source_tokens and not self._writes:
             raise Rejected("no_gain", f"{cost} tokens, fence included, for a source of {source_tokens}")
@@ -115,19 +116,19 @@ class SummaryMaker:
 
     @property
     def _writes(self) -> bool:
-        """Whether a user's function writes the summary, whatever comes of it."""
+        """Whether a user's function writes the summary itself. Then it is taken whatever its length."""
         return isinstance(self._summarizer, BoundSource)
 
     def _source(self, entries: list[Entry], previous: list[Summary], folded: list[Summary]) -> SummarySource:
-        """What the summary is made from, as it may be told."""
-        shown = [one for one in self.gate.shown(entries) if not one.erased]
-        told = [self.gate.summary(made) for made in previous]
-        pinned = [self.gate.text(one) for one in _pinned(folded, shown)]
-        return SummarySource(entries=shown, previous=told, pinned=pinned)
+        """Return what the summary is made from, after applying the privacy policy."""
+        shown = [entry for entry in self.gate.shown(entries) if not entry.erased]
+        redacted = [self.gate.summary(summary) for summary in previous]
+        pinned = [self.gate.text(text) for text in _pinned(folded, shown)]
+        return SummarySource(entries=shown, previous=redacted, pinned=pinned)
 
     def _fence(self, loaded: Loaded, plan: Plan, folded: list[Summary], id: str) -> int:
-        """What a context adds to the text of the summary that is to be made."""
-        covers = spans.union(plan.cover, *(made.covers for made in folded))
+        """Return how many tokens a context adds to the text of the summary that is to be made."""
+        covers = spans.union(plan.cover, *(summary.covers for summary in folded))
         return fence(Summary(id=id, text="", covers=covers), self._options.counter, loaded.snapshot.weigh)
 
     def _recipe(self, strategy: Strategy, plan: Plan, source_tokens: int) -> Recipe:
@@ -151,7 +152,7 @@ class SummaryMaker:
     async def _draft(
         self, strategy: Strategy, source: SummarySource, recipe: Recipe, renew: Callable[[], Awaitable[object]]
     ) -> tuple[Draft, str | None]:
-        """Return the text, and why it is not of the configured summarizer."""
+        """Return the draft, and why the heuristic made it in place of the configured summarizer (None: it did not)."""
         count = self._options.counter.count
         if self._summarizer is None:
             return await self._snapshots.apart(heuristic, source, recipe, count), None
@@ -168,7 +169,7 @@ class SummaryMaker:
     async def _written(
         self, author: BoundSource, source: SummarySource, renew: Callable[[], Awaitable[object]]
     ) -> Draft:
-        """What a user's function writes."""
+        """Return the summary that a user's function writes."""
         await renew()
         reply = await author.write(source)
         self.spent += reply.spent
@@ -178,7 +179,7 @@ class SummaryMaker:
         return Draft(text=text, method="plain")
 
     async def _asked(self, summarizer: Summarizer, passes: Passes, renew: Callable[[], Awaitable[object]]) -> Draft:
-        """Drive the passes: each prompt goes to the summarizer, each answer, or that there was none, goes back."""
+        """Drive the passes: send each prompt to the summarizer, and its answer or failure back to the passes."""
         apart = self._snapshots.apart
         step = await apart(_stepped, partial(next, passes))
         while isinstance(step, Prompt):
@@ -194,36 +195,36 @@ class SummaryMaker:
         return step
 
     def _clean_prompt(self, prompt: Prompt) -> Prompt:
-        """The prompt without what is private in what a user configured, or in what an answer hid in escapes."""
+        """Redact the prompt once more: private text may be in what the user configured, or in escapes of an answer."""
         text = self.gate.text(prompt.text)
         return prompt if text == prompt.text else msgspec.structs.replace(prompt, text=text, stable=0)
 
     def _clean_reply(self, reply: Reply) -> Reply:
-        """The answer without what is private: the guards measure, and the next prompt quotes, what may be kept."""
+        """Redact the answer before it is measured and quoted in the next prompt."""
         text, data = self.gate.text(reply.text), self.gate.value(reply.data)
         return msgspec.structs.replace(reply, text=text, data=data)
 
     async def _rebuilt(
         self, strategy: Strategy, plan: Plan, folded: list[Summary]
     ) -> tuple[list[Entry], list[Summary]] | None:
-        """Return entries and summaries to make the summary anew from, where it is time for that; None: fold on.
+        """Return entries and summaries to make the summary anew from, if a rebuild is due; None to fold as usual.
 
-        All of it is read again where that is affordable, else what was taken in since an earlier version, so that
-        errors of one version are not carried on by every later one. Of what cannot be read again, for a flush has
-        destroyed it, only summaries tell: none is made without one that does.
+        A rebuild keeps errors of one version from being carried on by every later one. All covered entries are read
+        again if they are not too many (`REBUILD_TOKENS`); otherwise those that were folded in since an earlier version.
+        There is no rebuild from entries that were erased, such as by a flush, since only summaries tell of these.
         """
         every = strategy.style.rebuild_every
-        made = folded[0]
-        if len(folded) > 1 or self._summarizer is None or self._writes or not every or made.folds + 1 < every:
+        latest = folded[0]
+        if len(folded) > 1 or self._summarizer is None or self._writes or not every or latest.folds + 1 < every:
             return None
-        for base in ([], await self._snapshots.ancestors(made, every)):
-            known, tokens = (base[0].covers, base[0].source_tokens) if base else ((), 0)
-            if made.source_tokens - tokens > REBUILD_TOKENS:
+        for base in ([], await self._snapshots.ancestors(latest, every)):
+            covered, tokens = (base[0].covers, base[0].source_tokens) if base else ((), 0)
+            if latest.source_tokens - tokens > REBUILD_TOKENS:
                 continue
-            there = await self._snapshots.read(spans.minus(spans.union(made.covers, plan.cover), known))
-            if not any(one.erased for one in there):
+            entries = await self._snapshots.read(spans.minus(spans.union(latest.covers, plan.cover), covered))
+            if not any(entry.erased for entry in entries):
                 now = self._clock()
-                return [one for one in there if not one.expired(now)], base
+                return [entry for entry in entries if not entry.expired(now)], base
         return None
 
     def _summary(
@@ -234,17 +235,17 @@ class SummaryMaker:
         id: str,
         draft: Draft,
         fallback: str | None,
-        taken: int,
+        covered_tokens: int,
         pinned: Sequence[str],
         *,
         fresh: bool,
     ) -> Summary:
-        """The summary as it is committed; what came out of the summarizer passes the privacy step like any entry."""
+        """Return the summary to commit. The privacy policy is applied to the draft as to any entry."""
         text = sendable(self.gate.text(draft.text))
-        known = {item.text for item in draft.items if item.pinned}
-        kept = [SummaryItem(kind="fact", text=sendable(one), pinned=True) for one in pinned if one not in known]
+        drafted = {item.text for item in draft.items if item.pinned}
+        added = [SummaryItem(kind="fact", text=sendable(one), pinned=True) for one in pinned if one not in drafted]
         items = tuple(
-            msgspec.structs.replace(item, text=sendable(self.gate.text(item.text))) for item in (*draft.items, *kept)
+            msgspec.structs.replace(item, text=sendable(self.gate.text(item.text))) for item in (*draft.items, *added)
         )
         counter = self._options.counter
         failures = failures_of(counter)
@@ -254,12 +255,12 @@ class SummaryMaker:
         summary = Summary(
             id=id,
             text=text,
-            covers=spans.union(plan.cover, *(made.covers for made in folded)),
+            covers=spans.union(plan.cover, *(parent.covers for parent in folded)),
             folded=plan.cover,
-            parents=tuple(made.revision for made in folded),
-            version=1 + max((made.version for made in folded), default=0),
+            parents=tuple(parent.revision for parent in folded),
+            version=1 + max((parent.version for parent in folded), default=0),
             level=_level(plan, folded),
-            folds=0 if fresh or not folded else 1 + max(made.folds for made in folded),
+            folds=0 if fresh or not folded else 1 + max(parent.folds for parent in folded),
             items=items,
             method=draft.method,
             model=self.gate.redact(asked.name) if asked is not None else None,
@@ -268,19 +269,19 @@ class SummaryMaker:
             fallback=fallback,
             tokens=counter.count(text),
             counter=counter.name,
-            source_tokens=taken + sum(made.source_tokens for made in folded),
-            first_at=min([*times, *(made.first_at for made in folded)]),
-            last_at=max([*times, *(made.last_at for made in folded)]),
+            source_tokens=covered_tokens + sum(parent.source_tokens for parent in folded),
+            first_at=min([*times, *(parent.first_at for parent in folded)]),
+            last_at=max([*times, *(parent.last_at for parent in folded)]),
             at=self._clock(),
             spent=self.spent,
         )
         summary = msgspec.structs.replace(summary, shown_tokens=summary_entry_tokens(summary, counter.count))
-        failed = failures_of(counter) != failures  # then whoever shows it counts it again
+        failed = failures_of(counter) != failures  # then its counts are provisional, and made again when it is shown
         return msgspec.structs.replace(summary, counter="") if failed else summary
 
 
 async def _answer(summarizer: Summarizer, prompt: Prompt) -> Reply:
-    """What it answers, whoever has bound it. Raises SummarizerFailed also for what nobody can keep."""
+    """Ask the summarizer. Raises SummarizerFailed also for an answer that cannot be stored."""
     reply = await summarizer.ask(prompt)
     if flaw := flaw_of(reply):
         raise SummarizerFailed(summarizer.name, "answer", flaw)
@@ -288,14 +289,14 @@ async def _answer(summarizer: Summarizer, prompt: Prompt) -> Reply:
 
 
 def _check_length(summarizer: Summarizer, prompt: Prompt, reply: Reply) -> None:
-    """Raise SummarizerFailed for an answer that is too long to be read."""
+    """Raise SummarizerFailed for an answer that is too long for a summary."""
     most = max(MOST_READ, READ_SHARE * prompt.max_tokens)
     if is_longer(reply, most):
         raise SummarizerFailed(summarizer.name, "answer", f"its answer has more than {most:,} characters")
 
 
 def _stepped(step: Callable[[], Prompt]) -> Prompt | Draft:
-    """What the passes ask next, or what came of them at their end."""
+    """Advance the passes, and return the next prompt, or the draft at their end."""
     try:
         return step()
     except StopIteration as end:
@@ -304,19 +305,19 @@ def _stepped(step: Callable[[], Prompt]) -> Prompt | Draft:
 
 
 def _weighed(make: Callable[[], Summary], weigh: Callable[[Sequence[Summary]], int]) -> tuple[Summary, int]:
-    """A summary, and what it costs."""
+    """Return a summary and its cost."""
     summary = make()
     return summary, weigh([summary])
 
 
 def _level(plan: Plan, folded: list[Summary]) -> int:
-    """How many summaries of summaries this is made over: one that only rolls others up is a level higher."""
-    highest = max((made.level for made in folded), default=0)
+    """Return the level of a summary: one that covers no new entries is a level above the highest that it folds in."""
+    highest = max((parent.level for parent in folded), default=0)
     return highest + 1 if folded and not plan.cover else highest
 
 
 def _cost(loaded: Loaded, where: Iterable[spans.Span]) -> int:
-    """What the entries there cost in a context."""
+    """Return what the groups in these spans cost in a context."""
     wanted = list(where)
     everything = [*loaded.snapshot.archived, *loaded.snapshot.interactions]
     groups = [group for interaction in everything for group in interaction.groups]
@@ -324,8 +325,8 @@ def _cost(loaded: Loaded, where: Iterable[spans.Span]) -> int:
 
 
 def _pinned(folded: list[Summary], entries: list[Entry]) -> list[str]:
-    """The identifiers that may not be left out: those pinned before, and those of important entries."""
-    kept = [item.text for made in folded for item in made.items if item.pinned]
+    """Return the identifiers that must not be left out: those pinned before, and those of important entries."""
+    pinned = [item.text for summary in folded for item in summary.items if item.pinned]
     important = [entry for entry in entries if (entry.importance or 0) >= IMPORTANT]
-    kept += [found for entry in important for found in identifiers(entry.text)]
-    return list(dict.fromkeys(kept))
+    pinned += [identifier for entry in important for identifier in identifiers(entry.text)]
+    return list(dict.fromkeys(pinned))

@@ -1,4 +1,4 @@
-"""Compaction by hand, the way back, and the flush at a turn's end: what a session's verbs for them do."""
+"""The verbs of a session for compaction by hand: compacting, summaries, restoring, hiding, verifying."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class Compacting:
-    """Compacts by hand, looks into the archive, and brings back what was covered."""
+    """Implements the verbs that compact by hand, read the archive, and bring back what was covered."""
 
     def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._auto = scope, scope.options, auto
 
     @property
     def hiding(self) -> Hiding:
-        """What leaves entries out by hand."""
+        """Hides and shows entries."""
         return Hiding(self._scope)
 
     @property
@@ -46,15 +46,15 @@ class Compacting:
         return SnapshotReader.of(self._scope)
 
     async def active_entries(self) -> list[Entry]:
-        """The active entries, oldest first."""
+        """Return the active entries, oldest first."""
         return await self.entries(await self._scope.head(), self._scope.clock())
 
     async def entries(self, head: Head, now: int) -> list[Entry]:
-        """The entries that are active by this head, at this time."""
+        """Return the entries that are active by this head, at this time."""
         return await active_entries(self._scope.store, self._options, head, now)
 
     async def costs(self, head: Head, now: int) -> tuple[int, int]:
-        """What the active set costs, and what of that the current summaries do."""
+        """Return the tokens of the active set, and how many of these are in the current summaries."""
         return await self._snapshots.costs(head, now)
 
     async def compact(
@@ -70,28 +70,29 @@ class Compacting:
         values.switch("force", force)
         if not dry_run:
             self._scope.may_write()
-        chosen = await loaded_by(self._scope.runner, partial(self._options.chosen, strategy))  # whose module is read
+        chosen = await loaded_by(self._scope.runner, partial(self._options.chosen, strategy))  # may import its module
         compactor = Compactor.of(self._scope)
         self._scope.gate.refuse([chosen.name], "strategy.name")
-        asks = threshold is not None or not force
-        work = self._compacted(compactor, chosen, dry_run=dry_run, threshold=threshold, asks=asks)
+        decides = threshold is not None or not force
+        work = self._compacted(compactor, chosen, dry_run=dry_run, threshold=threshold, decides=decides)
         return await compactor.released(work)
 
     async def _compacted(
-        self, compactor: Compactor, chosen: Strategy, *, dry_run: bool, threshold: float | None, asks: bool
+        self, compactor: Compactor, chosen: Strategy, *, dry_run: bool, threshold: float | None, decides: bool
     ) -> CompactionResult:
+        """Compact. If it `decides`, it does so only if the triggers fire, or the threshold is reached."""
         decision, loaded = None, await compactor.load(chosen, dry_run=dry_run)
-        if asks:
-            decision = await (await self._auto.there()).decision(chosen, loaded, threshold=threshold)
+        if decides:
+            decision = await (await self._auto.loaded()).decision(chosen, loaded, threshold=threshold)
             if not decision.fired:
                 return below_threshold(chosen, loaded, decision)
         result = await compactor.run(chosen, decision, loaded=loaded, dry_run=dry_run)
         if not dry_run:
-            await (await self._auto.there()).tell(compactor, result)
+            await (await self._auto.loaded()).tell(compactor, result)
         return result
 
     async def summaries(self, *, history: bool) -> list[Summary]:
-        """The current summaries, or every version."""
+        """Return the current summaries, or every version that was ever made."""
         values.switch("history", history)
         if not history:
             snapshots = self._snapshots
@@ -100,59 +101,61 @@ class Compacting:
         return [record.compaction.summary for record in records if record.compaction and record.compaction.summary]
 
     async def expand(self, summary: Summary | str | None) -> list[Entry]:
-        """The entries that a summary covers."""
+        """Return the entries that a summary covers."""
         return await self._snapshots.read((await self._find(summary)).covers)
 
     async def restore(self, summary: Summary | str | None) -> int:
-        """Bring the entries that a current summary covers back."""
+        """Make the entries that a current summary covers active again; return how many there are."""
         self._scope.may_write()
-        made = await self._find(summary)
+        restored = await self._find(summary)
         while True:
             head = await self._scope.head()
             state = await self._snapshots.state(head)
-            if made.revision not in state.current:
-                raise ConfigError("summary", made.id, "a summary that is current: `summaries()` lists them")
-            await self._check_there(made)
-            passed = await self._snapshots.evicted(head, state)  # what cuts have left out stays out
-            back = spans.minus(spans.common(made.covers, state.covered), head.rewound)
+            if restored.revision not in state.current:
+                raise ConfigError("summary", restored.id, "a summary that is current: `summaries()` lists them")
+            await self._check_not_destroyed(restored)
+            evicted = await self._snapshots.evicted(head, state)  # what cuts have evicted stays evicted
+            back = spans.minus(spans.common(restored.covers, state.covered), head.rewound)
             after = Compaction(
-                current=tuple(revision for revision in state.current if revision != made.revision),
-                covered=spans.minus(state.covered, made.covers),
-                evicted=spans.minus(spans.union(state.evicted, passed), made.covers),
+                current=tuple(revision for revision in state.current if revision != restored.revision),
+                covered=spans.minus(state.covered, restored.covers),
+                evicted=spans.minus(spans.union(state.evicted, evicted), restored.covers),
                 hidden=state.hidden,
                 mask=state.mask,
-                released=spans.minus(state.released, made.covers),
+                released=spans.minus(state.released, restored.covers),
             )
             before = head.attempts or Attempts()
             cursors = {strategy.name: head.next_seq for strategy in self._options.long_term}
             attempts = msgspec.structs.replace(before, cursors={**before.cursors, **cursors})
-            detail = {"summary": made.id, "entries": spans.size(back)}
+            detail = {"summary": restored.id, "entries": spans.size(back)}
             change = Change(kind="compact", reason="restore", compaction=after, attempts=attempts, detail=detail)
             change = msgspec.structs.replace(change, created=head.created)
             try:
                 await self._scope.store.commit(self._scope.key, change, expect_epoch=head.epoch)
-            except Conflict:  # somebody was first: look again whether it is still current
+            except Conflict:  # another writer was first: check again whether the summary is current
                 continue
             await self._scope.tell("restored", **detail)
             return spans.size(back)
 
-    async def _check_there(self, made: Summary) -> None:
-        """Raise ConfigError where a flush has destroyed what the summary covers: it alone tells of that."""
-        gone = spans.of(one.seq for one in await self._snapshots.read(made.covers) if one.erased and not one.damaged)
-        if gone:
-            told = f"entries {spans.told(gone)} of this one, and it alone tells of them"
-            raise ConfigError("summary", made.id, f"a summary whose entries are there: a flush has destroyed {told}")
+    async def _check_not_destroyed(self, summary: Summary) -> None:
+        """Raise ConfigError if a flush has destroyed entries of the summary, which alone still tells of them."""
+        entries = await self._snapshots.read(summary.covers)
+        destroyed = spans.of(entry.seq for entry in entries if entry.erased and not entry.damaged)
+        if destroyed:
+            told = f"entries {spans.told(destroyed)} of this one, and it alone tells of them"
+            raise ConfigError("summary", summary.id, f"a summary whose entries are there: a flush has destroyed {told}")
 
     async def verify(self) -> Verification:
-        """What became of each entry."""
+        """Check the whole log, and return how many entries are in each state, and the problems."""
         return await verify(self._scope.store, self._options, self._scope.clock())
 
     async def _find(self, summary: Summary | str | None) -> Summary:
+        """Return the summary of this id in any version, or the newest current one for None. Raises EntryNotFound."""
         id = summary.id if isinstance(summary, Summary) else summary
         if id is not None and not isinstance(id, str):
             raise ConfigError("summary", id, "a Summary, its id, or None for the newest")
-        found = await self.summaries(history=id is not None)
-        for made in reversed(found):
-            if id is None or made.id == id:
-                return made
+        summaries = await self.summaries(history=id is not None)
+        for candidate in reversed(summaries):
+            if id is None or candidate.id == id:
+                return candidate
         raise EntryNotFound(self._scope.key.session, id, "summary")

@@ -1,1 +1,1 @@
-"""The contexts of a session: what is read for one, how it is laid out, when a cut is committed."""
+"""The contexts of a session: reading what they need, building them, and committing their cuts."""

@@ -1,8 +1,8 @@
-"""Building a context: read the head, settle what is shown, commit a new cut. Here the pure parts meet I/O.
+"""Building a context: read the head, decide what to show, commit a new cut. Here the pure parts meet I/O.
 
-A cut is committed by compare-and-set of the revision; after one conflict, or where another epoch has begun while it
-was read, all is read again, after a second, or where the store cannot write, the view is given without being stored.
-Nothing but a view's configured budget commits a cut.
+A cut is committed by compare-and-set of the revision. After one conflict, or if another epoch began during the reads,
+everything is read again. After a second one, or if the store cannot write, the context is returned and its cut is not
+stored. Only a context within the view's configured budget commits a cut.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ if TYPE_CHECKING:
     from palimpsest.sessions.definitions import Definitions
 
 TOGETHER = 128
-"""Counts of a session that are remembered are stored when there are so many, or as its memory closes: a transaction for
-those of each turn costs as much as a third of a context. What a process that dies has not stored is counted again, and
-so is what one over a driver has not: there each session would be two trips to a server more before it is closed."""
+"""Token counts of a session are remembered, and stored once there are so many, or when the memory closes. Storing those
+of each turn in a transaction of their own would cost as much as a third of a context. Counts that a killed process has
+not stored are made again. So are those that a memory over a network driver has not stored when it closes: storing them
+would take two more round trips for each session."""
 
 
 PROVISIONAL = "the token counter failed, so another one counted for now"
-"""What is told of a context whose figures are not the counter's own."""
+"""The note of a context whose numbers are not from the session's own counter."""
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """So many tokens are over the `level`: all the room, or what is to be shown while the cache is cold."""
+    """That the log has more `tokens` than the `level`: the whole room, or if `cold`, the level for a cold cache."""
 
     tokens: int
     level: int
@@ -54,10 +55,10 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 class ContextBuilder:
-    """One context in the making.
+    """Builds one context.
 
-    With `yields` a cut that would evict is not committed; `overflow` then says what did not fit, and into how much, for
-    somebody who can summarise it.
+    With `yields`, a cut that would evict entries is not committed. `overflow` then says how much did not fit, so that
+    the caller can have it summarised first.
     """
 
     def __init__(
@@ -75,28 +76,31 @@ class ContextBuilder:
         self._views, self._definitions = views, definitions
         self.terms = terms_of(options, call)
         self._unstored = why_unstored(options, call, self.terms, store)
-        if self._unstored is not None:  # each call would make a cut of its own
+        if self._unstored is not None:  # a cold cache would make every call cut anew, since no cut is stored
             self.terms = msgspec.structs.replace(self.terms, cache_life=None)
         self.changed: Change | None = None
         self.overflow: Overflow | None = None
         self.committed: Head | None = None
         self.seen = Head()
-        """The session as it was shown."""
+        """The head that the context shows."""
         self.reckoned: Reckoned | None = None
-        """What it was shown by."""
+        """The budget that the context was made by."""
 
     async def context(self) -> Context:
-        """Return the context, its cut committed where it needed one: under an event loop in one call of a worker, or
-        in none where all that it is made of is at hand."""
+        """Return the context, after committing its cut if it needed one.
+
+        On an event loop this takes a single call of the store's worker thread, or none if everything that the context
+        is made of is remembered.
+        """
         recall, counter = self._recall(), self._options.counter
-        if recall is not None and isinstance(counter, Encoding):  # another may take long
+        if recall is not None and isinstance(counter, Encoding):  # a counter of the user's may be slow
             with suppress(NotRead):
                 steps = self._steps(last_try=False)
                 done = at_hand(self._store, self._options.key, counter.name, steps, recall)
-                context = await self._settled(*done.value, recall, last_try=False) if done is not None else None
+                context = await self._finished(*done.value, recall, last_try=False) if done is not None else None
                 if context is not None:
                     return context
-        return await self._store.together(self._made, reads=True)
+        return await self._store.together(self._read_and_build, reads=True)
 
     def _recall(self) -> Recall | None:
         return self._views.of(self._options.key) if self._views is not None else None
@@ -105,25 +109,25 @@ class ContextBuilder:
         before = self._before if self._definitions is not None else None
         return partial(newest, self.terms, self._now, last_try=last_try, before=before)
 
-    async def _made(self) -> Context:
+    async def _read_and_build(self) -> Context:
         key, counter = self._options.key, self._options.counter.name
         for last_try in (False, True):
             steps, recall = self._steps(last_try=last_try), self._recall()
             try:
                 settled, context = await answered(self._store, key, counter, steps, recall)
             except NotRead as missing:
-                assert self._definitions is not None, "who is not asked for one misses none"
+                assert self._definitions is not None, "only declared sessions have definitions to read"
                 await self._definitions.read(missing.digest)
                 settled, context = await answered(self._store, key, counter, steps, recall)
-            context = await self._settled(settled, context, recall, last_try=last_try)
+            context = await self._finished(settled, context, recall, last_try=last_try)
             if context is not None:
                 return context
         raise AssertionError("the second try returns")
 
-    async def _settled(
+    async def _finished(
         self, settled: Settled, context: Context | None, recall: Recall | None, *, last_try: bool
     ) -> Context | None:
-        """The context of what was settled, with its counts and its cut stored; None: all is to be read anew."""
+        """Store the counts and the cut of a computed context, remember it and return it; None: read everything anew."""
         self.seen, self.reckoned = settled.layout.head, settled.layout.reckoned
         stored, notes = await self._store_counts(settled, recall)
         if context is None and settled.reason is not None:
@@ -136,33 +140,33 @@ class ContextBuilder:
         return context
 
     def _before(self, head: Head) -> Terms | None:
-        """The terms of the definition that the session is under, where that is another one than its own."""
+        """Return the terms of an earlier definition that the session still is under; None if it is under its own."""
         assert self._definitions is not None, "only a declared session has another definition"
         held = self._definitions.held(head, self._options)
         return None if held is None else terms_of(held, self._call)
 
     @property
     def _adopts(self) -> Definitions | None:
-        """The definition that a cut puts the session under, where this call may do so."""
+        """The definition that a cut of this call may put the session under, or None."""
         call, own = self._call, self._options
-        asks = call.view in (None, own.view) and call.max_tokens is call.max_messages is None
-        return self._definitions if asks and not call.dry_run and not own.readonly and self._store.writable else None
+        is_own = call.view in (None, own.view) and call.max_tokens is call.max_messages is None
+        return self._definitions if is_own and not call.dry_run and not own.readonly and self._store.writable else None
 
     async def _adopted(self, head: Head) -> None:
-        """Put the session under its own definition where no cut does it."""
+        """Put the session under its own definition without a cut, because this call stores none."""
         if self._adopts is None or not self._adopts.differs(head):
             return
         try:
             await self._adopts.keep()
             await self._store.commit(self._options.key, self._adopts.adopted(head.created), expect_epoch=head.epoch)
         except (Conflict, StoreUnavailable):
-            return  # the next call does it
+            return  # the next call tries again
 
     async def _recut(self, settled: Settled, notes: tuple[str, ...], *, last_try: bool) -> Context | None:
-        """Return the context of a new cut, committed where that is due; None: others were first, once."""
+        """Return the context of a new cut, after committing the cut if this call may; None after a first conflict."""
         layout, plan, head = settled.layout, settled.plan, settled.layout.head
-        for_now = f"{PROVISIONAL}, so the cut was not stored" if settled.meter.is_provisional else None
-        if (why := for_now or self._unstored) is not None:
+        provisional = f"{PROVISIONAL}, so the cut was not stored" if settled.meter.is_provisional else None
+        if (why := provisional or self._unstored) is not None:
             if self._unstored is not None:
                 await self._adopted(head)
             return await self._given(settled, head, None, why)
@@ -183,18 +187,21 @@ class ContextBuilder:
         except Conflict:
             if not last_try:
                 return None
-            told = "other writers were first twice, so the cut was not stored"
-            return await self._given(settled, head, None, *notes, told)
-        except StoreUnavailable as fault:  # what can be read can be sent: a full disk stops no model call
+            note = "other writers were first twice, so the cut was not stored"
+            return await self._given(settled, head, None, *notes, note)
+        except StoreUnavailable as fault:  # a full disk must not stop a model call: the context can still be sent
             return await self._given(settled, head, None, *notes, f"the cut was not stored: {fault}")
         self.changed, self.committed = change, after
         return await self._given(settled, after, after.epoch, *notes)
 
     def _keep(self, views: Views, recall: Recall, settled: Settled, *, stored: bool) -> None:
-        """Have it remembered what was read for a context, and how it was shown, if the next one may go on with it."""
+        """Remember what was read for this context and how it was rendered, if the next context can build on it.
+
+        `stored` says that the counts made for it are stored, or remembered to be stored later.
+        """
         key, counter, mark = self._options.key, self._options.counter.name, recall.mark
         if not self._is_kept or settled.meter.is_provisional:
-            return  # what the session's own contexts need stays remembered
+            return  # so that what is remembered for the session's own contexts is not replaced
         start, before, view, cut = 0, recall.before, settled.view, settled.layout.cut
         if self.committed is not None:
             seen, start = self._store.seen(key), cut.start
@@ -202,13 +209,13 @@ class ContextBuilder:
             view = view.stored_as(self.committed.views[self.terms.view]) if view is not None else None
         if mark is None:
             return
-        made = settled.meter.counted
+        new_counts = settled.meter.counted
         holds = before is not None and before.holds(recall.mark, counter)
-        known = before.recollection.stored if before is not None and holds else {}
-        if made and not stored:
-            view = None  # who reads anew would count anew
-        counts = {**known, **made} if made and stored else known
-        if start:  # what a cut has passed is let go of, but for what it shows all the same
+        old_counts = before.recollection.stored if before is not None and holds else {}
+        if new_counts and not stored:
+            view = None  # its counts are stored nowhere, so whoever reads the log would make them again
+        counts = {**old_counts, **new_counts} if new_counts and stored else old_counts
+        if start:  # drop the counts of what the cut has passed, except what it still shows
             shown = {*cut.pins, *cut.anchors}
             counts = {seq: count for seq, count in counts.items() if seq >= start or seq in shown}
         recollection = Recollection(counts, view)
@@ -219,7 +226,7 @@ class ContextBuilder:
 
     @property
     def _is_kept(self) -> bool:
-        """Whether what is read for this call, and made of it, is remembered."""
+        """Whether to remember what was read and computed for this call: not if it has its own budget, or is dry."""
         call = self._call
         return not call.dry_run and call.max_tokens is call.max_messages is None
 
@@ -227,8 +234,11 @@ class ContextBuilder:
         return await self._store.apart(settled.given, head, epoch, notes)
 
     async def _store_counts(self, settled: Settled, recall: Recall | None) -> tuple[bool, tuple[str, ...]]:
-        """Store what was counted, or have it remembered to be stored with more; return whether that was done, and why
-        not: a count can be made again."""
+        """Store the new counts, or remember them until there are enough to store.
+
+        Returns whether that was done, and notes that say why not. A failure is no error, since counts can be made
+        again.
+        """
         meter = settled.meter
         if not meter.counted or not self._store.writable or self._options.readonly or self._call.dry_run:
             return False, ()

@@ -1,8 +1,9 @@
-"""What was given at an earlier time: shown as it was stored, or computed anew as it was then. Reads only.
+"""Rebuilding the context that a call returned at an earlier revision (`context(at=…)`). Reads only.
 
-A call that stores its cuts was given what the newest cut of then shows. A call that stores none (another budget than
-its view's, a dry run, an exact walk) was given what came of the log, the head and the time of then, and does again.
-Where neither says it, PastUnknown does: nothing else is given in its place.
+A call that stores its cuts returned what the newest cut of that time shows, so this is shown again. A call that stores
+none (another budget than its view's, a dry run, an exact walk) returned what was computed from the log, the head and
+the time of that moment, so this is computed again. If neither can be known any more, PastUnknown is raised; nothing
+else is returned in its place.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ ANEW = "no cut of then shows it: it was computed anew"
 
 
 class EarlierContext:
-    """One context of the revision that its call names. `now` is the time of the call."""
+    """One context of the revision that its call names. `now` is the time of the call.
 
-    changed = overflow = None  # no cut is made of then
+    `then` is the head as it was at that revision.
+    """
+
+    changed = overflow = None  # as of a ContextBuilder: no cut is made
 
     def __init__(self, store: Store, options: Options, call: ContextRequest, now: int) -> None:
         assert call.at is not None, "a revision is asked for"
@@ -46,20 +50,20 @@ class EarlierContext:
         self._past = History(store, options.key)
 
     async def context(self) -> Context:
-        """Return the context of then. Raises PastUnknown where nothing says it, ConfigError where there was none."""
+        """Return the context. Raises PastUnknown if it cannot be rebuilt, ConfigError if there is no such revision."""
         head = await self._store.head(self._options.key) or Head()
         then = await self._past.view(head, self.terms.view, self._at)
         if self._options.exact or self._call.dry_run or is_another(self._options, self.terms):
             return await self._anew(head, then)
-        settler = Settler(self.terms, 0)  # what a stored cut shows had not expired
+        settler = Settler(self.terms, 0)  # time 0: nothing that a stored cut shows had expired
         settled = await self._answered(settler.stored(then))
-        made_for_it = settled.layout.cut.revision == self._at
+        is_own_cut = settled.layout.cut.revision == self._at
         if settled.layout.more and _may_be_due(settled.layout, head):
             settled = await self._answered(Settler(self.terms, 0).stored(then, whole=True))
-        exceeds = self.terms.keeps_newest and not settled.layout.fits  # on purpose, with no cut of its own, or one more
-        if not made_for_it and (exceeds or _was_due(settled.layout)):
+        exceeds = self.terms.keeps_newest and not settled.layout.fits  # `keep_newest` may exceed the budget on purpose
+        if not is_own_cut and (exceeds or _was_due(settled.layout)):
             return await self._anew(head, then)
-        if made_for_it or settled.layout.fits:
+        if is_own_cut or settled.layout.fits:
             return await self._store.apart(settled.given, then, None)
         raise self._unknown(
             "this budget does not hold what the cut stored by then shows; bring the budget of then, or ask with "
@@ -67,62 +71,66 @@ class EarlierContext:
         )
 
     async def _anew(self, head: Head, then: Head) -> Context:
-        """What the same call computes from what there was then, as a dry run does of any head."""
+        """Compute the context from the log as it was then, as a dry run does from any head.
+
+        The call was made at some time between the revision (`early`) and the next one (`late`).
+        """
         point = Point(self._at, then.next_seq)
         early, late = await self._past.between(head, point)
-        counts = self.terms.exact or self.terms.strategies  # conditions may ask how many entries there were
+        counts = self.terms.exact or self.terms.strategies  # conditions may depend on the number of entries
         whole = await (self._past.head(head, point) if counts else self._past.shown(head, then))
         whole = msgspec.structs.replace(whole, epoch_reason=then.epoch_reason)
         late = self._now if late is None else late
         terms = msgspec.structs.replace(self.terms, past=False)
-        settler = Settler(terms, early, _Noting)
-        read = settler.reader
-        assert isinstance(read, _Noting)
+        settler = Settler(terms, early, _RecordingReader)
+        reader = settler.reader
+        assert isinstance(reader, _RecordingReader)
         try:
             settled = await self._answered(settler.settle(whole))
         except BudgetImpossible:
-            await self._check(head, read, early, late, estimates=not terms.exact)
+            await self._check(head, reader, early, late, estimates=not terms.exact)
             raise
         notes = () if settled.reason is None else (ANEW,)
         context = await self._store.apart(settled.given, whole, None, notes)
-        if context.is_bounded or terms.strategies:  # else nothing was chosen by what it costs or says
+        if context.is_bounded or terms.strategies:  # otherwise no entry was chosen by its cost or content
             recut = settled.reason is not None and not terms.exact
-            await self._check(head, read, early, late, estimates=recut)
+            await self._check(head, reader, early, late, estimates=recut)
         return context
 
-    async def _check(self, head: Head, read: _Noting, early: int, late: int, *, estimates: bool) -> None:
-        """Raise PastUnknown where something that the context was computed from was another then, or may have been.
+    async def _check(self, head: Head, reader: _RecordingReader, early: int, late: int, *, estimates: bool) -> None:
+        """Raise PastUnknown if something that the context was computed from may have been different then.
 
-        `estimates` says that its cut was made by what the provider had reported, where tokens are estimated.
+        `estimates` says that a cut was computed, which depends on the usage that the provider had reported by then if
+        tokens are only estimated.
         """
-        if any(early < moment <= late for moment in read.expiring):
+        if any(early < moment <= late for moment in reader.expiring):
             raise self._unknown("an entry expired between this revision and the next, before or after it was given")
         erased, redacted = await self._past.changed(self._at)
         if redacted:
             raise self._unknown("texts of the session were redacted since, and what fitted then depends on them")
-        if erased and (self.terms.strategies or await self._mattered(erased, read)):
+        if erased and (self.terms.strategies or await self._mattered(erased, reader)):
             raise self._unknown("entries that it was computed from were erased since")
         if estimates and self.terms.margin != 1.0 and head.usage is not None and self._at < head.revision:
             raise self._unknown(
                 "what the provider had reported by then, by which its tokens are estimated, is not kept"
             )
 
-    async def _mattered(self, erased: Iterable[int], read: _Noting) -> bool:
-        """Whether something that was erased since was looked at when the context of then was made."""
-        gone = await self._store.fetch(self._options.key, erased)
+    async def _mattered(self, erased: Iterable[int], reader: _RecordingReader) -> bool:
+        """Whether the context depended on an entry that was erased since: pinned, read, or in a summary's text."""
+        tombstones = await self._store.fetch(self._options.key, erased)
         records = await self._store.records(self._options.key, before=self._at + 1)
         pins = {seq for record in records if record.kind == "pin" for seq in record.seqs}
-        if any(entry.seq in pins or entry.pinned or entry.role == "system" for entry in gone):
+        if any(entry.seq in pins or entry.pinned or entry.role == "system" for entry in tombstones):
             return True
-        if any(entry.seq in read.seqs or entry.group in read.groups for entry in gone):
+        if any(entry.seq in reader.seqs or entry.group in reader.groups for entry in tombstones):
             return True
-        made = [record.compaction.summary for record in records if record.compaction is not None]
-        covered = [summary.covers for summary in made if summary is not None and summary.withdrawn]
+        summaries = [record.compaction.summary for record in records if record.compaction is not None]
+        covered = [summary.covers for summary in summaries if summary is not None and summary.withdrawn]
         return bool(spans.common(spans.union(*covered), spans.of(erased)))
 
     async def _answered(self, steps: Steps[T]) -> T:
         def begin() -> Steps[T]:
-            yield Long()  # what was shown then is laid out by terms of then, which may have to be read first
+            yield Long()  # so that laying out an old context does not block an event loop
             return (yield from steps)
 
         return await answered(self._store, self._options.key, self._options.counter.name, begin)
@@ -132,18 +140,18 @@ class EarlierContext:
 
 
 def _was_due(layout: Layout) -> bool:
-    """Whether the next context of a call that stores its cuts made another one, whatever fitted."""
+    """Whether a call that stores its cuts would have made a new cut at that revision, even though everything fitted."""
     return layout.cut.compaction != layout.head.compaction or is_unshown(layout) or bool(layout.window.stale)
 
 
 def _may_be_due(layout: Layout, head: Head) -> bool:
-    """Whether what was left unread may say that another one was: a name that was given twice, or what is pinned."""
+    """Whether the unread older part may hold a reason for a new cut: a superseded context, or a pinned entry."""
     unread = {seq for seq in layout.head.pinned if layout.cut.start <= seq < layout.entries[0].seq}
     return bool(head.contexts or head.rewound or unread.difference(layout.cut.pins))
 
 
-class _Noting(WindowReader):
-    """Notes what is read: places, groups, and when entries expire."""
+class _RecordingReader(WindowReader):
+    """Records what is read: seqs, groups, and the times at which entries expire."""
 
     def __init__(self, meter: Meter, *, masks: bool, whole: bool = False) -> None:
         super().__init__(meter, masks=masks, whole=whole)
@@ -155,7 +163,7 @@ class _Noting(WindowReader):
         self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
     ) -> Steps[tuple[list[Entry], bool]]:
         entries, more = yield from super().window(head, cut, room_of, rules)
-        self._note(entries)
+        self._record(entries)
         return entries, more
 
     def ahead(
@@ -172,10 +180,10 @@ class _Noting(WindowReader):
         seqs = set(seqs)
         window = yield from super().ahead(head, seqs, cut, known, now, newest, whole=whole)
         self.seqs |= seqs
-        self._note(entry for group in (*window.groups, *window.pending) for entry in group.entries)
+        self._record(entry for group in (*window.groups, *window.pending) for entry in group.entries)
         return window
 
-    def _note(self, entries: Iterable[Entry]) -> None:
+    def _record(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self.seqs.add(entry.seq)
             self.groups.add(entry.group)

@@ -1,4 +1,4 @@
-"""The facts of one scope, as contexts of a session show them."""
+"""Reading the facts of working memory that contexts show."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from palimpsest.stores import Item
 
 
 class ScopedFacts:
-    """Reads the facts of a scope. While its items are the same, so is what was made of them for the last context."""
+    """Reads the facts of one scope. As long as the stored items do not change, it returns the same object."""
 
     def __init__(self, scope: SessionScope, name: str) -> None:
         self._scope, self._name = scope, name
         self._read: tuple[Sequence[Item], Facts] | None = None
 
     async def read(self) -> Facts:
-        """Return the facts as they are. Raises StoreCorrupt, naming it, for one that cannot be read."""
+        """Return the present facts. Raises StoreCorrupt, which names it, if a fact cannot be read."""
         store = self._scope.store
         if await is_over(store, self._scope.tenant, self._name):
             return Facts(self._name, [])

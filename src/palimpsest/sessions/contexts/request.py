@@ -1,4 +1,4 @@
-"""What one call of `context` asks for, by what terms that is computed, and whether it may commit a cut. Pure."""
+"""The request of one call of `context`, the terms by which it is computed, and whether it may commit a cut. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from palimpsest.context.tail import Facts, TailPart
 
 _LIMITS = ("max_tokens", "max_messages", "reserve")
-"""What of its view's budget a call may give."""
+"""The limits of a budget that a call may give."""
 
 
 class ContextRequest(msgspec.Struct, frozen=True):
-    """What one call of `context` asks for."""
+    """The arguments of one call of `context`, with the texts that it shows besides the log."""
 
     system: str | None = None
     tools: Sequence[Message] = ()
@@ -37,14 +37,14 @@ class ContextRequest(msgspec.Struct, frozen=True):
     at: int | None = None
     dry_run: bool = False
     warm: bool = False
-    """Whether no cut is made for a cold cache: the next call would know nothing of it."""
+    """Whether to treat the provider's cache as warm, so that no cut is made because the cache is cold."""
     lead: Sequence[Facts] | None = None
-    """Facts that stand before the log; None: none may."""
+    """Facts to show before the log; None: the session shows none there."""
     tail: Sequence[TailPart] = ()
-    """What stands behind it."""
+    """What to show after the log."""
 
     def check(self) -> None:
-        """Raise ConfigError, naming it, for what no provider takes as tools, and for a view of no such name."""
+        """Raise ConfigError, which names the argument, for tools that no provider takes and an invalid view name."""
         if self.view is not None:
             check_id(self.view, "view")
         for i, tool in enumerate(self.tools):
@@ -54,12 +54,12 @@ class ContextRequest(msgspec.Struct, frozen=True):
 
 
 def terms_of(options: Options, call: ContextRequest) -> Terms:
-    """By what this call of a session is computed. Raises ConfigError for a value of the call that cannot be."""
+    """Return the terms for this call of a session. Raises ConfigError for an argument that is not accepted."""
     call.check()
     terms = options.terms
-    given = {name: value for name in _LIMITS if (value := getattr(call, name)) is not None}
-    if given:
-        limits = msgspec.structs.replace(terms.limits, **given)
+    own_limits = {name: value for name in _LIMITS if (value := getattr(call, name)) is not None}
+    if own_limits:
+        limits = msgspec.structs.replace(terms.limits, **own_limits)
         limits.check()
         bounds = bounds_of(limits, options.model, options.model_name)
         terms = msgspec.structs.replace(terms, limits=limits, bounds=bounds)
@@ -71,13 +71,13 @@ def terms_of(options: Options, call: ContextRequest) -> Terms:
         terms = msgspec.structs.replace(terms, system=call.system, tools=call.tools, view=view, past=past)
     if call.lead is not None or call.tail:
         terms = msgspec.structs.replace(terms, lead=call.lead, tail=call.tail)
-    if call.warm or call.at is not None:  # what is given again was given once
+    if call.warm or call.at is not None:  # a context of the past is rebuilt without regard to the cache
         terms = msgspec.structs.replace(terms, cache_life=None)
     return terms
 
 
 def why_unstored(options: Options, call: ContextRequest, terms: Terms, store: Store) -> str | None:
-    """Why this call may not commit a cut, or None."""
+    """Return why this call may not commit a cut, or None if it may."""
     if call.dry_run:
         return "a dry run"
     if options.exact:
@@ -88,6 +88,6 @@ def why_unstored(options: Options, call: ContextRequest, terms: Terms, store: St
 
 
 def is_another(options: Options, terms: Terms) -> bool:
-    """Whether the limits of a call are not those of the session's view."""
+    """Whether the limits of a call differ from those of the session's view."""
     limits, own = terms.limits, options.terms.limits
     return (limits.max_tokens, limits.max_messages) != (own.max_tokens, own.max_messages)

@@ -1,4 +1,4 @@
-"""The next context of a session, and what is remembered of it: what the session's verbs for it do."""
+"""The verb `context`: it checks the call, adds facts and tails, has a builder make the context, and tells observers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 LEFT_OUT = "the newest calls have no room, nor their results: the model may call the same for ever; raise max_tokens"
 
 Mode: TypeAlias = AutoCompact | Literal["shown"]
-"""How a context takes part in its session's compaction: not at all (another view, a dry run), what it would evict is
-summarised before, or afterwards; or it is only counted."""
+"""How a context takes part in its session's compaction: "inline" has what it would evict summarised first, "background"
+afterwards, "off" only stores its size for triggers, and "shown" (another view, a dry run) does not take part."""
 
 
 class Contexts:
-    """Contexts of one session. What does not fit is summarised first, where the session says so."""
+    """Makes the contexts of one session. What does not fit is summarised first if the session's options say so."""
 
     def __init__(self, scope: SessionScope, auto: LazyAutoCompaction) -> None:
         self._scope, self._options, self._auto = scope, scope.options, auto
@@ -78,40 +78,40 @@ class Contexts:
         if recall is not None:
             self._check_room("recall", at)
         if at is not None:
-            from palimpsest.sessions.contexts.earlier import EarlierContext  # a millisecond, for who looks back
+            from palimpsest.sessions.contexts.earlier import EarlierContext  # a millisecond, rarely needed
 
             earlier = EarlierContext(self._scope.store, self._options_for(model), call, self._scope.clock())
             return await self._told(earlier, await self._scope.store.together(earlier.context, reads=True))
-        call = await self._with_what_varies(call, tail, recall)
+        call = await self._with_facts_and_tail(call, tail, recall)
         mode = self._mode(call)
         if mode != "shown" and self._options.before_turn:
-            await (await self._auto.there()).turn_ended()
+            await (await self._auto.loaded()).turn_ended()
         whole, revision = await self._with_withheld()
         if whole is not None:
             context = await self._unstored(msgspec.structs.replace(call, warm=True), whole, revision)
-            self._scope.sent = Sent.of(context)  # no more than its figures may be kept
+            self._scope.sent = Sent.of(context)  # only its numbers: it shows withheld text, which must not be kept
         else:
             context = await self._stored(call, mode)
-        if not context.is_bounded and all(one.memory_max_tokens is None for one in self._options.strategies):
+        if not context.is_bounded and all(shown.memory_max_tokens is None for shown in self._options.strategies):
             self._scope.memory.tell_unbounded()
         if mode != "shown":
             await self._note_prompt(context)
         return context
 
-    async def _with_what_varies(
+    async def _with_facts_and_tail(
         self, call: ContextRequest, tail: str | Mapping[str, str] | None, recall: str | None
     ) -> ContextRequest:
-        """The request with facts, the call's own texts, and what knowledge bases and the log say about it."""
+        """Return the request with what varies from call to call: facts, texts of the call, and recalled passages."""
         leads = self._options.leads
         facts = await self._read_facts() if self._options.facts else []
-        ending: list[TailPart] = [*(() if leads else (one for one in facts if one.facts)), *_texts(tail)]
+        parts: list[TailPart] = [*(() if leads else (scoped for scoped in facts if scoped.facts)), *_texts(tail)]
         if self._options.knowledge:
-            ending += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not call.dry_run)
+            parts += await (await loaded(self._scope.runner, self._knowledge)).parts(keeps=not call.dry_run)
         if recall is not None:
-            ending.append(await self._recollection(recall))
-        if not (ending or leads):
+            parts.append(await self._recollection(recall))
+        if not (parts or leads):
             return call
-        return msgspec.structs.replace(call, lead=facts if leads else None, tail=ending)
+        return msgspec.structs.replace(call, lead=facts if leads else None, tail=parts)
 
     def _check_tail(self, tail: object, at: int | None) -> None:
         if not isinstance(tail, str | Mapping):
@@ -124,6 +124,7 @@ class Contexts:
         self._check_room("tail", at)
 
     def _check_room(self, name: str, at: int | None) -> None:
+        """Raise ConfigError if the session keeps no room for a tail, or the context is one of the past."""
         if at is not None:
             raise ConfigError(name, "with `at`", "none: what was behind the log then is not known")
         if not self._options.tail_share:
@@ -132,65 +133,65 @@ class Contexts:
 
     async def _recollection(self, query: str) -> TailPart:
         def make() -> Recalling:
-            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds, for who recalls
+            from palimpsest.sessions.recalling.verbs import Recalling  # twenty milliseconds
 
             return Recalling(self._scope.memory, self._scope)
 
         return await (await loaded(self._scope.runner, make)).recollection(query)
 
     def _knowledge(self) -> SessionKnowledge:
-        from palimpsest.sessions.knowledge import knowledge_of  # only for who has one
+        from palimpsest.sessions.knowledge import knowledge_of  # not needed by most sessions
 
         return knowledge_of(self._scope)
 
     async def _read_facts(self) -> list[Facts]:
-        """The facts of the session's scopes, as they are."""
+        """Return the present facts of the session's scopes."""
         if self._facts is None:
             self._facts = await loaded(self._scope.runner, self._scoped_facts)
-        return [await one.read() for one in self._facts]
+        return [await scoped.read() for scoped in self._facts]
 
     def _scoped_facts(self) -> list[ScopedFacts]:
-        from palimpsest.sessions.contexts.facts import ScopedFacts  # fifty milliseconds, for who has facts
+        from palimpsest.sessions.contexts.facts import ScopedFacts  # fifty milliseconds
 
         return [ScopedFacts(self._scope, name) for name in self._options.facts]
 
     def _options_for(self, model: str | None) -> Options:
-        """The session's options, for a call of this model; None: of the session's own."""
+        """Return the session's options for a call of this model (None: the session's own)."""
         if model is None or (isinstance(model, str) and model == self._options.model_name):
             return self._options
-        made = self._others.get(model) if isinstance(model, str) else None
-        if made is None:
-            made = self._others[model] = self._options.of_model(model)
-        return made
+        options = self._others.get(model) if isinstance(model, str) else None
+        if options is None:
+            options = self._others[model] = self._options.of_model(model)
+        return options
 
     def _mode(self, call: ContextRequest) -> Mode:
-        """How this call takes part in the session's compaction."""
+        """Return how this call takes part in the session's compaction."""
         takes_part = self._options.long_term and not (call.dry_run or self._options.readonly)
         return self._options.auto_compact if takes_part and self._is_own(call) else "shown"
 
     def _is_own(self, call: ContextRequest) -> bool:
-        """Whether it is the session's own view that is asked for."""
+        """Whether the call asks for the session's own view."""
         return call.view in (None, self._options.view)
 
     async def _stored(self, call: ContextRequest, mode: Mode) -> Context:
-        """The context of the session as it is stored, and what its cut evicts summarised, as the mode says."""
-        if mode == "background":  # its summary would break the prefix that the cut has just begun
+        """Return the context of the session as it is stored; have what its cut evicts summarised, as the mode says."""
+        if mode == "background":  # a cut for a cold cache would begin a prefix that the later summary breaks again
             call = msgspec.structs.replace(call, warm=True)
-        yields = mode == "inline" and any(one.summarizes for one in self._options.long_term)
+        yields = mode == "inline" and any(strategy.summarizes for strategy in self._options.long_term)
         builder, context = await self._built(call, self._scope.store, yields=yields)
         if (over := builder.overflow) is not None:
-            await (await self._auto.there()).overflowed(over.tokens, over.level, cold=over.cold)
-            if over.cold:  # what fits is not left out for want of a summary
+            await (await self._auto.loaded()).overflowed(over.tokens, over.level, cold=over.cold)
+            if over.cold:  # the log fits: if no summary was made, nothing is left out for a cold cache
                 call = msgspec.structs.replace(call, warm=True)
             builder, context = await self._built(call, self._scope.store)
         self._scope.sent = await self._told(builder, context)
         cut = builder.changed.detail if builder.changed is not None else {}
         if mode == "background" and cut.get("evicted") and context.budget:
-            await (await self._auto.there()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
+            await (await self._auto.loaded()).overflowed(cut["tokens_before"], context.budget.room, cold=False)
         return context
 
     async def _unstored(self, call: ContextRequest, whole: Store, revision: int) -> Context:
-        """The context of the session with what is withheld: nothing of it is stored."""
+        """Return the context of the session together with what is withheld of it. Nothing of it is stored."""
         builder, context = await self._built(call, whole)
         builder.changed = None
         context.unstored(revision, "it shows what is withheld, so nothing of it was stored")
@@ -199,38 +200,41 @@ class Contexts:
     async def _built(
         self, call: ContextRequest, store: Store, *, yields: bool = False
     ) -> tuple[ContextBuilder, Context]:
-        """Return a context and what has built it."""
+        """Build a context and return it with its builder."""
         options = self._options_for(call.model)
         views = self._scope.memory.views if store is self._scope.memory.store else None
-        known = self._scope.definitions
+        definitions = self._scope.definitions
         builder = ContextBuilder(
-            store, options, call, self._scope.clock(), yields=yields, views=views, definitions=known
+            store, options, call, self._scope.clock(), yields=yields, views=views, definitions=definitions
         )
         context = await builder.context()
-        if known is not None:
-            await known.tell(builder.seen)
-        plain = options is self._options and call.max_tokens is call.max_messages is call.reserve is None
-        if plain and not call.dry_run and self._is_own(call):
+        if definitions is not None:
+            await definitions.tell(builder.seen)
+        has_own_budget = options is self._options and call.max_tokens is call.max_messages is call.reserve is None
+        if has_own_budget and not call.dry_run and self._is_own(call):
             self._scope.reckoned = builder.reckoned
         return builder, context
 
     async def _with_withheld(self) -> tuple[Store | None, int]:
-        """Where the session is with what is withheld of its open interaction (None: nothing is), and its revision."""
-        held = self._scope.withheld.get(self._scope.place)
-        if held is None:
+        """Return a store with the session and what is withheld of its open interaction, and the session's revision.
+
+        The store is None if nothing is withheld.
+        """
+        withheld = self._scope.withheld.get(self._scope.place)
+        if withheld is None:
             return None, 0
         head = await self._scope.head()
-        whole = await self._scope.store.together(lambda: held.session(head), reads=True)
+        whole = await self._scope.store.together(lambda: withheld.session(head), reads=True)
         if whole is None:
             self._scope.let_go()
         return whole, head.revision
 
     async def _told(self, builder: ContextBuilder | EarlierContext, context: Context) -> Context:
-        """Tell observers of it, and return it."""
-        observers, told = self._scope.observers, self._scope.gate.redact
+        """Tell observers of the context and its cut, and return it."""
+        observers, redact = self._scope.observers, self._scope.gate.redact
         for text, failure in builder.terms.failures.items():
             if observers.first_failure(self._scope.key.session, text):
-                await self._scope.tell("condition:error", condition=told(text), error=told(failure))
+                await self._scope.tell("condition:error", condition=redact(text), error=redact(failure))
         if builder.changed is not None and NEWEST in builder.changed.detail.get("rungs", ()):
             warn("session %s: %s", self._scope.key.session, LEFT_OUT)
         if builder.changed is not None and (observers.wants("cut") or observers.wants("evicted")):
@@ -244,46 +248,49 @@ class Contexts:
         return context
 
     async def _note_prompt(self, context: Context) -> None:
-        """Keep with the session what a context came to, where a trigger asks for that: whoever looks next may be
-        another object, or another process."""
-        if not (self._scope.store.writable and any(one.triggers.heeds_calls for one in self._options.long_term)):
+        """Store the size of the context in the session's head if a trigger depends on it.
+
+        The triggers may next be checked by another session object, or by another process.
+        """
+        heeds_calls = any(strategy.triggers.heeds_calls for strategy in self._options.long_term)
+        if not (self._scope.store.writable and heeds_calls):
             return
         prompt = PromptSize(tokens=context.tokens, revision=context.revision)
         try:
             change = Change(kind="prompt", reason="prompt", prompt=prompt)
-            (await self._auto.there()).knows(
+            (await self._auto.loaded()).knows(
                 await self._scope.store.commit(self._scope.key, change, expect_epoch=context.epoch)
             )
         except Conflict:
             context.noted("its count was not kept: others began a new epoch meanwhile, of which it says nothing")
-        except StoreUnavailable as fault:  # what can be read can be sent
+        except StoreUnavailable as fault:  # the context can be sent even if the store cannot be written
             context.noted(f"its count was not kept: {fault}")
 
 
 def _texts(tail: str | Mapping[str, str] | None) -> Sequence[Text]:
-    """What a call was given to stand behind the newest entry."""
+    """Return the texts that a call wants to show after the newest entry."""
     if not tail:
         return ()
-    from palimpsest.context.tail import Text  # only for who has a tail
+    from palimpsest.context.tail import Text  # not needed by most calls
 
-    given = {"tail": tail} if isinstance(tail, str) else tail
-    return [Text(name, text) for name, text in given.items() if text]
+    by_name = {"tail": tail} if isinstance(tail, str) else tail
+    return [Text(name, text) for name, text in by_name.items() if text]
 
 
 _NO_LISTS = (str, bytes, Mapping, range)
-"""Sequences, and what has keys, that hold no schemas."""
+"""Sequences and mappings that cannot be a list of schemas."""
 
 
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Tools' schemas, which are only read, as a provider takes them. Raises ConfigError for what is no list of them."""
-    usual = type(tools) is tuple or type(tools) is list  # quicker to ask for
+    """Return the tools' schemas in a form that can be sent. Raises ConfigError if `tools` is not a list."""
+    usual = type(tools) is tuple or type(tools) is list  # faster than isinstance
     if not usual and tools is not None and (isinstance(tools, _NO_LISTS) or not isinstance(tools, Sequence)):
         raise ConfigError("tools", tools, "a list of tools' schemas")
-    found = cast("tuple[Message, ...]", tuple(tools or ()))
+    schemas = cast("tuple[Message, ...]", tuple(tools or ()))
     try:
-        encode(found)
-    except UnicodeEncodeError:
-        return tuple(map(sendable_value, found))
+        encode(schemas)
+    except UnicodeEncodeError:  # lone surrogates
+        return tuple(map(sendable_value, schemas))
     except (TypeError, ValueError, RecursionError):
-        return found  # no JSON: whoever sends it is told
-    return found
+        return schemas  # not JSON: the error is raised where it is sent
+    return schemas
