@@ -146,7 +146,7 @@ def changed(stored: Stored | None, value: str, importance: float, now: int, most
     if stored.value != value:
         since = now
         before = (Before(stored.value, stored.version, now, stored.since), *before)[:most]
-        while before and sum(len(value.value) for value in before) > most_bytes:
+        while before and sum(len(former.value) for former in before) > most_bytes:
             before = before[:-1]
     return Stored(value, stored.version + 1, importance, stored.created, now, since, before)
 
