@@ -101,10 +101,12 @@ def check_limits(strategy: Limited) -> None:
     triggers = strategy.triggers
     if triggers.threshold is not None and strategy.low_water >= triggers.threshold:
         raise ConfigError("low_water", strategy.low_water, f"a share under the threshold, {triggers.threshold}")
-    own = {name: getattr(strategy, name) for name in ("max_tokens", "max_messages")}
-    own = {name: limit for name, limit in own.items() if limit is not None and getattr(triggers, name) is None}
-    if own:  # safe, since nobody else has seen the new strategy
-        msgspec.structs.force_setattr(strategy, "triggers", msgspec.structs.replace(triggers, **own))
+    own_limits = {name: getattr(strategy, name) for name in ("max_tokens", "max_messages")}
+    own_limits = {
+        name: limit for name, limit in own_limits.items() if limit is not None and getattr(triggers, name) is None
+    }
+    if own_limits:  # safe, since nobody else has seen the new strategy
+        msgspec.structs.force_setattr(strategy, "triggers", msgspec.structs.replace(triggers, **own_limits))
 
 
 def check_keep(keep: int, triggers: Triggers) -> None:

@@ -48,6 +48,7 @@ def _faults(strategy: Strategy, plan: Plan, snapshot: Snapshot) -> Iterator[tupl
 
 
 def _are_spans(value: object) -> bool:
+    """Whether this is a list of pairs of whole numbers, ascending and disjoint."""
     if not isinstance(value, tuple | list):
         return False
     pairs: list[Span] = []
@@ -70,6 +71,7 @@ def _are_steps(steps: object) -> bool:
 
 
 def _figure_faults(plan: Plan, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the faults of the fields that hold numbers, steps and a reason."""
     current = [summary.revision for summary in snapshot.summaries]
     fold = plan.fold
     if not isinstance(fold, tuple | list) or len(set(fold)) != len(fold) or not set(fold) <= set(current):

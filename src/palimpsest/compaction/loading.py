@@ -169,6 +169,7 @@ def _checked(given: Any, where: str) -> Strategy:
 
 
 def _mapping(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
+    """Make a strategy from a mapping, by the key that tells whose block it is."""
     if "long_term_memory_id" in block:
         return _alquimia(block, where)
     if "strategy" in block:
@@ -195,6 +196,7 @@ def _native(name: object, options: dict[str, Any], where: str, at: str) -> Strat
 
 
 def _alquimia(block: dict[str, Any], where: str) -> Strategy:
+    """Make a strategy from Alquimia's keys, with Alquimia's defaults."""
     name = block.pop("long_term_memory_id")
     with _in_place(where):
         values.choice("long_term_memory_id", name, ("summarizer", "cod-summarizer", "neuralyzer"))
@@ -203,6 +205,7 @@ def _alquimia(block: dict[str, Any], where: str) -> Strategy:
 
 
 def _compozy(block: dict[str, Any], where: str, warnings: list[str]) -> Strategy:
+    """Make a strategy from Compozy's keys, with Compozy's defaults."""
     name = block.pop("type", "simple_fifo")
     if _ALIASES.get(str(name), name) not in FLUSHES:
         raise ConfigError(f"{where}.type", name, ", ".join(FLUSHES), nearest=nearest(name, FLUSHES))

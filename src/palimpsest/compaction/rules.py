@@ -50,6 +50,7 @@ def readings(triggers: Triggers, activity: Activity, failures: dict[str, str]) -
 
 
 def _interaction_readings(triggers: Triggers, activity: Activity, failures: dict[str, str]) -> Iterator[Observation]:
+    """Yield what the rules about calls and completed interactions observe."""
     snapshot = activity.snapshot
     awake = _completed_since(snapshot)
     limit = triggers.input_tokens_threshold or 0
@@ -74,6 +75,7 @@ def _is_awake(snapshot: Snapshot) -> bool:
 
 
 def _tool_readings(triggers: Triggers, activity: Activity) -> Iterator[Observation]:
+    """Yield what the rules about tools observe."""
     failure_statuses = {"error", "denied"} if triggers.denied_is_error else {"error"}
     for rule, statuses in (("on_tools_success_threshold", {"success"}), ("on_tools_error_threshold", failure_statuses)):
         patterns: tuple[str, ...] = getattr(triggers, rule)
@@ -169,6 +171,7 @@ def _pressing_tokens(snapshot: Snapshot, limit: float, most: int) -> int:
 
 
 def _results(activity: Activity) -> Sequence[tuple[str | None, str | None]]:
+    """Return (tool name, status) of the results since the last run."""
     if activity.results is not None:
         return activity.results
     snapshot = activity.snapshot
@@ -182,14 +185,14 @@ def _results(activity: Activity) -> Sequence[tuple[str | None, str | None]]:
 
 def _matches(pattern: str, name: str) -> bool:
     """Whether the name matches the pattern, in which `*` stands for any text. Compares each character at most once."""
-    first, *rest = pattern.split("*")
-    if not rest:
+    first, *middle_pieces = pattern.split("*")
+    if not middle_pieces:
         return name == pattern
-    last = rest.pop()
+    last = middle_pieces.pop()
     if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
         return False
     at, end = len(first), len(name) - len(last)
-    for piece in rest:
+    for piece in middle_pieces:
         at = name.find(piece, at, end)
         if at < 0:
             return False
@@ -228,6 +231,7 @@ def _passing(
 def _is_met(
     rule: AppliedCondition, interaction: InteractionGroups, values: dict[str, dict[str, object]], meter: Meter, age: int
 ) -> bool:
+    """Whether an interaction, or any message of it, meets the condition."""
     if not rule.condition.per_message:
         return rule.holds(values)
     members = interaction.entries

@@ -175,6 +175,7 @@ def _counted_from(groups: Sequence[Group], entries: int) -> list[int]:
 
 
 def _shrunk(groups: Sequence[Group], start: int, tokens: int | None) -> int:
+    """Move the start of a window on, group by group, until it has at most so many tokens."""
     if tokens is None:
         return start
     tokens_held = cost(groups[start:])
@@ -185,6 +186,7 @@ def _shrunk(groups: Sequence[Group], start: int, tokens: int | None) -> int:
 
 
 def _window_from(snapshot: Snapshot, groups: Sequence[Group], start: int) -> Recent:
+    """Return the window that begins with the group at this index."""
     if start < len(groups):
         first = groups[start]
         return Recent(first.seq, first.turn if first.turn != first.seq else 0)

@@ -158,6 +158,7 @@ class _Check(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _comparison(self, node: ast.Compare) -> ast.AST:
+        """Check a comparison: roles are canonical, and `is` compares only with None."""
         self.generic_visit(node)
         for op, left, right in zip(node.ops, [node.left, *node.comparators], node.comparators, strict=False):
             if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
@@ -167,6 +168,7 @@ class _Check(ast.NodeTransformer):
         return node
 
     def _call(self, node: ast.Call) -> ast.expr:
+        """Check a call: a known function with arguments that it takes."""
         name = getattr(node.func, "id", "")
         if name not in _FUNCTIONS:
             near = nearest(name or getattr(node.func, "attr", ""), _FUNCTIONS)
@@ -182,6 +184,7 @@ class _Check(ast.NodeTransformer):
         return node
 
     def _path(self, node: ast.Name | ast.Attribute | ast.Subscript) -> _Path:
+        """Turn a chain of names, attributes and subscripts into one `_Path` of a known field."""
         chain: list[ast.expr] = [node]
         while isinstance(chain[0], ast.Attribute | ast.Subscript):
             chain.insert(0, chain[0].value)
@@ -201,6 +204,7 @@ class _Check(ast.NodeTransformer):
         return path
 
     def _key(self, node: ast.expr) -> str | int:
+        """Return the key of one link in a chain."""
         match node:
             case ast.Attribute(attr=name) if not name.startswith("_"):
                 return name
@@ -220,6 +224,7 @@ def _read_roles(operands: list[ast.expr]) -> None:
 
 
 def _look_up(values: Mapping[str, Mapping[str, object]], path: _Path) -> object:
+    """Return the value of a path, by mapping keys and list indices only. A missing key gives None."""
     value: Any = values[path.root]
     for key in path.keys:
         if isinstance(value, Mapping):

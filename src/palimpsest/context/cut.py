@@ -215,22 +215,22 @@ class _Ladder:
         human = [group for group in interaction if group.seq == group.turn]
         if human and not self.fits(human, sight.room):
             self.impossible(human[0].cost, self.count(human[:1]))
-        rest = [group for group in interaction if group not in human and group.entries[0].seq == group.seq]
+        following = [group for group in interaction if group not in human and group.entries[0].seq == group.seq]
         self.take(human)
         target = sight.target if self.fits((), sight.target) else sight.room
         if target.tokens is not None:
-            for group in rest[:-1]:
+            for group in following[:-1]:
                 self.clamp(group, max(target.tokens // CLAMP_SHARE, 1))
         kept: list[Group] = []
-        for group in reversed(rest):
+        for group in reversed(following):
             if not self.fits([group], target) and (kept or not self.squeeze(group, target)):
                 break
             self.take([group])
             kept.append(group)
-        if rest and not kept:
+        if following and not kept:
             self.rungs.append(NEWEST)
-        in_place = [group for group in (*human, *rest) if group.seq not in self.head_seqs]
-        if len(kept) == len(rest) and in_place:
+        in_place = [group for group in (*human, *following) if group.seq not in self.head_seqs]
+        if len(kept) == len(following) and in_place:
             self.start = in_place[0].seq
         elif kept:
             self.start = kept[-1].seq

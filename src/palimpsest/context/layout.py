@@ -43,7 +43,7 @@ class Layout(msgspec.Struct, frozen=True):
     format: Format
     summaries: list[tuple[Summary, Group]]
     answer: Entry | None
-    """The newest message of the model among the entries that were read."""
+    """The newest entry from the model among those that were read."""
 
     @property
     def budget(self) -> Budget | None:
@@ -129,11 +129,11 @@ class View(msgspec.Struct, frozen=True):
 
     def serves(self, terms: Terms, head: Head, cut: Cut) -> bool:
         """Whether this cut of the same log shows, by these terms, what the view shows, as far as the view goes."""
-        terms_then, head_then = self.terms, self.layout.head
-        same = (terms_then.view, terms_then.conditions, terms_then.model) == (terms.view, terms.conditions, terms.model)
-        if not same or terms_then.format is not terms.format or terms_then.counter.name != terms.counter.name:
+        old, old_head = self.terms, self.layout.head
+        same_terms = (old.view, old.conditions, old.model) == (terms.view, terms.conditions, terms.model)
+        if not same_terms or old.format is not terms.format or old.counter.name != terms.counter.name:
             return False
-        if self.layout.cut != cut or not 0 <= head.next_seq - head_then.next_seq <= CHUNK:
+        if self.layout.cut != cut or not 0 <= head.next_seq - old_head.next_seq <= CHUNK:
             return False
         waiting, ahead = waiting_in(head), {entry.group for group in self.layout.before for entry in group.entries}
         return waiting == self.waiting or not ahead.intersection((waiting, self.waiting))
@@ -173,20 +173,20 @@ class LayoutReader:
         """
         if not view.serves(self._terms, head, cut):
             return None
-        first, more = view.layout.head.next_seq, list[Entry]()
+        first, new_entries = view.layout.head.next_seq, list[Entry]()
         if head.next_seq > first:
-            more = (yield Page(first - 1, head.next_seq, CHUNK, newest_first=True))[::-1]
-            if len(more) != head.next_seq - first:
+            new_entries = (yield Page(first - 1, head.next_seq, CHUNK, newest_first=True))[::-1]
+            if len(new_entries) != head.next_seq - first:
                 return None
         if self._long:
             yield Long()
         self.meter.guessed, self.meter.memo = view.guessed, view.memo
         rules = self._static_rules(cut)
-        window = look_on(view.layout.window, more, cut, self.meter, now=self._now, conditions=rules)
+        window = look_on(view.layout.window, new_entries, cut, self.meter, now=self._now, conditions=rules)
         if window is None:
             return None
         reckoned = self._reckoned(cut)
-        answer = _newest_answer(more) or view.layout.answer
+        answer = _newest_answer(new_entries) or view.layout.answer
         return msgspec.structs.replace(
             view.layout, head=head, cut=cut, reckoned=reckoned, entries=(), window=window, answer=answer
         )
@@ -267,10 +267,10 @@ class LayoutReader:
         head, present, groups = layout.head, layout.cut, layout.window.groups
         alone = not (layout.more or layout.before or head.pinned or cut.pins or cut.anchors or cut.summaries)
         begins_at_start = bool(groups) and groups[0].seq == cut.start and groups[0].turn in (0, cut.start)
-        same = present == msgspec.structs.replace(
+        same_cut = present == msgspec.structs.replace(
             cut, reason=present.reason, factor=present.factor, facts=present.facts
         )
-        if not (alone and begins_at_start and same and self.reader.is_one_page(head, cut)):
+        if not (alone and begins_at_start and same_cut and self.reader.is_one_page(head, cut)):
             return (yield from self.view(head, cut, planning=True))
         reckoned = self._reckoned(cut)
         copies = [group.again() for group in groups]  # planning changes groups, and these may be remembered
@@ -318,13 +318,14 @@ class LayoutReader:
         return learned(head.usage, self._terms.margin)
 
     def _reckoned(self, cut: Cut) -> Reckoned:
+        """Return the budget under this cut. Raises BudgetImpossible if exact figures leave no room."""
         terms, exact = self._terms, self.meter.exact
         if exact not in self._fixed:
             self._fixed[exact] = measure(terms.system, terms.tools, terms.counter, terms.format, exact=exact)
         factor = cut.factor or terms.margin
         allowance = Allowance(terms.bounds, terms.limits, factor, terms.low_water, terms.tail_share)
         reckoned = allowance.beside(self._fixed[exact])
-        if terms.stands_beside and reckoned.budget is not None:  # what has room there is shown, and kept with the cut
+        if terms.stands_beside and reckoned.budget is not None:  # what fits there is shown and stored with the cut
             reckoned = reckoned.exactly()
         if exact and (budget := reckoned.budget) is not None:
             refuse_fixed(budget.room, budget.reserve, reckoned.fixed)

@@ -52,9 +52,9 @@ def newest(
         settled = yield from Settler(terms, now, recalled=recalled).settle(head)
     if settled.reason is not None:
         return settled, None
-    given = settled.given(head, head.epoch)
+    context = settled.given(head, head.epoch)
     if (yield Newest()).epoch == head.epoch:
-        return settled, given
+        return settled, context
     if not last_try:
         return settled, None
     yield Long()

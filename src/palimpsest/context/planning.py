@@ -43,6 +43,7 @@ def is_worth(layout: Layout, after: Layout, plan: CutPlan | None, share: float, 
 
 
 def _sight_of(terms: Terms, layout: Layout, target: Room | None, strategy: MaxTokens | None, meter: Meter) -> Sight:
+    """Return what the cut is planned from."""
     oversize = terms.strategies[0][0].oversize if terms.strategies and strategy is None else "clamp"
     room = Room(layout.budget.room, layout.budget.max_messages) if layout.budget else Room(None, None)
     if strategy is not None:

@@ -21,7 +21,7 @@ CHUNK = 256
 """Entries read at once. Most windows are a single read."""
 
 GAP = 4
-"""Hidden ranges shorter than this are read along with their neighbours, which is faster than one more read."""
+"""Hidden ranges of up to so many entries are read along with their neighbours, which is faster than one more read."""
 
 FEW = 8
 """Entries that the first read of a group asks for. Most groups are smaller."""
@@ -43,8 +43,8 @@ class WindowReader:
     def is_one_page(self, head: Head, cut: Cut) -> bool:
         """Whether `window` reads everything that this cut shows in a single page, whatever room there is."""
         hidden = spans.union(head.rewound, cut.skipped) if cut.skipped else head.rewound
-        found = spans.visible(hidden, cut.start - 1, head.next_seq)
-        return head.next_seq - cut.start <= CHUNK and found == [(cut.start, head.next_seq - 1)]
+        visible = spans.visible(hidden, cut.start - 1, head.next_seq)
+        return head.next_seq - cut.start <= CHUNK and visible == [(cut.start, head.next_seq - 1)]
 
     def window(
         self, head: Head, cut: Cut, room_of: Callable[[], Steps[int | None]], rules: Sequence[Rule] = ()
@@ -89,18 +89,19 @@ class WindowReader:
     def _shown_cost(self, entries: Sequence[Entry], cut: Cut, rules: Sequence[Rule]) -> int:
         """Return what these newest entries cost as the cut shows them, or as a cut that masks results would, if less.
 
-        If the first group is incomplete, its beginning was not read, and nothing of it is shown.
+        If the first group is incomplete, since its beginning was not read, nothing of it is shown.
         """
         first = entries[0]
-        partial_entries = (
+        first_whole = (
             0
             if first.seq == first.group
             else next((i for i, e in enumerate(entries) if e.group != first.group), len(entries))
         )
         cuts = [cut, replace(cut, mask=entries[-1].seq + 1)] if self._meter.exact and self._masks else [cut]
-        part, last = entries[partial_entries:], entries[-1].group
+        whole_groups, last = entries[first_whole:], entries[-1].group
         shown = [
-            look(part, candidate, self._meter, now=0, conditions=rules, open_group=last).groups for candidate in cuts
+            look(whole_groups, candidate, self._meter, now=0, conditions=rules, open_group=last).groups
+            for candidate in cuts
         ]
         return min(sum(group.cost for group in groups) for groups in shown)
 
@@ -133,8 +134,9 @@ class WindowReader:
         return groups
 
     def _group(self, summary: Summary, shown: ShownSummary) -> Group:
-        same = shown.counter == self._meter.counter.name
-        tokens = shown.tokens if same else self._shown_tokens(summary, shown.characters)
+        """Return the summary as the cut shows it, as a group of one entry."""
+        same_counter = shown.counter == self._meter.counter.name
+        tokens = shown.tokens if same_counter else self._shown_tokens(summary, shown.characters)
         entry = summary_entry(summary, shown.characters, tokens)
         group = Group(0, 0, [entry])
         group.show([CostedEntry(entry, data=True, cost=self._meter.cost(entry), form="data")], self._meter.format, 1)

@@ -77,8 +77,11 @@ class Context:
         self._lead: Sequence[Group] = lead.groups if lead is not None else ()
         self.head_messages: list[Message] = [m for group in (*self._lead, *self._ahead) for m in rendered(group, fmt)]
         prepared = ready or Ready()
-        rest = window.groups[prepared.groups :]
-        self.log_messages: list[Message] = [*prepared.copies(), *(m for group in rest for m in rendered(group, fmt))]
+        unprepared = window.groups[prepared.groups :]
+        self.log_messages: list[Message] = [
+            *prepared.copies(),
+            *(m for group in unprepared for m in rendered(group, fmt)),
+        ]
         self._left_out: tuple[str, ...] = lead.without_room if lead is not None else ()
         self._tail: Sequence[Group] = self._fitted_tail(tail) if tail else ()
         self.tail_messages: list[Message] = [m for group in self._tail for m in rendered(group, fmt)]

@@ -148,6 +148,7 @@ def fitting(part: TailPart, most: int | None, meter: Meter) -> Group | None:
 
 
 def _group(name: str, text: str, meter: Meter) -> Group:
+    """Return the text as a group of one fenced entry, counted exactly."""
     exact = Meter(
         meter.counter, meter.format, meter.model
     )  # its own, since counts are keyed by `seq`, and this entry has none

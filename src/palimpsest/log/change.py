@@ -215,6 +215,7 @@ def _about_after(head: Head, change: Change) -> About | None:
 
 
 def _erase(head: Head, change: Change) -> Head:
+    """Take the erased entries out of everything that the head remembers."""
     erased = set(change.seqs)
     newly_erased = erased.difference(change.graves)
     calls = tuple(call for call in head.calls if call.seq not in erased)
@@ -253,6 +254,7 @@ def _clear(head: Head, _: Change) -> Head:
 
 
 def _rewind(head: Head, change: Change) -> Head:
+    """Return the earlier head, with what a rewind does not take back."""
     back = change.back
     assert back is not None, "a rewind knows where it goes back to"
     session = ("forked_from", "epoch", "attempts", "pseudonyms", "about", "expires")
@@ -263,6 +265,7 @@ def _rewind(head: Head, change: Change) -> Head:
 
 
 def _pin(head: Head, change: Change) -> Head:
+    """Pin or unpin the entries."""
     others = [seq for seq in head.pinned if seq not in change.seqs]
     return msgspec.structs.replace(head, pinned=tuple(others if change.unpin else sorted([*others, *change.seqs])))
 
@@ -292,6 +295,7 @@ def _prompt(head: Head, change: Change) -> Head:
 
 
 def _about(head: Head, change: Change) -> Head:
+    """Set the named fields of `about`."""
     given = change.about or About()
     fields = {name: getattr(given, name) for name in change.said}
     numbers = change.pseudonyms or head.pseudonyms

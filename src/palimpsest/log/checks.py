@@ -236,17 +236,17 @@ def _children(value: object) -> Iterable[object]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def check_file(given: object, where: str, verb: str) -> None:
+def check_file(file: object, where: str, verb: str) -> None:
     """Raise ConfigError unless this is a possible path of a file, or a binary stream with the method `verb`."""
-    if isinstance(given, str | os.PathLike):
-        path = os.fspath(given)
+    if isinstance(file, str | os.PathLike):
+        path = os.fspath(file)
         if isinstance(path, str) and is_path(path):
             return
-    elif callable(getattr(given, verb, None)) and not isinstance(getattr(given, "file", given), io.TextIOBase):
+    elif callable(getattr(file, verb, None)) and not isinstance(getattr(file, "file", file), io.TextIOBase):
         return
     opened = f'a binary stream with {verb}(), such as a file opened as "{verb[0]}b"'
     allowed = f"a path without NUL that the file system can name, or {opened}"
-    raise ConfigError(where, given, allowed)
+    raise ConfigError(where, file, allowed)
 
 
 def is_path(text: str) -> bool:

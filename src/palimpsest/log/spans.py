@@ -21,10 +21,10 @@ def of(seqs: Iterable[int]) -> tuple[Span, ...]:
     return tuple(result)
 
 
-def union(*many: Iterable[Span]) -> tuple[Span, ...]:
+def union(*span_lists: Iterable[Span]) -> tuple[Span, ...]:
     """Return the places in any of these; adjacent spans are merged."""
     result: list[Span] = []
-    for low, high in sorted(span for spans in many for span in spans):
+    for low, high in sorted(span for spans in span_lists for span in spans):
         if result and low <= result[-1][1] + 1:
             result[-1] = (result[-1][0], max(result[-1][1], high))
         else:

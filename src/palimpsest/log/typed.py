@@ -95,6 +95,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _mapping(value: dict[Any, Any], where: str, depth: int) -> Any:
+    """Write a mapping as an object, or as pairs if a key could be taken for a tag."""
     for key in value:
         if type(key) not in (str, int) or not _is_plain(key):
             allowed = "keys that are text or whole numbers" if type(key) is not int else LARGEST
@@ -106,6 +107,7 @@ def _mapping(value: dict[Any, Any], where: str, depth: int) -> Any:
 
 
 def _allowed(kind: type, depth: int) -> str:
+    """Return what a ConfigError says is allowed."""
     if depth >= DEEPEST:
         return f"values in each other no deeper than {DEEPEST} times"
     if kind is int:

@@ -79,7 +79,7 @@ def _passed_by_cuts(head: Head) -> tuple[Span, ...]:
 def _concerns(state: Compaction, lost: Sequence[Summary], erased: Sequence[Span]) -> bool:
     """Whether a state refers to an erased entry or a lost summary."""
     covers = state.summary.covers if state.summary is not None else ()
-    lost_revisions = {one.revision for one in lost}
+    lost_revisions = {lost_summary.revision for lost_summary in lost}
     made_lost = state.summary is not None and state.summary.revision in lost_revisions
     return (
         made_lost

@@ -125,6 +125,7 @@ class _Run:
         return self.draft(candidate, "density", number) if is_read else self.draft(candidate, "plain")
 
     def draft(self, candidate: _Candidate, method: Method, passes: int = 0) -> Draft:
+        """Return the candidate as a draft, with the pinned identifiers as items."""
         pinned = (SummaryItem(kind="fact", text=text, pinned=True) for text in self.protected.pinned)
         return Draft(
             text=candidate.text,
@@ -211,10 +212,10 @@ class _Run:
             raise Rejected("empty", "the summarizer answered nothing")
         if reason := self.why_unfit(candidate):
             reply = None if repaired else (yield from self.ask_again(task, reason, "", "repair"))
-            other = read(reply) if reply is not None else None
-            if other is None or self.why_unfit(other):
+            second = read(reply) if reply is not None else None
+            if second is None or self.why_unfit(second):
                 raise Rejected("failed", f"the answer is no summary of its source: {reason}")
-            candidate = other
+            candidate = second
         candidate = self.supported_part(candidate)
         limit = min(int(SLACK * self.recipe.target), self.most)
         is_long, lost = candidate.tokens > limit, self.lost(candidate.text, self.protected)
@@ -222,19 +223,19 @@ class _Run:
             why = prompts.too_long(candidate.tokens, self.recipe) if is_long else ""
             why = f"{why} {prompts.lacking(lost)}".lstrip() if lost else why
             reply = yield from self.ask_again(task, why, candidate.text, "shorten" if is_long else "repair")
-            other = read(reply) if reply is not None else None
-            if other is not None and self.is_better(other, candidate, limit):
-                candidate = other
+            second = read(reply) if reply is not None else None
+            if second is not None and self.is_better(second, candidate, limit):
+                candidate = second
         return self.fitted(candidate)
 
-    def is_better(self, other: _Candidate, first: _Candidate, limit: int) -> bool:
+    def is_better(self, second: _Candidate, first: _Candidate, limit: int) -> bool:
         """Whether the second answer is better than the first: short enough, or with less lost."""
-        if not other.text or self.why_unfit(other):
+        if not second.text or self.why_unfit(second):
             return False
-        other = self.supported_part(other)
+        second = self.supported_part(second)
         if first.tokens > limit:
-            return other.tokens <= max(limit, first.tokens)
-        return other.tokens <= limit and len(self.protected.lost(other.text)) < len(self.protected.lost(first.text))
+            return second.tokens <= max(limit, first.tokens)
+        return second.tokens <= limit and len(self.protected.lost(second.text)) < len(self.protected.lost(first.text))
 
     def why_unfit(self, candidate: _Candidate) -> str:
         """Return why a text is no summary of its source, whatever its length; "" if it may be one."""

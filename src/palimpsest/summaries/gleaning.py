@@ -132,6 +132,7 @@ def outcome(counts: Sequence[int]) -> str:
 
 
 def _carry_over(gleaned: Gleaned, summary: Summary) -> None:
+    """Continue from an earlier summary: its items if it was made without a model, else its text."""
     if summary.method != "heuristic" or not any(item.status for item in summary.items):
         gleaned.earlier.append(summary.text)
         return
@@ -158,6 +159,7 @@ def _carry_over(gleaned: Gleaned, summary: Summary) -> None:
 
 
 def _carry_words(gleaned: Gleaned, item: SummaryItem) -> None:
+    """Continue from an item that is not a count."""
     if item.kind == "error":
         _add_item(gleaned.failures, item)
     elif item.kind == "decision":

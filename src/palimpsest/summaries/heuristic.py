@@ -247,8 +247,8 @@ def _head(gleaned: Gleaned) -> list[tuple[int, str]]:
         lines.append((4, f'Last: "{gleaned.last.text}"'))
     if gleaned.tools:
         names = list(gleaned.tools)
-        more = f" and {len(names) - _TOOLS} more" if len(names) > _TOOLS else ""
-        lines.append((2, f"Tools used: {', '.join(names[:_TOOLS])}{more}"))
+        unnamed = f" and {len(names) - _TOOLS} more" if len(names) > _TOOLS else ""
+        lines.append((2, f"Tools used: {', '.join(names[:_TOOLS])}{unnamed}"))
     if gleaned.errors:
         lines.append((1, f"{gleaned.errors} error{'' if gleaned.errors == 1 else 's'} encountered"))
     outcomes = [

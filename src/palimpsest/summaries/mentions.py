@@ -112,8 +112,8 @@ def identifiers(text: str) -> tuple[str, ...]:
     These are addresses, paths, file names, ids, versions, code names, handles, dates, times, amounts with their unit,
     numbers of at least two digits, and quoted texts of up to 60 characters. None is longer than 256 characters.
     """
-    found, _, _ = _walk(text, {})
-    return _once(_merged(found))
+    places, _, _ = _walk(text, {})
+    return _once(_merged(places))
 
 
 def terms(text: str) -> tuple[str, ...]:
@@ -126,14 +126,14 @@ def terms(text: str) -> tuple[str, ...]:
 
 def mentions(text: str, known: Known | None = None) -> list[Term]:
     """Return every mention of a term in a text, in order. `known` may be shared by many texts of one kind."""
-    found, names, separate = _walk(text, {} if known is None else known)
+    places, names, separate = _walk(text, {} if known is None else known)
     if names:
-        found += _without_common(text, names, separate)
-    return _merged(found)
+        places += _without_common(text, names, separate)
+    return _merged(places)
 
 
-def _once(found: Iterable[Term]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(term.text for term in found))
+def _once(mentioned: Iterable[Term]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term.text for term in mentioned))
 
 
 _Place = tuple[int, int, bool, str, bool]
@@ -143,12 +143,12 @@ _Run = list[tuple[str, int]]
 """Capitalised words, and small ones between them, with the place of each."""
 
 
-def _merged(found: list[_Place]) -> list[Term]:
+def _merged(places: list[_Place]) -> list[Term]:
     """Return the terms in order, without those inside of a longer one."""
     kept: list[Term] = []
     end = -1
-    found.sort()
-    for start, length, named, text, sure in found:
+    places.sort()
+    for start, length, named, text, sure in places:
         if start - length > end:
             kept.append(Term(text, start, not named, sure))
             end = start - length
@@ -157,7 +157,7 @@ def _merged(found: list[_Place]) -> list[Term]:
 
 def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
     """Return the identifiers of a text, which may overlap, its names, and whether all tokens are separate words."""
-    found: list[_Place] = []
+    places: list[_Place] = []
     names: list[_Place] = []
     run: _Run = []
     separate = True
@@ -180,15 +180,15 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
             first, last = match.span(_NUMBER)
             start = first
             if 1 < last - first <= LONGEST:  # inlined, since plain numbers are frequent
-                found.append((first, first - last, False, number, True))
+                places.append((first, first - last, False, number, True))
             if kind == _AMOUNT or text[last_start : last_start + 3] in _MONTHS:
-                _add_phrases(found, text, last_start, first, number)
+                _add_phrases(places, text, last_start, first, number)
         else:
             token = match[kind]
             first, last = match.span(kind)
             parsed = known.get(token) or _parsed_token(token, known)
             if parsed.inside or parsed.is_numbered:
-                _add_token(found, text, last_start, token, first, parsed)
+                _add_token(places, text, last_start, token, first, parsed)
             word, start = parsed.word, first + parsed.place
             separate = separate and not ("," in token or "://" in token)
         last_start = first
@@ -201,19 +201,19 @@ def _walk(text: str, known: Known) -> tuple[list[_Place], list[_Place], bool]:
                 _name(names, text, run, gap)
         last_end = last
     _name(names, text, run, gap)
-    found += [(start, -len(inner), False, inner, True) for start, inner in quoted(text)]
-    return found, names, separate
+    places += [(start, -len(inner), False, inner, True) for start, inner in quoted(text)]
+    return places, names, separate
 
 
 # --- identifiers
 
 
-def _add_token(found: list[_Place], text: str, last_start: int, token: str, first: int, parsed: _Token) -> None:
+def _add_token(places: list[_Place], text: str, last_start: int, token: str, first: int, parsed: _Token) -> None:
     """Add the identifiers in a token, and the phrases that it belongs to if it has digits."""
-    for place, words in parsed.inside:
-        found.append((first + place, -len(words), False, words, True))
+    for offset, words in parsed.inside:
+        places.append((first + offset, -len(words), False, words, True))
     if parsed.is_numbered:
-        _add_phrases(found, text, last_start, first, token)
+        _add_phrases(places, text, last_start, first, token)
 
 
 def _parsed_token(token: str, known: Known) -> _Token:
@@ -227,15 +227,15 @@ def _parsed_token(token: str, known: Known) -> _Token:
     return parsed
 
 
-def _add_phrases(found: list[_Place], text: str, last_start: int, first: int, token: str) -> None:
+def _add_phrases(places: list[_Place], text: str, last_start: int, first: int, token: str) -> None:
     """Add the date, time or amount that a token with a number belongs to; a month may come before it."""
     if len(token) > LONGEST:
         return
     if text[last_start : last_start + 3] in _MONTHS and last_start < first and (words := phrase(text, last_start)):
-        found.append((last_start, -len(words), False, words, True))
+        places.append((last_start, -len(words), False, words, True))
     at = first if token[0].isdigit() else first + len(token) - len(token.lstrip("':*\u2019&~-"))
     if words := phrase(text, at):
-        found.append((at, -len(words), False, words, True))
+        places.append((at, -len(words), False, words, True))
 
 
 # --- names
@@ -314,7 +314,7 @@ def _without_common(text: str, names: Sequence[_Place], separate: bool) -> Itera
         doubtful &= {token.rstrip(ENDS) for token in _TOKEN.findall(text) if token[0].islower()}
     else:
         doubtful = {word for word in doubtful if word in text and _occurs_as_token(text, word)}
-    return [found for found in names if found[4] or found[3].lower() not in doubtful] if doubtful else names
+    return [place for place in names if place[4] or place[3].lower() not in doubtful] if doubtful else names
 
 
 def _occurs_as_token(text: str, word: str) -> bool:

@@ -128,6 +128,7 @@ def _whole_items(text: str) -> Pass | None:
 
 
 def _step(value: Any) -> Pass | None:
+    """Return a parsed value as a pass, or None if it is not one."""
     if isinstance(value, list):
         return _last_step(value)
     if not isinstance(value, Mapping) or _is_item(value):  # a single item is a piece of a broken answer
@@ -181,6 +182,7 @@ def _items(value: Any, kind: ItemKind = "fact") -> Iterator[SummaryItem]:
 
 
 def _item(value: Any, kind: ItemKind) -> SummaryItem | None:
+    """Return a line, or an object with text, as an item."""
     if isinstance(value, str):
         title, colon, after_colon = value.partition(":")
         kind_in_text = kind_of(title) if colon else None

@@ -117,6 +117,7 @@ class Encoding:
         return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
     def _encode(self, text: str) -> tuple[list[int], bool]:
+        """Return the token ids of a text, and whether they are exact."""
         if not text:
             return [], True
         tokenizer = self._tokenizer or self._prepare()
@@ -209,6 +210,7 @@ _TOOL_END = 12
 
 
 def _tool_tokens(tool: object, counter: TokenCounter) -> int:
+    """Return the tokens of one tool definition."""
     if not isinstance(tool, Mapping) or tool.get("type") != "function":
         return counter.count(compact(tool))
     nested = tool.get("function")

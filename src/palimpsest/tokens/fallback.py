@@ -103,6 +103,7 @@ class FallbackCounter:
 
 
 def _put_answer(ask: Callable[[str], Any], text: str, replies: SimpleQueue[tuple[Any, Exception | None]]) -> None:
+    """Put the answer, or the error, into the queue."""
     try:
         answer = ask(text)
         if isinstance(answer, Awaitable):

@@ -147,6 +147,7 @@ def _find_plain(name: str, models: Mapping[str, Model]) -> Model | None:
 
 
 def _find_fine_tune(name: str, models: Mapping[str, Model]) -> Model | None:
+    """Return the entry of a fine-tune of this base, or the base without its prices."""
     base = name.split(":")[1]
     if fine_tune := models.get(f"ft:{base}"):
         return fine_tune

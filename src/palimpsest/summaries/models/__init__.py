@@ -94,12 +94,14 @@ def as_summarizer(given: object, runner: Runner, clock: Callable[[], int]) -> As
 
 
 def _forget_oldest(runner: Runner) -> None:
+    """Keep only the newest summarizers."""
     keys = [key for key in list(runner.kept) if key[0] == "summarizer"]
     for key in keys[:-MOST_KEPT]:
         runner.kept.pop(key, None)
 
 
 def _bound(given: object, runner: Runner, clock: Callable[[], int]) -> Asked:
+    """Bind what a session was given to a memory. Raises ConfigError if it is no summarizer."""
     if isinstance(given, str):
         given = _named(given)
     if isinstance(given, type):

@@ -63,18 +63,18 @@ class CallableSummarizer:
 class BoundCallable:
     """A user's function, bound to a memory."""
 
-    def __init__(self, given: CallableSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
-        self._given, self._runner = given, runner
-        self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
-        self.name, self.checked = given.name, given.checked
-        self.window, self.max_output = given.window, given.max_output
+    def __init__(self, summarizer: CallableSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
+        self._summarizer, self._runner = summarizer, runner
+        self._caller = Caller(summarizer.name, summarizer.limits, lambda: clock() / 1_000_000, runner.sleep)
+        self.name, self.checked = summarizer.name, summarizer.checked
+        self.window, self.max_output = summarizer.window, summarizer.max_output
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return what the function returned. Raises SummarizerFailed."""
 
         async def attempt(seconds_left: float) -> Any:
-            seconds = min(self._given.limits.timeout, seconds_left)
-            returned = await _as_failure(_call_user(self._runner, self._given.function, prompt.text, seconds))
+            seconds = min(self._summarizer.limits.timeout, seconds_left)
+            returned = await _as_failure(_call_user(self._runner, self._summarizer.function, prompt.text, seconds))
             if not isinstance(returned, str | Mapping | list | Reply):
                 raise Failure("answer", f"it returned a {type(returned).__name__}, not text, a mapping or a list")
             if isinstance(returned, Reply) and (flaw := flaw_of(returned)):
@@ -124,16 +124,16 @@ class SourceSummarizer:
 class BoundSource:
     """A user's function of a source, bound to a memory."""
 
-    def __init__(self, given: SourceSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
-        self._given, self._runner, self.name = given, runner, given.name
-        self._caller = Caller(given.name, given.limits, lambda: clock() / 1_000_000, runner.sleep)
+    def __init__(self, summarizer: SourceSummarizer, runner: Runner, clock: Callable[[], int]) -> None:
+        self._summarizer, self._runner, self.name = summarizer, runner, summarizer.name
+        self._caller = Caller(summarizer.name, summarizer.limits, lambda: clock() / 1_000_000, runner.sleep)
 
     async def write(self, source: SummarySource) -> Reply:
         """Return the text that the function wrote. Raises SummarizerFailed."""
 
         async def attempt(seconds_left: float) -> str:
-            seconds = min(self._given.limits.timeout, seconds_left)
-            returned = await _as_failure(_call_user(self._runner, self._given.function, source, seconds))
+            seconds = min(self._summarizer.limits.timeout, seconds_left)
+            returned = await _as_failure(_call_user(self._runner, self._summarizer.function, source, seconds))
             if not isinstance(returned, str):
                 raise Failure("answer", f"it returned a {type(returned).__name__}, not text")
             return returned
@@ -144,12 +144,12 @@ class BoundSource:
 class ObjectSummarizer:
     """A summarizer of a user, which keeps its own limits. It is asked on an event loop; its errors are translated."""
 
-    def __init__(self, given: Any, runner: Runner) -> None:
-        self._given, self._runner = given, runner
-        self.name: str = str(given.name)
-        self.window: int | None = getattr(given, "window", None)
-        self.max_output: int | None = getattr(given, "max_output", None)
-        self.checked: bool = getattr(given, "checked", True)
+    def __init__(self, summarizer: Any, runner: Runner) -> None:
+        self._summarizer, self._runner = summarizer, runner
+        self.name: str = str(summarizer.name)
+        self.window: int | None = getattr(summarizer, "window", None)
+        self.max_output: int | None = getattr(summarizer, "max_output", None)
+        self.checked: bool = getattr(summarizer, "checked", True)
 
     async def ask(self, prompt: Prompt) -> Reply:
         """Return its answer. Raises SummarizerFailed."""
@@ -164,7 +164,7 @@ class ObjectSummarizer:
         return reply
 
     async def _call(self, prompt: Prompt) -> Any:
-        return await self._runner.wait(self._given.ask(prompt))
+        return await self._runner.wait(self._summarizer.ask(prompt))
 
 
 async def _call_user(runner: Runner, function: Callable[[Any], Any], argument: object, seconds: float) -> Any:

@@ -214,6 +214,7 @@ class ChatModel:
         return sum(counter.count(text) for text in texts)
 
     def _cost(self, input_tokens: int, output_tokens: int, answer: providers.ProviderAnswer) -> float:
+        """Return the price in dollars, or 0 if it is not known."""
         model = self._known
         if model is None or model.input_price is None or model.output_price is None:
             return 0.0
@@ -305,6 +306,7 @@ class PieceSink:
 
 
 def _check(base_url: object, api_key: object, stream: object, settings: object) -> None:
+    """Check the options of a connection. No error shows the key."""
     check_base_url(base_url)
     if api_key is not None and not (isinstance(api_key, str) and api_key):
         raise ConfigError("api_key", type(api_key), "text that is not empty, or None")  # never the key itself

@@ -67,6 +67,7 @@ def _function(call: Message) -> Message:
 
 
 def _response_parts(message: Message) -> list[ModelResponsePart]:
+    """Return the text and the calls of a message from the model."""
     text = _text(message.get("content")) or message.get("refusal") or ""
     parts: list[ModelResponsePart] = [TextPart(text)] if text else []
     for call in message.get("tool_calls") or ():
@@ -76,6 +77,7 @@ def _response_parts(message: Message) -> list[ModelResponsePart]:
 
 
 def _request_part(message: Message, tools: Mapping[str, str]) -> ModelRequestPart:
+    """Return a message to the model: system text, a tool's result, or the user's message."""
     content = message.get("content")
     if message["role"] in ("system", "developer"):
         return SystemPromptPart(_text(content))

@@ -26,8 +26,8 @@ from palimpsest.summaries.models.conversation import Message, called_tools, conv
 from palimpsest.summaries.models.resilience import Failure, Kind
 
 REASONING_TOKENS = 8_000
-"""Tokens that a reasoning model may spend on reasoning beside its answer: providers bound both together. Chosen
-freely."""
+"""Tokens that a reasoning model may spend on reasoning beside its answer, since providers bound both together. Own
+figure."""
 
 _OPENAI = ("openai", "openai-chat")
 _REFUSES_UNKNOWN_TOOLS = ("anthropic", "bedrock")
@@ -154,6 +154,7 @@ def _provider_factory(api_key: str | None) -> Callable[[str], Provider[Any]]:
 
 
 async def _read(opening: Any, stall: float, on_text: Callable[[str], object]) -> ModelResponse:
+    """Read a stream to its end, and pass each piece of text on. Raises TimeoutError if a piece takes too long."""
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(stall):
             stream = await stack.enter_async_context(opening)
@@ -177,6 +178,7 @@ def _piece(event: object) -> str:
 
 
 def _answer(response: ModelResponse, max_tokens: int | None) -> ProviderAnswer:
+    """Return the text and usage of a response. Raises Failure if a filter or the length limit left no text."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     if not text and response.finish_reason == "content_filter":
         raise Failure("refused", "the provider's filter withheld the answer")
@@ -198,6 +200,7 @@ def _failure(error: Exception, seconds: float) -> Failure:
 
 
 def _classified(error: Exception, seconds: float) -> Failure:
+    """Return an SDK's error as a failure."""
     if isinstance(error, exceptions.ModelTimeoutError | exceptions.ModelRequestTimeout):
         return Failure("timeout", f"no answer within {seconds:g} s", passing=True)
     if isinstance(error, exceptions.ModelHTTPError):
@@ -213,6 +216,7 @@ def _classified(error: Exception, seconds: float) -> Failure:
 
 
 def _status_failure(error: exceptions.ModelHTTPError) -> Failure:
+    """Return an HTTP status as a failure."""
     status = error.status_code
     why = f"status {status}: {_one_line(_reason_in(error.body)) or 'no reason given'}"
     if isinstance(error, exceptions.ModelQuotaExceededError):  # also status 429, but waiting does not help

@@ -30,7 +30,7 @@ spreads callers that failed together better than any fixed share."""
 class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how often a call is tried. Times are in seconds.
 
-    `timeout` bounds one attempt, `allowance` the whole call with its pauses. If an answer asks to wait longer than
+    `timeout` bounds one attempt, `allowance` the whole call with its pauses. If a failure asks for a wait longer than
     `longest_wait` (`Retry-After`), the call is given up at once. `retries` counts the attempts after the first one.
     After `failures` failed calls in a row calls are blocked for `pause`.
     """
