@@ -53,11 +53,10 @@ def summarise(source: SummarySource, recipe: Recipe, count: Count) -> Passes:
     notes: tuple[str, ...] = (f"the source was folded in {len(parts)} parts",) if len(parts) > 1 else ()
     earlier: tuple[Summary, ...] = ()
     for part in parts[:-1]:
-        seed = msgspec.structs.replace(recipe, loops=min(recipe.loops, 1))
+        part_recipe = msgspec.structs.replace(recipe, loops=min(recipe.loops, 1))
         part_source = msgspec.structs.replace(part, previous=(*earlier, *part.previous))
-        draft = yield from _Run(
-            msgspec.structs.replace(part_source, pinned=_pinned_within(part_source)), seed, count
-        ).passes()
+        part_source = msgspec.structs.replace(part_source, pinned=_pinned_within(part_source))
+        draft = yield from _Run(part_source, part_recipe, count).passes()
         earlier = (Summary(id="", text=draft.text, covers=(), items=draft.items),)
         notes += draft.notes
     last = msgspec.structs.replace(parts[-1], previous=(*earlier, *parts[-1].previous))
