@@ -74,8 +74,10 @@ class Budget(msgspec.Struct, repr_omit_defaults=True, frozen=True, kw_only=True)
         return unscaled(self.limit if self.share is None else min(self.limit, self.share), self.factor)
 
     def down_to(self, part: float) -> tuple[int, int | None]:
-        """Return the counted tokens and messages of the log that a cut keeps which goes down to `part` (0 to 1) of the
-        limits."""
+        """Return the tokens and messages of the log after a cut down to `part` (0 to 1) of the limits.
+
+        Tokens are counted ones; messages are None if they are not limited.
+        """
         messages = None if self.max_messages is None else max(int(self.max_messages * part), 1)
         return _cut_level(self.limit, self.share, self.factor, self.fixed, self.room, part), messages
 
@@ -284,8 +286,7 @@ def refuse_fixed(room: int, reserve: int, fixed: Fixed) -> None:
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """What a call brings itself: system text and tools, with their cost in counted tokens (an upper bound unless
-    `exact`)."""
+    """What a call brings itself: system text and tools, and their counted tokens (an upper bound unless `exact`)."""
 
     system: str | None
     tools: Sequence[Message]
@@ -336,8 +337,7 @@ _known: dict[tuple[int, str, str], tuple[TokenCounter, int]] = {}
 def _cost(
     counter: TokenCounter, kind: str, text: str, count: Callable[[], int], bound: Callable[[str], int] | None
 ) -> tuple[int, bool]:
-    """Return what a text costs, and whether that is exact: it was counted before, or there is no `bound` to use
-    instead."""
+    """Return what a text costs, and whether that is exact: it was counted before, or `bound` is None."""
     if (remembered := _known.get((id(counter), kind, text))) is not None:
         return remembered[1], True
     if bound is not None:

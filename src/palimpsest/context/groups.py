@@ -163,8 +163,7 @@ class Group:
 
     @property
     def messages(self) -> int:
-        """How many provider messages the group makes before neighbours of one role are merged. Rendered on first
-        use."""
+        """How many provider messages the group makes before neighbours of one role are merged. Rendered once."""
         if self._messages is None:
             assert self._format is not None, "shown in a format"
             self._messages = len(self._format.render(self.items)) if self.items else 0
@@ -285,8 +284,7 @@ def _continues(entry: Entry) -> bool:
 
 
 def is_plain(entry: Entry) -> bool:
-    """Whether this is a message of text alone, as most are. Such an entry is shown whole at any time if it is alone in
-    its group."""
+    """Whether this is a message of text alone, as most are. If it is alone in its group, it is always shown whole."""
     return entry.kind == "message" and type(entry.content) is str and entry.content != "" and entry.expires_at is None
 
 

@@ -36,8 +36,7 @@ _replace = msgspec.structs.replace
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What a context shows, counted by `meter`, why its cut is new (None: it is not), and its plan (None: all is
-    shown)."""
+    """What a context shows, counted by `meter`; why its cut is new (None: it is not); its plan (None: all is shown)."""
 
     layout: Layout
     meter: Meter
@@ -124,8 +123,7 @@ class Settler:
         return _replace(settled, view=self._layouts.remembered(settled.layout, None))
 
     def _continued(self, head: Head) -> Steps[Settled | Layout | None]:
-        """Continue the remembered view: what is shown if it fits, else its exactly counted layout (None: no view to
-        use)."""
+        """Continue the remembered view: return what is shown if it fits, else its exact layout (None: no view)."""
         view = self._recalled.view if self._recalled is not None else None
         if view is None:
             return None

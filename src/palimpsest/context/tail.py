@@ -149,9 +149,8 @@ def fitting(part: TailPart, most: int | None, meter: Meter) -> Group | None:
 
 def _group(name: str, text: str, meter: Meter) -> Group:
     """Return the text as a group of one fenced entry, counted exactly."""
-    exact = Meter(
-        meter.counter, meter.format, meter.model
-    )  # its own, since counts are keyed by `seq`, and this entry has none
+    # A meter of its own: counts are keyed by `seq`, and this entry has none.
+    exact = Meter(meter.counter, meter.format, meter.model)
     exact.exact = True  # an upper bound would leave out parts that fit
     entry = Entry(kind="context", role="user", content=text, name=name, lone=True)
     (group,) = by_group([entry])

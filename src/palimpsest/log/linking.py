@@ -177,9 +177,8 @@ class _Linker:
         """Return the head with the present state."""
         calls, contexts = self.calls, self.contexts
         if calls:
-            closed = bisect_left(
-                calls, 1, key=lambda call: call.group == self.group
-            )  # calls of the open group come last
+            # Calls of the open group come last.
+            closed = bisect_left(calls, 1, key=lambda call: call.group == self.group)
             calls = [*_newest(calls[:closed], OPEN_CALLS, _name_length), *calls[closed:]]
         if contexts is not self.head.contexts:
             by_place = sorted(contexts.items(), key=lambda item: item[1][0])
